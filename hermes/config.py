@@ -1,0 +1,47 @@
+"""What everything that can stand in a scenario is made of: strict pydantic models and unit-aware field types.
+
+A *component* is a pydantic model registered under a `kind`; its fields are its YAML keys. Simple components do their
+work themselves; those with run-time state have a method that builds the stateful object.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
+
+__all__ = ["Bandwidth", "Bytes", "ConfigModel", "Duration", "Rate", "Tokens"]
+
+
+class ConfigModel(BaseModel):
+    """Base of every scenario model: unknown keys refused, no silent coercion, NaN and infinities refused, frozen."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True,
+        arbitrary_types_allowed=False,
+    )
+
+
+def _quantity(pattern: str, description: str) -> dict[str, Any]:
+    return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern}], "description": description}
+
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), Field(ge=0, le=1e9),
+    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(ns|us|µs|ms|s|min|h)?\s*$", "duration, e.g. '20 ms'; bare number: seconds")),
+]
+Bytes = Annotated[
+    int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60),
+    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*([kKMGTP]i?)?B?\s*$", "size, e.g. '80 GiB'; bare number: bytes")),
+]
+Bandwidth = Annotated[
+    float, BeforeValidator(parse_bandwidth), Field(gt=0, le=1e18),
+    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(([kKMGTP]i?)?B/s|[kMGT]?bit/s)?\s*$", "bandwidth, e.g. '32 GB/s'; bare number: bytes/s")),
+]
+Rate = Annotated[
+    float, BeforeValidator(parse_rate), Field(gt=0, le=1e9),
+    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(/s|/min|/h)?\s*$", "rate, e.g. '40 /s'; bare number: per second")),
+]
+Tokens = Annotated[int, Field(ge=1, le=2**40)]

@@ -1,0 +1,74 @@
+"""Errors a user can cause, and the one line each of them prints.
+
+Everything a user may get wrong (a scenario, a trace, a profile, a command line) raises a subclass of `HermesError`
+whose `str()` is a single line. The command line turns it into that line on stderr and exit code 2; a notebook sees
+an ordinary exception. Bugs in hermes itself are not `HermesError`s and keep their traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["HermesError", "InputError", "shown", "suggest"]
+
+
+class HermesError(Exception):
+    """Something the user can put right. `str()` is one line."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
+
+
+class InputError(HermesError, ValueError):
+    """A file, field or value is not what it has to be.
+
+    The line reads `FILE:LINE:COLUMN: FIELD: expected EXPECTED, found FOUND (did you mean 'X'?)`; parts that are not
+    known are left out.
+    """
+
+    def __init__(
+        self,
+        expected: str,
+        found: object = ...,
+        *,
+        field: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        self.expected, self.found, self.field = expected, found, field
+        self.file, self.line, self.column, self.suggestion = file, line, column, suggestion
+        super().__init__(expected)
+
+    def located(self, *, file: str | None = None, field: str | None = None) -> InputError:
+        """The same error with `file` filled in and `field` put in front of its field."""
+        path = ".".join(p for p in (field, self.field) if p) or None
+        return InputError(
+            self.expected, self.found, field=path, file=self.file or file, line=self.line, column=self.column,
+            suggestion=self.suggestion,
+        )
+
+    def __str__(self) -> str:
+        where = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
+        text = f"expected {self.expected}"
+        if self.found is not ...:
+            text += f", found {shown(self.found)}"
+        if self.suggestion:
+            text += f" (did you mean {self.suggestion!r}?)"
+        return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`repr` of a value, cut to `limit` characters and kept on one line."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 512:
+        return f"an integer of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def suggest(name: object, names: Iterable[str]) -> str | None:
+    """The nearest of `names` to a mistyped `name`, or None."""
+    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.6)
+    return close[0] if close else None

@@ -1,0 +1,102 @@
+"""The hardware model protocol: a function of batch statistics.
+
+A hardware model answers how long one step (forward pass) takes. It knows no requests and no scheduler: it sees the
+batch statistics below. A *run* of k steps repeats the same batch with every decode context one token longer each step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.registry import Registry
+from hermes.units import NS_PER_S
+
+__all__ = ["HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+HARDWARE: Registry[Any] = Registry("hardware", "a hardware model")
+
+
+class StepStats:
+    """Statistics of one step's batch; all integers.
+
+    prefill_seqs: sequences that compute prompt (or recomputed) tokens in this step
+    prefill_tokens: new tokens of those sequences
+    prefill_past: tokens already in their KV cache, summed
+    prefill_attn: attention pairs, sum of n * past + n * (n + 1) / 2
+    decode_seqs: sequences that compute exactly one token after their prompt
+    decode_ctx: KV tokens already cached for them, summed
+    decode_ctx_max: the longest of those contexts
+    sampled: sequences that emit a token at the end of the step
+    """
+
+    __slots__ = (
+        "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs",
+        "prefill_tokens", "sampled",
+    )
+
+    def __init__(
+        self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
+        decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0,
+    ) -> None:
+        self.prefill_seqs = prefill_seqs
+        self.prefill_tokens = prefill_tokens
+        self.prefill_past = prefill_past
+        self.prefill_attn = prefill_attn
+        self.decode_seqs = decode_seqs
+        self.decode_ctx = decode_ctx
+        self.decode_ctx_max = decode_ctx_max
+        self.sampled = sampled
+
+    def __repr__(self) -> str:
+        return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(self.__slots__))})"
+
+
+class HardwareModel(Protocol):
+    """How long steps take.
+
+    The kernel calls `step_ns` for a single step and `run_ns` for a run of `num_steps` steps. In step j of a run
+    (j = 0, 1, ...) `decode_ctx` is `stats.decode_ctx + j * stats.decode_seqs` and `decode_ctx_max` is
+    `stats.decode_ctx_max + j`; everything else stays. Both must agree bit for bit: computed in float64 with the same
+    operations in the same order on exact integers, elementwise, rounded half to even once per step. Both must be pure:
+    no state that changes an answer, no global cache. Times are positive integers (at least 1 ns).
+    """
+
+    def step_ns(self, stats: StepStats) -> int:
+        """Duration of one step in nanoseconds."""
+        ...
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        ...
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        """How many steps of each run left the range the model was measured on, shape (runs,).
+
+        `columns` holds one int64 array per `StepStats` field (values at the run's first step). Called once after the
+        simulation, so it may be slow; analytical models answer zeros.
+        """
+        ...
+
+
+class VectorHardwareModel:
+    """Base for models that write one vectorised `run_seconds`; gives the integer interface on top of it."""
+
+    def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
+        """Durations in seconds, float64, shape (num_steps,). Elementwise operations only (no matrix products)."""
+        raise NotImplementedError
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        ns = np.rint(self.run_seconds(stats, num_steps) * NS_PER_S).astype(np.int64)
+        return np.maximum(ns, 1)
+
+    def step_ns(self, stats: StepStats) -> int:
+        return int(self.run_ns(stats, 1)[0])
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        return np.zeros(len(num_steps), dtype=np.int64)

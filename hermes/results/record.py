@@ -1,0 +1,88 @@
+"""What a simulation leaves behind: plain numpy columns, before any metric is computed from them.
+
+The kernel fills a `RunRecord`; `hermes.results` turns it into metrics, DataFrames and files. Nothing per token is a
+Python object: a token's time is an element of its client's step-end array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
+           "TRANSFER_FIELDS", "ClientInfo", "RunRecord"]
+
+IntArray = npt.NDArray[np.int64]
+
+STATUS_UNFINISHED, STATUS_COMPLETED, STATUS_REJECTED = 0, 1, 2
+
+STAGE_FIELDS = (
+    "request",          # request id = row of the request table
+    "kind",             # index into RunRecord.stage_kinds ("generate", "prefill", "decode", ...)
+    "client",           # index into RunRecord.clients
+    "assigned_ns",      # handed to the client
+    "start_ns",         # first scheduled on the hardware
+    "first_token_ns",   # end of the step that gave the first token of this stage; -1 if it gives none
+    "end_ns",           # completed
+    "prompt_tokens",
+    "output_tokens",    # tokens this stage emitted (a prefill stage of a disaggregated request emits 1)
+    "first_step",       # index of the client's step that gave this stage's first token; -1 if none
+    "last_step",        # ... its last token. last_step - first_step + 1 == output_tokens unless the stage is in `gaps`
+    "preemptions",
+    "cached_tokens",    # prompt tokens found in the prefix cache when first admitted
+)
+RUN_FIELDS = (
+    "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
+    "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
+    "preempted",
+)  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
+TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
+
+
+@dataclass
+class ClientInfo:
+    """A client as results see it."""
+
+    name: str
+    kind: str
+    role: str = "both"
+    model: str = ""
+    hardware: str = ""
+    num_blocks: int = 0        # KV capacity in blocks; 0 where there is none
+    block_size: int = 0
+    num_devices: int = 1
+    idle_w: float = 0.0        # whole client (all devices)
+    prefill_w: float = 0.0
+    decode_w: float = 0.0
+
+
+@dataclass
+class RunRecord:
+    """Columns of one simulation. Stage rows are in order of completion; requests by id.
+
+    step_ends: per client the end times (ns) of all its steps, in order. Steps of a client are numbered from 0. Within a
+    run, a step starts where the one before ended; the first starts at the run's start_ns.
+    gaps: for the few stages whose tokens do not come from consecutive steps (preempted, or skipped when the budget ran
+    out): stage row -> array of the step indices of its tokens.
+    """
+
+    clients: list[ClientInfo]
+    stage_kinds: list[str]
+    arrival_ns: IntArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    priority: IntArray
+    session: IntArray
+    status: npt.NDArray[np.int8]
+    finish_ns: IntArray                      # -1 unless completed
+    reject_reasons: dict[int, str]
+    stages: dict[str, IntArray]              # STAGE_FIELDS
+    runs: dict[str, IntArray]                # RUN_FIELDS
+    transfers: dict[str, IntArray]           # TRANSFER_FIELDS
+    step_ends: list[IntArray]
+    gaps: dict[int, IntArray]
+    out_of_range_steps: list[int]            # per client
+    end_ns: int                              # clock when the simulation ended
+    counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs

@@ -1,0 +1,62 @@
+"""The request table: what a workload is once it has been drawn, as columns.
+
+Everything random about requests is decided before the simulation starts, so that the same seed gives the same requests
+whatever serves them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RequestTable"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass
+class RequestTable:
+    """`n` requests as int64 columns of length n, in arrival order (closed loop: in the order users take them).
+
+    arrival_ns: nanoseconds from the start, nondecreasing; None in a closed loop
+    prompt_tokens, output_tokens: both at least 1
+    priority: lower is more urgent (vLLM's sense); 0 by default
+    session: requests of one conversation share a number; -1 for none
+    prefix_group, prefix_tokens: the first `prefix_tokens` prompt tokens are the first tokens of that group's text, what
+        follows is unique to the request; -1 and 0 for none
+    hash_ids: for traces with block hashes (Mooncake): per request the chained ids of its consecutive blocks of
+        `hash_block_tokens` tokens; overrides prefix_group
+    users, think_ns: closed loop: `users` clients; before submitting request i a user waits think_ns[i] after its
+        previous answer (the first `users` requests wait theirs from time zero)
+    """
+
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    arrival_ns: IntArray | None = None
+    priority: IntArray = field(default=None)  # type: ignore[assignment]
+    session: IntArray = field(default=None)  # type: ignore[assignment]
+    prefix_group: IntArray = field(default=None)  # type: ignore[assignment]
+    prefix_tokens: IntArray = field(default=None)  # type: ignore[assignment]
+    hash_ids: list[tuple[int, ...]] | None = None
+    hash_block_tokens: int = 512
+    users: int | None = None
+    think_ns: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.prompt_tokens)
+        defaults = {"priority": 0, "session": -1, "prefix_group": -1, "prefix_tokens": 0}
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                setattr(self, name, np.full(n, value, dtype=np.int64))
+        for name in ("prompt_tokens", "output_tokens", *defaults):
+            column = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
+            if column.shape != (n,):
+                raise ValueError(f"column {name} has shape {column.shape}, expected ({n},)")
+            setattr(self, name, column)
+        if (self.arrival_ns is None) == (self.users is None):
+            raise ValueError("a request table has either arrival times or closed-loop users")
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
