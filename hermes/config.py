@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
+from pydantic_core import core_schema
 
+from hermes.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
 
-__all__ = ["Bandwidth", "Bytes", "ConfigModel", "Duration", "Rate", "Tokens"]
+__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Rate", "Tokens"]
 
 
 class ConfigModel(BaseModel):
@@ -45,3 +47,20 @@ Rate = Annotated[
     WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(/s|/min|/h)?\s*$", "rate, e.g. '40 /s'; bare number: per second")),
 ]
 Tokens = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class Component:
+    """Field annotation: one of the components of a registry, chosen by its `kind:`.
+
+    Use as `router: Annotated[Any, Component(ROUTERS)]`. The choices are read when the enclosing model's schema is
+    built; models with such fields are rebuilt when something registers later (`hermes.scenario`).
+    """
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        choices = {name: handler.generate_schema(self.registry.get(name)) for name in self.registry.names()}
+        if not choices:
+            return core_schema.any_schema()
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
