@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["HermesError", "InputError", "shown", "suggest"]
+__all__ = ["HermesError", "InputError", "Verbatim", "shown", "suggest"]
 
 
 class HermesError(Exception):
@@ -60,8 +60,18 @@ class InputError(HermesError, ValueError):
         return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
 
 
+class Verbatim(str):
+    """What was found, in words: shown as it is, without quotes."""
+
+    __slots__ = ()
+
+
 def shown(value: object, limit: int = 60) -> str:
-    """`repr` of a value, cut to `limit` characters and kept on one line."""
+    """A value as a user would write it, cut to `limit` characters and kept on one line; `Verbatim` in full."""
+    if isinstance(value, Verbatim):
+        return " ".join(value.split())
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 512:
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())

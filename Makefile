@@ -1,0 +1,45 @@
+# Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
+#   make run                 simulate the built-in quickstart scenario into runs/quickstart
+#   make test [ARGS="-k x"]  all tests
+#   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
+#   make lint                ruff and mypy
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+ARGS   ?=
+JSON   ?=
+
+.PHONY: run test bench lint clean
+
+run: $(VENV)/.stamp
+	$(VENV)/bin/hermes run quickstart -o runs/quickstart
+
+test: $(VENV)/.stamp-dev
+	$(PY) -m pytest -n 2 $(ARGS)
+
+bench: $(VENV)/.stamp
+	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
+
+lint: $(VENV)/.stamp-dev
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+clean:
+	rm -rf $(VENV) build dist runs
+
+# A pyenv shim named python3.11 may exist and still not run, so each candidate is tried.
+$(VENV)/bin/python:
+	@for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "creating $(VENV) with $$python"; exec $$python -m venv $(VENV); \
+	  fi; \
+	done; echo "make: needs Python 3.11 or newer (set PYTHON=/path/to/python3)" >&2; exit 1
+
+$(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp
+	$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,140 @@
+"""From what a user names (a file, a built-in scenario, `--set` options) to one document with positions.
+
+`extends: other.yaml` puts a file's content over another's: mappings merge key by key, anything else is replaced. A
+mapping whose `kind` differs from the one below replaces it whole, since the keys of one kind mean nothing to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.resources import resource_dir
+from hermes.yamlfile import Mark, Node, load_yaml, parse_yaml
+
+__all__ = ["MAX_EXTENDS", "apply_override", "builtin_scenarios", "load_document", "merge"]
+
+MAX_EXTENDS = 20
+SUFFIXES = (".yaml", ".yml")
+
+
+def builtin_scenarios() -> dict[str, Path]:
+    """The scenarios that ship with hermes: their path below the folder, without suffix -> file."""
+    root = resource_dir("scenarios")
+    files = sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES)
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in files}
+
+
+def find_scenario(source: str | Path) -> Path:
+    """The file a user means: a path, or the name of a built-in scenario. `InputError` if there is neither."""
+    path = Path(source)
+    builtin = builtin_scenarios()
+    looks_like_file = isinstance(source, Path) or path.suffix in SUFFIXES
+    if str(source) in builtin and (not path.is_file() or not looks_like_file):
+        return builtin[str(source)]
+    if not looks_like_file and not path.exists():
+        expected = "a scenario file or the name of a built-in scenario (`hermes scenarios` lists them)"
+        raise InputError(expected, str(source), suggestion=suggest(source, builtin))
+    return path
+
+
+def load_document(source: str | Path, overrides: Iterable[str] = ()) -> Node:
+    """A scenario with what it extends merged in and `--set` options applied, not validated yet."""
+    node = _load(find_scenario(source), [])
+    for override in overrides:
+        node = apply_override(node, override)
+    return node
+
+
+def _load(path: Path, chain: list[Path]) -> Node:
+    node = _mapping(load_yaml(path))
+    base = node.value.pop("extends", None)
+    if base is None:
+        return node
+    if not isinstance(base.value, str):
+        raise base.mark.error("the path of another scenario", base.plain(), field="extends")
+    chain = [*chain, path.resolve()]
+    other = _base_path(path, base)
+    if other.resolve() in chain:
+        raise base.mark.error("scenarios that do not extend each other", base.value, field="extends")
+    if len(chain) > MAX_EXTENDS:
+        raise base.mark.error(f"at most {MAX_EXTENDS} scenarios on top of each other", Verbatim("more"), field="extends")
+    return merge(_load(other, chain), node)
+
+
+def _base_path(path: Path, base: Node) -> Path:
+    other = path.parent / base.value
+    if other.is_file():
+        return other
+    builtin = builtin_scenarios()
+    if base.value in builtin:
+        return builtin[base.value]
+    near = [file.name for file in path.parent.glob("*") if file.suffix in SUFFIXES]
+    expected = "the path of another scenario, relative to this one"
+    raise base.mark.error(expected, base.value, field="extends", suggestion=suggest(base.value, [*near, *builtin]))
+
+
+def _mapping(node: Node) -> Node:
+    if not isinstance(node.value, dict):
+        found = Verbatim("nothing" if node.value is None else "a list" if isinstance(node.value, list) else "a value")
+        raise node.mark.error("a mapping with the keys of a scenario", found)
+    return node
+
+
+def merge(base: Node, over: Node) -> Node:
+    """`over` put on top of `base`; every value keeps the position it was written at."""
+    if not isinstance(base.value, dict) or not isinstance(over.value, dict) or _kind(base) != _kind(over, _kind(base)):
+        return over
+    merged = dict(base.value)
+    for key, node in over.value.items():
+        merged[key] = merge(merged[key], node) if key in merged else node
+    return replace(over, value=merged)
+
+
+def _kind(node: Node, default: object = None) -> object:
+    kind = node.child("kind")
+    return kind.value if kind is not None else default
+
+
+def apply_override(root: Node, override: str) -> Node:
+    """`a.b=c` (or `clients.0.count=4`) set in a document; the value is read as YAML. Missing mappings are created."""
+    name, equals, text = override.partition("=")
+    mark = Mark(f"--set {override}" if len(override) <= 60 else f"--set {override[:57]}...")
+    keys = name.strip().split(".")
+    if not equals or not all(keys):
+        raise mark.error("KEY.KEY=VALUE", override)
+    value = parse_yaml(text, mark.file)
+    return _set(root, keys, _at(value, mark), mark, [])
+
+
+def _at(node: Node, mark: Mark) -> Node:
+    """Everything of a value given on the command line is "written at" the option, not at a line and column."""
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: _at(item, mark) for key, item in value.items()}
+    elif isinstance(value, list):
+        value = [_at(item, mark) for item in value]
+    return Node(value, mark, mark)
+
+
+def _set(node: Node, keys: list[str], value: Node, mark: Mark, done: list[str]) -> Node:
+    if not keys:
+        return value
+    key, rest, path = keys[0], keys[1:], [*done, keys[0]]
+    if isinstance(node.value, list):
+        size = len(node.value)
+        if not key.isdecimal() or len(key) > 9 or int(key) > size:
+            raise mark.error(f"a list index from 0 to {size} ({size} appends)", key, field=".".join(path))
+        index = int(key)
+        inner = node.value[index] if index < size else Node({}, mark, mark)
+        items = [*node.value[:index], _set(inner, rest, value, mark, path), *node.value[index + 1:]]
+        return replace(node, value=items)
+    if node.value is None:
+        node = Node({}, mark, mark)
+    if not isinstance(node.value, dict):
+        raise mark.error("a mapping or a list to set it in", node.plain(), field=".".join(path))
+    inner = node.value.get(key, Node({}, mark, mark))
+    changed = _set(inner, rest, value, mark, path)
+    return replace(node, value={**node.value, key: replace(changed, key=inner.key or mark)})
