@@ -1,0 +1,186 @@
+"""`hermes conform`: replay schedules recorded from a real engine through the scheduler that simulations use.
+
+A recorded file (docs/vllm-v1.md has the format) lists requests by arrival step and, for every engine step that
+scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The replay
+drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from hermes.config import ConfigModel
+from hermes.content import GroupPrefix
+from hermes.errors import InputError
+from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.schedulers.base import Plan
+from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
+
+Count = Field(ge=0, le=2**31)
+Row = dict[str, Any]
+
+
+class RecordedRequest(ConfigModel):
+    """One request of a recording."""
+
+    id: int
+    arrival_step: int = Count
+    prompt_tokens: int = Field(ge=1, le=2**31)
+    output_tokens: int = Field(ge=1, le=2**31)
+    priority: int = 0
+    prefix_group: int | None = None
+    prefix_tokens: int = Count
+
+
+class RecordedStep(ConfigModel):
+    """One engine step: [[id, num_tokens, num_computed_tokens before], ...], preempted ids, free blocks afterwards."""
+
+    scheduled: list[list[int]]
+    preempted: list[int]
+    free_blocks_after: int
+
+
+class RecordedSchedule(ConfigModel):
+    """A recorded file; see the module's docstring."""
+
+    model_config = ConfigModel.model_config | {"extra": "ignore"}
+
+    engine: str = ""
+    max_num_batched_tokens: int = Field(ge=1)
+    max_num_seqs: int = Field(ge=1)
+    num_blocks: int = Field(ge=1)
+    block_size: int = Field(ge=1)
+    prefix_caching: bool
+    scheduling_policy: str
+    long_prefill_token_threshold: int = Count
+    requests: list[RecordedRequest]
+    steps: list[RecordedStep]
+
+
+@dataclass
+class FileResult:
+    """How many of a file's steps came out identical, and the first that did not."""
+
+    file: str
+    steps: int
+    identical: int
+    first_difference: dict[str, Any] | None
+
+    @property
+    def ok(self) -> bool:
+        return self.identical == self.steps and self.first_difference is None
+
+
+def load_schedule(path: Path) -> RecordedSchedule:
+    """Read a recorded schedule; `InputError` names file and field."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"a recorded schedule in JSON ({error})", file=str(path)) from None
+    try:
+        return RecordedSchedule.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InputError(first["msg"], first.get("input"), field=field or None, file=str(path)) from None
+
+
+def find_files(paths: list[Path]) -> list[Path]:
+    """Recorded files named or lying below the named folders, sorted."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not found or not path.exists():
+            raise InputError("a recorded schedule or a folder of them", str(path))
+        files += found
+    return files
+
+
+def _scheduler(recorded: RecordedSchedule, *, every_step: bool) -> ChunkedScheduler:
+    config = ChunkedConfig.model_validate({
+        "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
+        "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
+    })
+    pool_type = PrefixBlockPool if recorded.prefix_caching else BlockPool
+    return config.build(pool_type(recorded.num_blocks, recorded.block_size), every_step=every_step)
+
+
+def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """The rows our scheduler would have left behind, in the recording's format."""
+    scheduler = _scheduler(recorded, every_step=every_step)
+    arrivals = sorted(recorded.requests, key=lambda r: r.arrival_step)
+    rows: list[Row] = []
+    step = next_arrival = unfinished = idle_plans = 0
+    ids: dict[Sequence, int] = {}
+    while next_arrival < len(arrivals) or unfinished:
+        while next_arrival < len(arrivals) and arrivals[next_arrival].arrival_step <= step:
+            request = arrivals[next_arrival]
+            content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
+            seq = Sequence(
+                request.prompt_tokens, request.output_tokens, request.priority, arrival_order=next_arrival, content=content
+            )
+            ids[seq] = request.id
+            scheduler.enqueue(seq)
+            next_arrival += 1
+            unfinished += 1
+        if not unfinished:
+            step = arrivals[next_arrival].arrival_step
+            continue
+        until = arrivals[next_arrival].arrival_step - step if next_arrival < len(arrivals) else 1 << 30
+        plan = scheduler.plan(1 if every_step else until)
+        idle_plans = idle_plans + 1 if plan is None else 0
+        if idle_plans > 2:   # nothing runs and nothing ever will: report what there is instead of spinning
+            break
+        if plan is None:
+            step += 1
+            continue
+        rows += _rows(scheduler, plan, ids)
+        step += plan.num_steps
+        for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):
+            scheduler.release(seq)
+            unfinished -= 1
+    return rows
+
+
+def _rows(scheduler: ChunkedScheduler, plan: Plan, ids: dict[Sequence, int]) -> list[Row]:
+    """The rows of a planned run. In a run, every member of the decode group advances by one token a step."""
+    chunks = {seq: n for seq, n in plan.prefills}
+    group = scheduler.group
+    rows: list[Row] = []
+    free = scheduler.pool.free_blocks
+    for j in range(plan.num_steps):
+        scheduled = []
+        for seq in scheduler.running:
+            if seq in chunks:
+                scheduled.append([ids[seq], chunks[seq], seq.num_computed - chunks[seq]])
+            elif seq.grouped and plan.decodes:
+                scheduled.append([ids[seq], 1, group.clock + seq.base + j])
+        rows.append({
+            "scheduled": scheduled, "preempted": [ids[s] for s in plan.preempted],
+            "free_blocks_after": free - (group.blocks_for(j + 1) - group.blocks_for(1) if j else 0),
+        })
+    return [row for row in rows if row["scheduled"]]
+
+
+def conform_file(path: Path, *, every_step: bool) -> FileResult:
+    """Replay one file and compare step by step."""
+    recorded = load_schedule(path)
+    theirs = [step.model_dump() for step in recorded.steps]
+    ours = replay(recorded, every_step=every_step)
+    identical, first = 0, None
+    for index in range(max(len(theirs), len(ours))):
+        a = theirs[index] if index < len(theirs) else None
+        b = ours[index] if index < len(ours) else None
+        if a == b:
+            identical += 1
+        elif first is None:
+            first = {"step": index, "recorded": a, "hermes": b}
+    return FileResult(str(path), len(theirs), identical, first)

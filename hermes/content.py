@@ -1,0 +1,40 @@
+"""What a prompt's blocks contain, as far as sharing is concerned.
+
+The simulator has no tokens. Two requests share KV blocks exactly where their prompts begin with the same text, and
+that is all these classes say: for a full block, a key that is equal for two sequences if and only if everything up to
+the block's end is the same. They play the role of the engine's chained block hashes.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GroupPrefix", "HashedPrompt"]
+
+
+class GroupPrefix:
+    """The first `num_tokens` tokens are the first tokens of the text of `group`; the rest is the sequence's own."""
+
+    __slots__ = ("group", "num_tokens")
+
+    def __init__(self, group: int, num_tokens: int) -> None:
+        self.group, self.num_tokens = group, num_tokens
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None where it holds tokens of the sequence's own."""
+        return ("group", self.group, index) if (index + 1) * block_size <= self.num_tokens else None
+
+
+class HashedPrompt:
+    """A prompt known by chained hashes of consecutive blocks of `unit` tokens, as in Mooncake's traces.
+
+    A smaller block inside a known one is known by the same hash; a block beyond the last hash is the sequence's own.
+    """
+
+    __slots__ = ("ids", "unit")
+
+    def __init__(self, ids: tuple[int, ...], unit: int) -> None:
+        self.ids, self.unit = ids, unit
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None beyond the hashed prompt."""
+        unit = ((index + 1) * block_size - 1) // self.unit
+        return ("hash", self.ids[unit], index) if unit < len(self.ids) else None

@@ -1,0 +1,66 @@
+"""Paged KV memory without a prefix cache: blocks are counted, not named.
+
+Without sharing, which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's
+count. `PrefixBlockPool` has the same methods and names its blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["BlockHolder", "BlockPool"]
+
+
+class BlockHolder(Protocol):
+    """What the memory needs to know of a sequence."""
+
+    num_blocks: int      # blocks held
+    num_computed: int    # tokens whose KV is in those blocks
+    num_tokens: int      # prompt and outputs so far
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Identity of the content of full block `index` and of everything before it (a chained hash)."""
+        ...
+
+
+class BlockPool:
+    """`num_blocks` blocks of `block_size` tokens. `free_blocks` never leaves [0, num_blocks]."""
+
+    caching = False
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a pool needs at least one block of one token, got {num_blocks} x {block_size}")
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.free_blocks = num_blocks
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
+        return -(-num_tokens // self.block_size)
+
+    def hit_tokens(self, seq: BlockHolder) -> int:
+        """Tokens of a waiting sequence that are in the cache (whole blocks, at most num_tokens - 1)."""
+        return 0
+
+    def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
+        """Free blocks it would take for `seq` to hold its first `num_tokens` tokens, cache hits considered."""
+        return max(0, -(-num_tokens // self.block_size) - seq.num_blocks)
+
+    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
+        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked."""
+        self.grow(seq, num_tokens)
+
+    def grow(self, seq: BlockHolder, num_tokens: int) -> bool:
+        """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there."""
+        need = -(-num_tokens // self.block_size) - seq.num_blocks
+        if need > self.free_blocks:
+            return False
+        if need > 0:
+            self.free_blocks -= need
+            seq.num_blocks += need
+        return True
+
+    def free(self, seq: BlockHolder) -> None:
+        """Return all blocks of `seq`."""
+        self.free_blocks += seq.num_blocks
+        seq.num_blocks = 0

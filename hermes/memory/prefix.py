@@ -1,0 +1,122 @@
+"""Paged KV memory with a prefix cache, as vLLM V1's block pool keeps it.
+
+Blocks have names here, because a freed block that still carries the hash of its content can be hit by a later request
+until it is allocated to something else. The free queue is the eviction order: allocation takes from its front; a freed
+sequence's blocks go tail first, those with a hash to the back, those without to the front (engine versions before
+0.32: all to the back). Two blocks may carry the same hash; a lookup returns the older one.
+
+A block's hash chains its parent's with its tokens, so equal keys mean equal content of the whole prefix. The simulator
+has no tokens; `block_key` of a sequence plays that role.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from hermes.memory.blocks import BlockHolder, BlockPool
+
+__all__ = ["PrefixBlockPool"]
+
+
+class PrefixBlockPool(BlockPool):
+    """Reference-counted blocks with hashes. `hashed_to_back_only`: free unhashed blocks to the back as well (0.19)."""
+
+    caching = True
+
+    def __init__(self, num_blocks: int, block_size: int, *, unhashed_to_front: bool = True) -> None:
+        super().__init__(num_blocks, block_size)
+        self.unhashed_to_front = unhashed_to_front
+        self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._refs = [0] * num_blocks
+        self._key_of: list[Any] = [None] * num_blocks
+        self._cached: dict[Any, dict[int, None]] = {}   # key -> blocks that carry it, oldest first
+        self._blocks: dict[Any, list[int]] = {}         # sequence -> its blocks, in order
+        self._committed: dict[Any, int] = {}            # sequence -> how many of its blocks were offered to the cache
+
+    def _hits(self, seq: BlockHolder) -> list[int]:
+        cached, bs = self._cached, self.block_size
+        hits: list[int] = []
+        for index in range((seq.num_tokens - 1) // bs):
+            blocks = cached.get(seq.block_key(index, bs))
+            if not blocks:
+                break
+            hits.append(next(iter(blocks)))
+        return hits
+
+    def hit_tokens(self, seq: BlockHolder) -> int:
+        return len(self._hits(seq)) * self.block_size
+
+    def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
+        held = self._blocks.get(seq)
+        if held is not None:
+            return max(0, self.blocks_for(num_tokens) - len(held))
+        hits = self._hits(seq)
+        refs = self._refs
+        # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
+        return max(0, self.blocks_for(num_tokens) - len(hits)) + sum(1 for b in hits if refs[b] == 0)
+
+    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
+        if seq not in self._blocks:
+            hits = self._hits(seq)
+            for block in hits:   # before allocating, so that a sequence never evicts its own hits
+                if self._refs[block] == 0:
+                    del self._queue[block]
+                    self.free_blocks -= 1
+                self._refs[block] += 1
+            self._blocks[seq] = hits
+            self._committed[seq] = seq.num_blocks = len(hits)
+        self.grow(seq, num_tokens)
+
+    def grow(self, seq: BlockHolder, num_tokens: int) -> bool:
+        held = self._blocks.setdefault(seq, [])
+        need = self.blocks_for(num_tokens) - len(held)
+        if need > self.free_blocks:
+            return False
+        for _ in range(need):
+            block, _none = self._queue.popitem(last=False)
+            key = self._key_of[block]
+            if key is not None:
+                self._evict(block, key)
+            self._refs[block] = 1
+            held.append(block)
+        if need > 0:
+            self.free_blocks -= need
+            seq.num_blocks = len(held)
+        self._commit(seq, held, min(num_tokens, seq.num_tokens))
+        return True
+
+    def _evict(self, block: int, key: Any) -> None:
+        self._key_of[block] = None
+        blocks = self._cached[key]
+        del blocks[block]
+        if not blocks:
+            del self._cached[key]
+
+    def _commit(self, seq: BlockHolder, held: list[int], num_tokens: int) -> None:
+        """Hash the blocks that are full once `num_tokens` tokens are scheduled (visible within the same step)."""
+        first, full, bs = self._committed.get(seq, 0), num_tokens // self.block_size, self.block_size
+        for index in range(first, full):
+            key, block = seq.block_key(index, bs), held[index]
+            self._key_of[block] = key
+            self._cached.setdefault(key, {})[block] = None
+        if full > first:
+            self._committed[seq] = full
+
+    def free(self, seq: BlockHolder) -> None:
+        held = self._blocks.pop(seq, [])
+        self._committed.pop(seq, None)
+        seq.num_blocks = 0
+        refs, key_of, queue = self._refs, self._key_of, self._queue
+        unhashed: list[int] = []
+        for block in reversed(held):
+            refs[block] -= 1
+            if refs[block] == 0:
+                self.free_blocks += 1
+                if key_of[block] is None and self.unhashed_to_front:
+                    unhashed.append(block)
+                else:
+                    queue[block] = None
+        for block in reversed(unhashed):   # the tail block ends up at the very front
+            queue[block] = None
+            queue.move_to_end(block, last=False)

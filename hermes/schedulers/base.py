@@ -1,0 +1,233 @@
+"""What all LLM schedulers share: queues, running sequences, KV memory, and the bookkeeping of a run of steps.
+
+The client calls, in this order and never otherwise: `enqueue` when a sequence arrives (at any time), `plan` when a step
+may start, `complete` when the planned steps have run (fewer than planned if the run was cut), `release` when KV that
+was kept for a transfer can go. A scheduler knows neither the clock nor the hardware.
+
+A *decode tick* is a step in which the decode group advances. Schedulers that never stall running decodes tick in every
+step, so that ticks are step numbers; the others say `ticks_every_step = False` and the client keeps the map.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.hardware.base import StepStats
+from hermes.memory.blocks import BlockPool
+from hermes.registry import Registry
+from hermes.schedulers.decode_group import DecodeGroup
+from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["SCHEDULERS", "LLMScheduler", "Plan", "run_order"]
+
+SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler")
+
+
+class Plan(StepStats):
+    """A step plan: request -> number of tokens, and how often it may repeat.
+
+    prefills: (sequence, new tokens) for everything outside the decode group; decodes: the decode group advances by one
+    token a step; num_steps: steps that can run before anything changes (1 whenever there are prefills); preempted:
+    sequences preempted to make this plan, in order.
+    """
+
+    __slots__ = ("decodes", "num_steps", "preempted", "prefills")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefills: list[tuple[Sequence, int]] = []
+        self.decodes = False
+        self.num_steps = 1
+        self.preempted: list[Sequence] = []
+
+    def add_prefill(self, seq: Sequence, n: int, past: int) -> None:
+        """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt is a decode."""
+        self.prefills.append((seq, n))
+        if n == 1 and past >= seq.prompt_tokens:
+            self.decode_seqs += 1
+            self.decode_ctx += past
+            if past > self.decode_ctx_max:
+                self.decode_ctx_max = past
+        else:
+            self.prefill_seqs += 1
+            self.prefill_tokens += n
+            self.prefill_past += past
+            self.prefill_attn += n * past + n * (n + 1) // 2
+        if past + n == seq.num_tokens:
+            self.sampled += 1
+
+
+class LLMScheduler:
+    """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
+
+    ticks_every_step = True
+
+    def __init__(
+        self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",
+        grows: bool = True,
+    ) -> None:
+        self.pool = pool
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.fcfs = packing == "fcfs"
+        self.waiting: WaitingQueue = FcfsQueue() if self.fcfs else PACKING.get(packing)()
+        self.running: dict[Sequence, None] = {}
+        self.partial: dict[Sequence, None] = {}   # running, and not (or not any more) in the decode group
+        self.group = DecodeGroup(pool.block_size, grows=grows)
+        self.num_preemptions = 0
+        self._admissions = 0
+
+    # -- arrivals ------------------------------------------------------------------------------------------------
+
+    def can_ever_fit(self, seq: Sequence) -> str | None:
+        """None, or why this sequence can never be served here (it is rejected at arrival, never lost)."""
+        need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1)
+        if need > self.pool.num_blocks:
+            return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
+                    f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
+        return None
+
+    def enqueue(self, seq: Sequence) -> None:
+        """A sequence has arrived and waits."""
+        self.waiting.push(seq)
+
+    def wants_cut(self, seq: Sequence) -> bool:
+        """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
+        return len(self.running) < self.max_num_seqs and (not self.fcfs or len(self.waiting) == 1)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def plan(self, max_steps: int) -> Plan | None:
+        """What runs next, for at most `max_steps` steps; None if there is nothing that can run."""
+        raise NotImplementedError
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        """`num_steps` steps of `plan` have run; the last is the client's step number `step` and ended at `now_ns`.
+
+        Returns the sequences that reached their target, in order of admission; their blocks are still theirs.
+        """
+        group = self.group
+        finished: list[Sequence] = []
+        if plan.decodes:
+            if num_steps > 1 and group.grows:
+                self._take_decode_blocks(1, num_steps)
+            group.clock += num_steps
+            group.ctx += group.n * num_steps
+            finished = group.pop_finished()
+        elif self.ticks_every_step:
+            group.clock += 1
+        if plan.prefills:
+            emitted = self._emit(plan, step, now_ns)
+            if emitted:
+                finished += emitted
+                if len(finished) > 1:
+                    finished.sort(key=run_order)
+        for seq in finished:
+            del self.running[seq]
+        return finished
+
+    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Sequence]:
+        """Sequences that caught up in this step emit a token and join the decode group, or are done."""
+        finished: list[Sequence] = []
+        tick = self.group.clock
+        for seq, _n in plan.prefills:
+            if seq.num_computed != seq.num_tokens:
+                continue
+            seq.num_tokens += 1
+            if seq.emit_step < 0:
+                seq.emit_step = step
+                seq.join_tick = tick
+                if seq.first_step < 0:
+                    seq.first_step = step
+                    seq.first_token_ns = now_ns
+            self.partial.pop(seq, None)
+            if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
+                finished.append(seq)
+            else:
+                self.group.add(seq)
+        return finished
+
+    def release(self, seq: Sequence) -> None:
+        """The blocks of a finished sequence return to the pool."""
+        self.pool.free(seq)
+
+    # -- helpers for subclasses ----------------------------------------------------------------------------------
+
+    def _take_decode_blocks(self, first: int, last: int) -> None:
+        """Blocks that the group takes in the steps [first, last) from the present clock."""
+        group, pool = self.group, self.pool
+        if not pool.caching:
+            blocks = group.blocks_for(last)
+            if first:
+                blocks -= group.blocks_for(first)
+            pool.free_blocks -= blocks
+            return
+        bs, clock = pool.block_size, group.clock
+        events: list[tuple[int, int, Sequence]] = []
+        for seq in group.members:
+            computed = clock + seq.base
+            for offset in {-computed % bs, -(computed + 1) % bs}:   # takes a block; fills one, which is then hashed
+                start = offset + (-(-(first - offset) // bs) * bs if first > offset else 0)
+                events.extend((j, seq.run_order, seq) for j in range(start, last, bs))
+        events.sort(key=_event_order)
+        for j, _order, seq in events:
+            seq.num_tokens = clock + seq.base + j + 1
+            pool.grow(seq, seq.num_tokens)
+
+    def _admit(self, seq: Sequence) -> None:
+        """Move the head of the waiting queue to the end of running."""
+        self.waiting.pop()
+        self.running[seq] = None
+        self.partial[seq] = None
+        seq.run_order = self._admissions
+        self._admissions += 1
+
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        """Free the blocks of a running sequence; it waits again and recomputes (vLLM's rule: outputs are kept)."""
+        del self.running[seq]
+        if seq.grouped:
+            self.group.remove(seq)
+        else:
+            self.partial.pop(seq, None)
+        self._close_segment(seq)
+        self.pool.free(seq)
+        seq.num_computed = 0
+        seq.preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.push_preempted(seq)
+        plan.preempted.append(seq)
+
+    def _close_segment(self, seq: Sequence) -> None:
+        """The tokens of `seq` stop coming tick after tick."""
+        if seq.emit_step >= 0:
+            if seq.segments is None:
+                seq.segments = []
+            seq.segments.append((seq.emit_step, seq.join_tick, self.group.clock))
+            seq.emit_step = -1
+
+    def _decode_stats(self, plan: Plan) -> None:
+        """The whole decode group joins `plan`."""
+        group = self.group
+        plan.decodes = True
+        plan.decode_seqs += group.n
+        plan.decode_ctx += group.ctx
+        plan.sampled += group.n
+        longest = group.longest
+        if longest > plan.decode_ctx_max:
+            plan.decode_ctx_max = longest
+
+    # -- load, as of the last completed step -----------------------------------------------------------------------
+
+    def tokens_cached(self) -> int:
+        """KV tokens of running sequences, the tokens of a step in flight included for those outside the group."""
+        return self.group.ctx + sum(s.num_computed for s in self.partial)
+
+
+def run_order(seq: Sequence) -> int:
+    """Sort key: order of admission, which is the order of vLLM's `running` list."""
+    return seq.run_order
+
+
+def _event_order(event: tuple[int, int, Sequence]) -> tuple[int, int]:
+    return event[0], event[1]

@@ -1,0 +1,218 @@
+"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/vllm-v1.md).
+
+There are two ways through a step. `_literal_plan` is the engine's loop, sequence by sequence; it is the reference
+(`stepping: every_step` uses nothing else) and it handles everything. `_lockstep_plan` answers the common case, in which
+every running sequence gets all the tokens it can take and its blocks, from the aggregates of the decode group; where
+that does not hold it declines, and the literal loop takes the step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.memory.blocks import BlockPool
+from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["ChunkedConfig", "ChunkedScheduler"]
+
+
+@SCHEDULERS.register("chunked")
+class ChunkedConfig(ConfigModel):
+    """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
+
+    kind: Literal["chunked"] = "chunked"
+    max_num_batched_tokens: int = Field(default=2048, ge=1, le=2**31)
+    """Token budget of one step."""
+    max_num_seqs: int = Field(default=256, ge=1, le=2**31)
+    """Most sequences running at once."""
+    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, else the last."""
+    long_prefill_token_threshold: int = Field(default=0, ge=0, le=2**31)
+    """Most new tokens of one sequence in a step while others are eligible; 0 is no cap."""
+    enable_chunked_prefill: bool = True
+    """Whether a prompt may be split over steps."""
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
+    engine_version: Literal["0.32.0", "0.19.0"] = "0.32.0"
+    """Engine whose rules are followed; 0.19.0 caps long prefills of a lone request too and frees every block to the
+    tail of the free queue."""
+
+    @property
+    def unhashed_to_front(self) -> bool:
+        """How freed blocks without a hash are queued (see `PrefixBlockPool`)."""
+        return self.engine_version != "0.19.0"
+
+    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
+        return ChunkedScheduler(self, pool, every_step=every_step)
+
+
+class ChunkedScheduler(LLMScheduler):
+    """See the module's docstring. `every_step`: always the literal loop."""
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
+        super().__init__(
+            pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            packing=config.policy,
+        )
+        self.every_step = every_step
+        self.chunking = config.enable_chunked_prefill
+        self.threshold = config.long_prefill_token_threshold
+        self.spare_lone_prefill = config.engine_version != "0.19.0"
+        self.by_priority = config.policy == "priority"
+        # The engine counts its reserved block in; int() as there.
+        self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
+
+    def can_ever_fit(self, seq: Sequence) -> str | None:
+        if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
+            return (f"{seq.prompt_tokens} prompt and {seq.target_tokens} output tokens do not fit in one step of "
+                    f"{self.max_num_batched_tokens} tokens, and chunked prefill is off")
+        return super().can_ever_fit(seq)
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if not self.running and not self.waiting:
+            return None
+        if not self.every_step:
+            plan = self._lockstep_plan(max_steps)
+            if plan is not None:
+                return plan if plan.prefills or plan.decodes else None
+        return self._literal_plan()
+
+    def _cap(self) -> int:
+        """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
+        if self.threshold and (not self.spare_lone_prefill or len(self.running) + len(self.waiting) > 1):
+            return self.threshold
+        return 0
+
+    # -- the common case -------------------------------------------------------------------------------------------
+
+    def _lockstep_plan(self, max_steps: int) -> Plan | None:
+        """A plan from the group's aggregates, or None (and nothing changed) if some sequence would have to go short."""
+        group, pool = self.group, self.pool
+        if len(self.partial) + group.n != len(self.running):
+            raise AssertionError("running sequences out of step with the decode group")
+        budget = self.max_num_batched_tokens - group.n
+        if budget < 0:
+            return None
+        cap = self._cap() if self.threshold else 0
+        plan = Plan()
+        if group.n:
+            free = pool.free_blocks - group.blocks_for(1)
+            if free < 0:
+                return None
+        else:
+            free = pool.free_blocks
+        chunks: list[tuple[Sequence, int]] = []
+        for seq in sorted(self.partial, key=run_order) if len(self.partial) > 1 else self.partial:
+            n = seq.num_tokens - seq.num_computed
+            if 0 < cap < n:
+                n = cap
+            budget -= n
+            free -= max(0, pool.blocks_for(seq.num_computed + n) - seq.num_blocks)
+            if budget < 0 or free < 0:
+                return None
+            chunks.append((seq, n))
+        if group.n:
+            if not self.waiting and not chunks:
+                self._decode_stats(plan)
+                plan.num_steps = self._steps_of_run(max_steps)
+                self._take_decode_blocks(0, 1)
+                return plan
+            self._take_decode_blocks(0, 1)
+        # Blocks are taken in running order. Members of the group and chunks interleave there, but which of them takes
+        # which block changes nothing: popped blocks lose their hash whoever takes them.
+        for seq, n in chunks:
+            past = seq.num_computed
+            pool.grow(seq, past + n)
+            plan.add_prefill(seq, n, past)
+            seq.num_computed = past + n
+        if self.waiting and budget > 0:
+            self._admit_waiting(plan, budget, cap)
+        if group.n:
+            self._decode_stats(plan)
+            if not plan.prefills:
+                plan.num_steps = self._steps_of_run(max_steps)
+        return plan
+
+    def _steps_of_run(self, max_steps: int) -> int:
+        """Steps the whole group can decode: until the first completion, or until blocks run out."""
+        group = self.group
+        steps = group.steps_to_finish()
+        if steps > max_steps:
+            steps = max_steps
+        if steps > 1:
+            steps = group.steps_within(steps, self.pool.free_blocks) or 1
+        return steps
+
+    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
+        """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
+        pool, waiting, running = self.pool, self.waiting, self.running
+        while budget > 0 and waiting and len(running) < self.max_num_seqs:
+            seq = waiting.peek()
+            past = seq.num_computed or pool.hit_tokens(seq)
+            n = seq.num_tokens - past
+            if 0 < cap < n:
+                n = cap
+            if n > budget:
+                if not self.chunking:
+                    return
+                n = budget
+            need = pool.missing_blocks(seq, seq.num_tokens)
+            if running:
+                need += self.watermark_blocks
+            if need > pool.free_blocks:
+                return
+            pool.admit(seq, past + n)
+            self._admit(seq)
+            if seq.start_ns < 0:
+                seq.cached_tokens = past if not seq.transferred else 0
+            plan.add_prefill(seq, n, past)
+            seq.num_computed = past + n
+            budget -= n
+
+    # -- the engine's loop -----------------------------------------------------------------------------------------
+
+    def _literal_plan(self) -> Plan | None:
+        """One step, sequence by sequence (rules 1 to 18)."""
+        for seq in self.group.clear():
+            self.partial[seq] = None
+        running, pool, plan = self.running, self.pool, Plan()
+        budget, cap = self.max_num_batched_tokens, self._cap()
+        scheduled: dict[Sequence, int] = {}
+        order = list(running)
+        index = 0
+        while index < len(order) and budget > 0:
+            seq = order[index]
+            n = seq.num_tokens - seq.num_computed
+            if 0 < cap < n:
+                n = cap
+            n = min(n, budget)
+            while not pool.grow(seq, seq.num_computed + n):
+                if self.by_priority:
+                    victim = max(order, key=lambda s: (s.priority, s.arrival_order))
+                    if order.index(victim) < index:
+                        index -= 1
+                    order.remove(victim)
+                    budget += scheduled.pop(victim, 0)
+                else:
+                    victim = order.pop()
+                self._preempt(victim, plan)
+                if victim is seq:
+                    break
+            if seq not in running:   # it preempted itself: the engine's loop over running ends here
+                break
+            scheduled[seq] = n
+            budget -= n
+            index += 1
+        for seq in running:
+            if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
+                self._close_segment(seq)   # a decode went without its token
+        for seq, n in scheduled.items():
+            plan.add_prefill(seq, n, seq.num_computed)
+            seq.num_computed += n
+        if not plan.preempted:
+            self._admit_waiting(plan, budget, cap)
+        return plan if plan.prefills or plan.preempted else None

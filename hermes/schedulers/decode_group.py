@@ -1,0 +1,163 @@
+"""Sequences that decode in lockstep, advanced k steps at a cost that does not depend on how many they are.
+
+Between changes of a batch, every decoding sequence gains one token a step. So the group keeps a clock that counts those
+steps, and each sequence stores where it stands relative to it: `num_computed = clock + base`. Sums, the longest
+context, the next completion and the blocks that the coming steps take are kept as aggregates.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["DecodeGroup"]
+
+
+class DecodeGroup:
+    """`n` sequences with `ctx` cached tokens in all. A sequence leaves by finishing (`pop_finished`) or `remove`.
+
+    crossing[r] counts the sequences that take a new block in a step at which clock % block_size == r (before the step),
+    that is those whose cached tokens then fill whole blocks. The list is kept twice over, so that any window of less
+    than block_size steps is one slice. `grows`: members take blocks as they go; otherwise those they have suffice.
+    """
+
+    __slots__ = ("_heap", "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "members", "n")
+
+    def __init__(self, block_size: int, *, grows: bool = True) -> None:
+        self.block_size = block_size
+        self.grows = grows
+        self.clock = 0
+        self.n = 0
+        self.ctx = 0
+        self.crossing = [0] * (2 * block_size)
+        self.members: dict[Sequence, None] = {}
+        self._heap: list[tuple[int, int, Sequence]] = []
+        self._max_base = 0
+        self._max_known = False
+
+    def add(self, seq: Sequence) -> None:
+        """A sequence with `num_computed == num_tokens - 1` joins."""
+        computed = seq.num_computed
+        clock = self.clock
+        base = computed - clock
+        seq.base = base
+        seq.grouped = True
+        finish = clock + seq.prompt_tokens + seq.target_tokens - 1 - computed
+        seq.finish_clock = finish
+        heappush(self._heap, (finish, seq.run_order, seq))
+        self.members[seq] = None
+        self.n += 1
+        self.ctx += computed
+        bs = self.block_size
+        phase = -base % bs
+        self.crossing[phase] += 1
+        self.crossing[phase + bs] += 1
+        if self.n == 1:
+            self._max_base, self._max_known = base, True
+        elif base > self._max_base:
+            self._max_base = base
+
+    def _leave(self, seq: Sequence) -> int:
+        """Take `seq` out of the aggregates; returns its computed tokens."""
+        base = seq.base
+        computed = self.clock + base
+        seq.grouped = False
+        del self.members[seq]
+        self.n -= 1
+        self.ctx -= computed
+        bs = self.block_size
+        phase = -base % bs
+        self.crossing[phase] -= 1
+        self.crossing[phase + bs] -= 1
+        if base == self._max_base:
+            self._max_known = False
+        return computed
+
+    def remove(self, seq: Sequence) -> None:
+        """Take out a sequence that has not finished; its own counts become true again."""
+        computed = self._leave(seq)
+        self._restore(seq, computed)
+
+    def _restore(self, seq: Sequence, computed: int) -> None:
+        seq.num_computed = computed
+        seq.num_tokens = computed + 1
+        if self.grows:
+            seq.num_blocks = -(-computed // self.block_size)
+
+    def clear(self) -> list[Sequence]:
+        """Take out everybody (in order of admission); their own counts become true again."""
+        members = sorted(self.members, key=lambda s: s.run_order)
+        for seq in members:
+            self._restore(seq, self.clock + seq.base)
+            seq.grouped = False
+        self.members.clear()
+        self._heap.clear()
+        self.n = self.ctx = 0
+        self.crossing = [0] * (2 * self.block_size)
+        return members
+
+    @property
+    def longest(self) -> int:
+        """Cached tokens of the longest member; 0 if there is none."""
+        if not self.n:
+            return 0
+        if not self._max_known:
+            self._max_base = max([s.base for s in self.members])
+            self._max_known = True
+        return self.clock + self._max_base
+
+    def steps_to_finish(self) -> int:
+        """Steps until the first member finishes."""
+        heap = self._heap
+        while True:
+            finish, order, seq = heap[0]
+            if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
+                return finish - self.clock
+            heappop(heap)   # left without finishing
+
+    def blocks_for(self, num_steps: int) -> int:
+        """Blocks that the next `num_steps` steps take."""
+        bs = self.block_size
+        if num_steps == 1:
+            return self.crossing[self.clock % bs]
+        whole, rest = divmod(num_steps, bs)
+        total = whole * self.n
+        if rest:
+            start = self.clock % bs
+            total += sum(self.crossing[start : start + rest])
+        return total
+
+    def steps_within(self, num_steps: int, free_blocks: int) -> int:
+        """How many of the next `num_steps` steps can run on `free_blocks` free blocks."""
+        bs, n = self.block_size, self.n
+        if (num_steps // bs + 1) * n <= free_blocks:
+            return num_steps
+        if self.blocks_for(num_steps) <= free_blocks:
+            return num_steps
+        whole = free_blocks // n
+        left = free_blocks - whole * n
+        steps = whole * bs
+        start = self.clock % bs
+        for taken in self.crossing[start : start + bs]:
+            if taken > left:
+                break
+            left -= taken
+            steps += 1
+        return min(steps, num_steps)
+
+    def advance(self, num_steps: int) -> None:
+        """`num_steps` steps have run."""
+        self.clock += num_steps
+        self.ctx += self.n * num_steps
+
+    def pop_finished(self) -> list[Sequence]:
+        """Members that have computed all their tokens, in order of admission. Their own counts become true again."""
+        heap, clock = self._heap, self.clock
+        done: list[Sequence] = []
+        while heap and heap[0][0] <= clock:
+            finish, order, seq = heappop(heap)
+            if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
+                self._restore(seq, self._leave(seq))
+                done.append(seq)
+        return done

@@ -1,0 +1,63 @@
+"""A generation as a scheduler sees it: how many tokens, how far, how many blocks.
+
+`Sequence` is what an LLM client serves. The pipeline stage `Generate` is one, so a request costs one object per
+generation. A disaggregated generation is one `Sequence` that two clients serve one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Sequence"]
+
+
+class Sequence:
+    """Progress of one generation.
+
+    prompt_tokens, output_tokens: what was asked; target_tokens: outputs after which the present client is done with it
+    num_computed: tokens whose KV is in memory; num_tokens: prompt + outputs so far. vLLM's names. While the sequence is
+        in a `DecodeGroup` both are implied by the group's clock, and these two are stale; so is num_blocks.
+    base, finish_clock: its place in a decode group (num_computed = clock + base)
+    run_order: rank of its latest admission (the order of vLLM's `running` list)
+    arrival_order: unique in a simulation; breaks ties of priority, names content that nobody shares
+    first_step: the client's step that gave its first token; emit_step, join_tick: the step that gave the first token
+        since it was last admitted, and the decode tick (see `LLMScheduler`) after it
+    segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that were never interrupted
+    transferred: its prompt's KV comes from another client
+    """
+
+    __slots__ = (
+        "arrival_order", "assigned_ns", "base", "cached_tokens", "content", "emit_step", "finish_clock", "first_step",
+        "first_token_ns", "grouped", "join_tick", "num_blocks", "num_computed", "num_tokens", "output_tokens",
+        "preemptions", "priority", "prompt_tokens", "request", "run_order", "segments", "start_ns", "target_tokens",
+        "transferred",
+    )
+
+    def __init__(
+        self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Any = None, arrival_order: int = 0,
+        content: Any = None,
+    ) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.target_tokens = output_tokens
+        self.priority = priority
+        self.request = request
+        self.arrival_order = arrival_order
+        self.content = content
+        self.num_computed = 0
+        self.num_tokens = prompt_tokens
+        self.num_blocks = 0
+        self.grouped = False
+        self.first_step = self.emit_step = self.start_ns = self.first_token_ns = -1
+        self.preemptions = self.cached_tokens = 0
+        self.segments: list[tuple[int, int, int]] | None = None
+        self.transferred = False
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""
+        content = self.content
+        if content is not None:
+            key = content.block_key(index, block_size)
+            if key is not None:
+                return key
+        return (self.arrival_order, index)
