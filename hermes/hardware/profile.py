@@ -1,0 +1,217 @@
+"""Fitted profiles: the YAML format `hermes-profile/1`, its validation, loading and writing.
+
+A profile holds, per phase, a polynomial of batch statistics with coefficients in seconds, the range it was measured
+on, how well it fits, and where it comes from. `prefill` prices steps without decodes, `decode` steps without prefill,
+`mixed` (optional) steps with both. See `hermes.hardware.polynomial` for how they are evaluated.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, suggest
+from hermes.hardware.files import find, read_yaml, validate
+from hermes.hardware.terms import FEATURES, parse_term
+
+__all__ = [
+    "FitError", "GroupError", "Noise", "Number", "PhaseProfile", "Profile", "ProfileTerm", "Provenance", "dump_yaml",
+    "load_profile",
+]
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+\Z")
+
+
+def _number(value: object) -> object:
+    """YAML 1.1 reads `5e-6` (no dot) as text; people write it, so it is a number here."""
+    return float(value) if isinstance(value, str) and _EXPONENT.match(value) else value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+"""A finite number; `5e-6` is accepted too."""
+
+
+class Provenance(ConfigModel):
+    """Where the numbers come from, enough to find and repeat the measurement."""
+
+    source: str
+    """File, data set or programme the measurements come from, with its licence."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Hash of the source file."""
+    hardware: str
+    engine: str
+    model: str
+    """Name of the model description (`hw_profiles/models`), or free text."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    dtype: str
+    date: datetime.date | str
+    """When it was measured."""
+    fitted_by: str = ""
+    """Command that wrote the profile."""
+    excluded: list[str] = Field(default_factory=list)
+    """What was left out of the source, and why."""
+    notes: list[str] = Field(default_factory=list)
+    """What the data cannot tell, and other things a reader must know."""
+
+
+class GroupError(ConfigModel):
+    """Held-out error of one configuration."""
+
+    configuration: str
+    points: Annotated[int, Field(ge=1)]
+    mape: Annotated[Number, Field(ge=0)]
+    """Mean absolute relative error, a fraction (0.02 = 2%)."""
+
+
+class FitError(ConfigModel):
+    """Errors on points the coefficients were not fitted on."""
+
+    method: str
+    """How points were held out."""
+    mape: Annotated[Number, Field(ge=0)]
+    """Mean absolute relative error, a fraction; every configuration counts once."""
+    mse_s2: Annotated[Number, Field(ge=0)]
+    """Mean squared error in seconds squared."""
+    worst: Annotated[Number, Field(ge=0)]
+    """Largest absolute relative error, a fraction."""
+    in_sample_mape: Annotated[Number, Field(ge=0)]
+    """The same on the points that were fitted, for comparison."""
+    by_configuration: list[GroupError] = Field(default_factory=list)
+    candidates: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
+    """Held-out MAPE of every feature set that was tried; the choice among them was made on these figures."""
+
+
+class Noise(ConfigModel):
+    """Spread of repeated measurements of the same configuration."""
+
+    median_cv: Annotated[Number, Field(ge=0)]
+    """Coefficient of variation (standard deviation / mean), median over configurations."""
+    max_cv: Annotated[Number, Field(ge=0)]
+    median_ci95: Annotated[Number, Field(ge=0)]
+    """Half width of the 95% interval of a configuration's mean, relative, median over configurations."""
+    flaky: list[str] = Field(default_factory=list)
+    """Configurations whose repeats vary by more than 5%."""
+
+
+class ProfileTerm(ConfigModel):
+    """One summand: `seconds` times a product of features."""
+
+    term: str
+    """E.g. `1`, `prefill_tokens^2`, `decode_seqs*decode_ctx`, `max(prefill_tokens-512,0)`."""
+    seconds: Annotated[Number, Field(ge=-1e3, le=1e3)]
+
+    @field_validator("term")
+    @classmethod
+    def _parses(cls, term: str) -> str:
+        parse_term(term)
+        return term
+
+
+class PhaseProfile(ConfigModel):
+    """The polynomial of one kind of step."""
+
+    terms: Annotated[list[ProfileTerm], Field(min_length=1, max_length=64)]
+    range: dict[str, Annotated[list[Number], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    """Measured range [lowest, highest] per feature. Steps outside are priced, and counted as out of range."""
+    floor_s: Annotated[Number, Field(ge=0, le=1e3)] = 0.0
+    """Shortest answer. Fits write half of the smallest measured time: nothing measured comes near it, and an
+    extrapolation that falls below it is not believed."""
+    points: Annotated[int, Field(ge=0)] = 0
+    """Measured steps the coefficients were fitted on."""
+    weights: str = ""
+    """What each point's squared error was weighted with."""
+    error: FitError | None = None
+    noise: Noise | None = None
+
+    @field_validator("range")
+    @classmethod
+    def _ordered(cls, value: dict[str, list[float]]) -> dict[str, list[float]]:
+        for name, (low, high) in value.items():
+            if name not in FEATURES:
+                raise InputError(f"a feature among {', '.join(FEATURES)}", name, suggestion=suggest(name, FEATURES))
+            if not 0 <= low <= high:
+                raise InputError("0 <= lowest <= highest", [low, high], field=name)
+        return value
+
+    def scaled(self, factor: float) -> list[tuple[float, Any]]:
+        """`(coefficient * factor, parsed term)` pairs."""
+        return [(entry.seconds * factor, parse_term(entry.term)) for entry in self.terms]
+
+
+_ALLOWED = {
+    "prefill": {"prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "sampled", "tokens", "seqs"},
+    "decode": {"decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "tokens", "seqs"},
+    "mixed": set(FEATURES),
+}
+
+
+class Phases(ConfigModel):
+    """The polynomials of a profile."""
+
+    prefill: PhaseProfile
+    decode: PhaseProfile
+    mixed: PhaseProfile | None = None
+
+    @model_validator(mode="after")
+    def _features_of_the_phase(self) -> Phases:
+        for phase, allowed in _ALLOWED.items():
+            part: PhaseProfile | None = getattr(self, phase)
+            for index, entry in enumerate(part.terms if part else []):
+                for factor in parse_term(entry.term):
+                    if factor.feature not in allowed:
+                        raise InputError(
+                            f"features of a {phase} step ({', '.join(sorted(allowed))})", factor.feature,
+                            field=f"{phase}.terms.{index}.term",
+                        )
+        return self
+
+
+class Profile(ConfigModel):
+    """A fitted hardware profile, format `hermes-profile/1`."""
+
+    format: Literal["hermes-profile/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    provenance: Provenance
+    phases: Phases
+
+
+def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Profile:
+    """A shipped profile by name, or a profile file by path (relative to `base_dir`).
+
+    Raises `InputError` naming the file and the field for anything that is not a profile.
+    """
+    path = find(name_or_path, base_dir, "", "a hardware profile")
+    return validate(Profile, read_yaml(path), path)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _tidy(value: Any) -> Any:
+    """Floats to nine significant digits (the fit is not known better), empty parts left out."""
+    if isinstance(value, float):
+        return value if value == 0 or not math.isfinite(value) else float(f"{value:.9g}")
+    if isinstance(value, Mapping):
+        return {key: _tidy(item) for key, item in value.items() if item not in (None, "", [], {})}
+    return [_tidy(item) for item in value] if isinstance(value, list) else value
+
+
+def dump_yaml(model: ConfigModel, path: Path, comment: str) -> None:
+    """Write a profile or table to `path`, with `comment` as its first lines. Loading it gives an equal object, up to
+    nine significant digits."""
+    head = "".join(f"# {line}\n" for line in comment.splitlines())
+    body = yaml.dump(
+        _tidy(model.model_dump()), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118,
+        allow_unicode=True,
+    )
+    path.write_text(head + body, encoding="utf-8")

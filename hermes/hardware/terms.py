@@ -1,0 +1,183 @@
+"""Polynomial terms over step statistics: parsing, evaluation on columns, and compilation to fast functions.
+
+A term is a product of factors: `decode_seqs`, `prefill_tokens^2`, `decode_seqs*decode_ctx`, the hinge
+`max(prefill_tokens-512,0)`, or `1` for the constant. Features are the fields of `StepStats` and two sums:
+`tokens` = prefill_tokens + decode_seqs and `seqs` = prefill_seqs + decode_seqs.
+
+Within a run only `decode_ctx` and `decode_ctx_max` change. Compilation therefore groups the terms by the product of
+those two that they contain; everything else of a group is folded into one coefficient per run. One expression text is
+compiled twice, over Python floats for a step and over float64 arrays for a run: the same operations in the same order,
+hence the same bits (IEEE 754 double in both; integers are exact below 2^53; numpy's ufuncs do not fuse).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hermes.errors import InputError, suggest
+from hermes.hardware.base import FloatArray, IntArray, StepStats
+
+__all__ = ["FEATURES", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate", "parse_term"]
+
+_SUMS = {"tokens": ("prefill_tokens", "decode_seqs"), "seqs": ("prefill_seqs", "decode_seqs")}
+FEATURES: tuple[str, ...] = (*StepStats.__slots__, *_SUMS)
+"""Everything a term may name."""
+VARYING = ("decode_ctx", "decode_ctx_max")
+"""What grows from step to step of a run: decode_ctx by decode_seqs, decode_ctx_max by 1."""
+
+_FACTOR = re.compile(
+    r"(?:(?P<name>[a-z_]+)|max\((?P<hinge>[a-z_]+)-(?P<knot>\d+(?:\.\d+)?),0\))(?:\^(?P<power>[1-4]))?\Z"
+)
+MAX_FACTORS = 8
+
+
+class Factor(NamedTuple):
+    """`feature ** power`, or `max(feature - knot, 0) ** power` where there is a knot."""
+
+    feature: str
+    knot: float | None = None
+    power: int = 1
+
+
+Term = tuple[Factor, ...]
+"""A product of factors; the empty product is the constant."""
+
+
+def parse_term(text: str) -> Term:
+    """The factors of a term such as `decode_seqs*max(decode_ctx-512,0)`. Raises `InputError`."""
+    plain = "".join(text.split())
+    if plain == "1":
+        return ()
+    factors = []
+    for part in plain.split("*"):
+        match = _FACTOR.match(part)
+        if match is None:
+            raise InputError("a product of features, feature^power and max(feature-number,0), or 1", text)
+        feature = match["name"] or match["hinge"]
+        if feature not in FEATURES:
+            raise InputError(f"features among {', '.join(FEATURES)}", feature, suggestion=suggest(feature, FEATURES))
+        knot = None if match["knot"] is None else float(match["knot"])
+        factors.append(Factor(feature, knot, int(match["power"] or 1)))
+    if sum(factor.power for factor in factors) > MAX_FACTORS:
+        raise InputError(f"a product of at most {MAX_FACTORS} features", text)
+    return tuple(factors)
+
+
+def feature_columns(columns: Mapping[str, IntArray | FloatArray]) -> dict[str, FloatArray]:
+    """The columns of `StepStats` fields as float64, with the sums added where their parts are there."""
+    out = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
+    for name, (first, second) in _SUMS.items():
+        if first in out and second in out:
+            out[name] = out[first] + out[second]
+    return out
+
+
+def evaluate(term: Term, columns: Mapping[str, FloatArray], rows: int) -> FloatArray:
+    """A term's values, float64, shape (rows,); `columns` as from `feature_columns`. For fits, not the kernel."""
+    value = np.ones(rows)
+    for factor in term:
+        base = columns[factor.feature]
+        if factor.knot is not None:
+            base = np.maximum(base - factor.knot, 0.0)
+        for _ in range(factor.power):
+            value = value * base
+    return value
+
+
+class CompiledTerms(NamedTuple):
+    """A polynomial of `StepStats` as two functions that agree bit for bit; nanoseconds, floored and rounded."""
+
+    step: Callable[[StepStats], int]
+    run: Callable[[StepStats, int], IntArray]
+    source: str
+
+
+def _monomial(factors: Sequence[Factor], scalar: bool) -> str:
+    """`*a*b` for a product; Python evaluates left to right, so a coefficient in front makes everything a float."""
+    text = ""
+    for factor in factors:
+        name = factor.feature
+        if factor.knot is not None and scalar:
+            name = f"({name}-{factor.knot!r} if {name}>{factor.knot!r} else 0.0)"
+        elif factor.knot is not None:
+            name = f"maximum({name}-{factor.knot!r},0.0)"
+        text += f"*{name}" * factor.power
+    return text
+
+
+def _sum(terms: Sequence[tuple[float, Sequence[Factor]]]) -> str:
+    return " + ".join(f"{coefficient!r}{_monomial(factors, True)}" for coefficient, factors in terms) or "0.0"
+
+
+class _Source:
+    """The text of the two functions for one polynomial, in nanoseconds."""
+
+    def __init__(self, terms: Sequence[tuple[float, Term]]) -> None:
+        self.groups: dict[tuple[Factor, ...], list[tuple[float, Sequence[Factor]]]] = {}
+        for coefficient, term in terms:
+            varying = tuple(sorted((f for f in term if f.feature in VARYING), key=str))
+            fixed = tuple(f for f in term if f.feature not in VARYING)
+            self.groups.setdefault(varying, []).append((coefficient, fixed))
+        self.constant = self.groups.pop((), [])
+
+    def lines(self, constants: Sequence[str]) -> list[str]:
+        """Statements that bind the features and fold everything that is constant over a run into c0, c1, ..."""
+        texts = [*constants, *(_sum(group) for group in self.groups.values())]
+        used = {name for name in FEATURES if any(re.search(rf"\b{name}\b", text) for text in texts)}
+        used |= {part for name in used & set(_SUMS) for part in _SUMS[name]}
+        if self.groups:
+            used.add("decode_seqs")
+        lines = [f"{name} = stats.{name}" for name in FEATURES if name in used and name not in _SUMS]
+        lines += [f"{name} = {_SUMS[name][0]} + {_SUMS[name][1]}" for name in _SUMS if name in used]
+        if len(constants) == 1:
+            lines.append(f"c0 = {constants[0]}")
+        else:
+            lines += [f"c0 = {constants[0]}", f"other = {constants[1]}", "if other > c0: c0 = other"]
+        return lines + [f"c{i} = {_sum(group)}" for i, group in enumerate(self.groups.values(), 1)]
+
+    def total(self, scalar: bool) -> str:
+        return "c0" + "".join(f" + c{i}{_monomial(key, scalar)}" for i, key in enumerate(self.groups, 1))
+
+    def varying(self) -> list[str]:
+        return [name for name in VARYING if any(f.feature == name for key in self.groups for f in key)]
+
+
+def compile_terms(
+    terms: Sequence[tuple[float, Term]], floor_ns: float, at_least: Sequence[tuple[float, Term]] = ()
+) -> CompiledTerms:
+    """Compile `sum(coefficient * term)` with coefficients in nanoseconds, never below `floor_ns` (at least 1).
+
+    `at_least` holds terms without decode context; their sum bounds the part of the polynomial without decode context
+    from below. Times are rounded half to even.
+    """
+    terms = [(coefficient, term) for coefficient, term in terms if coefficient != 0.0]
+    source = _Source(terms)
+    constants = [_sum(source.constant)] + ([_sum(at_least)] if at_least else [])
+    head = source.lines(constants)
+    step = ["def step(stats):", *head]
+    step += [f"{name} = stats.{name}" for name in source.varying()]
+    step += [f"ns = {source.total(scalar=True)}", "return round(ns) if ns > FLOOR else FLOOR_INT"]
+    run = ["def run(stats, num_steps):"]
+    if source.groups:
+        run += head
+        starts = {"decode_ctx": "decode_seqs", "decode_ctx_max": "1"}
+        for name in source.varying():
+            # float64 arange computes first + i * step, exact for integers; a run has decode_seqs >= 1
+            step_by = starts[name]
+            run.append(f"{name} = stats.{name}")
+            run.append(f"{name} = arange({name}, {name} + num_steps*{step_by}, {step_by}, float64)")
+        run += [f"ns = {source.total(scalar=False)}", "maximum(ns, FLOOR, ns)", "return rint(ns, ns).astype(int64)"]
+    else:
+        run += ["return full(num_steps, step(stats), int64)"]
+    text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"
+    floor = float(max(1, round(floor_ns)))
+    namespace: dict[str, object] = {
+        "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "arange": np.arange, "rint": np.rint,
+        "int64": np.int64, "float64": np.float64, "full": np.full,
+    }
+    exec(compile(text, "<polynomial>", "exec"), namespace)  # made of parsed terms and float literals only
+    return CompiledTerms(namespace["step"], namespace["run"], text)  # type: ignore[arg-type]
