@@ -6,7 +6,7 @@ whatever serves them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +35,10 @@ class RequestTable:
     prompt_tokens: IntArray
     output_tokens: IntArray
     arrival_ns: IntArray | None = None
-    priority: IntArray = field(default=None)  # type: ignore[assignment]
-    session: IntArray = field(default=None)  # type: ignore[assignment]
-    prefix_group: IntArray = field(default=None)  # type: ignore[assignment]
-    prefix_tokens: IntArray = field(default=None)  # type: ignore[assignment]
+    priority: IntArray = None  # type: ignore[assignment]
+    session: IntArray = None  # type: ignore[assignment]
+    prefix_group: IntArray = None  # type: ignore[assignment]
+    prefix_tokens: IntArray = None  # type: ignore[assignment]
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
     users: int | None = None

@@ -1,0 +1,23 @@
+"""Workloads: who arrives when, how long, with which priorities, prefixes and sessions.
+
+`WorkloadConfig` is what stands in a scenario; `WorkloadConfig.draw` makes it a `RequestTable`, which is all that the
+simulator sees. Importing this package registers the built-in arrival processes, length models and trace importers.
+"""
+
+from hermes.workload.arrivals import ARRIVALS
+from hermes.workload.attributes import Prefixes, Priorities, Sessions
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, LengthModel, Lengths, TokenCounts
+from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, import_trace
+from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
+from hermes.workload.profiles import WorkloadProfile, load_workload_profile, workload_profile_names
+from hermes.workload.streams import stream
+from hermes.workload.table import RequestTable
+from hermes.workload.traces import describe, read_trace, write_trace
+from hermes.workload.workload import WorkloadConfig
+
+__all__ = [
+    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "TRACE_IMPORTERS", "ArrivalProcess", "ClosedLoopProcess", "LengthModel",
+    "Lengths", "Prefixes", "Priorities", "RequestTable", "Sessions", "TokenCounts", "TraceImporter", "WorkloadConfig",
+    "WorkloadProfile", "describe", "import_trace", "load_workload_profile", "read_trace", "stream",
+    "workload_profile_names", "write_trace",
+]

@@ -1,0 +1,215 @@
+"""Arrival processes: when requests come.
+
+Renewal processes (poisson, uniform, normal, gamma) draw gaps and add them up; the first request arrives after the first
+gap. `mmpp` modulates a Poisson process, `at_once` and `trace` don't draw at all, and `closed_loop` has no arrival
+times: its users ask again when they have been answered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+from scipy.special import ndtr, ndtri
+
+from hermes.config import Duration, Rate
+from hermes.errors import InputError
+from hermes.registry import Registry
+from hermes.units import NS_PER_S, parse_rate, s_to_ns
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, FloatArray, IntArray, seconds_to_ns
+from hermes.workload.replay import Replay
+
+__all__ = [
+    "ARRIVALS", "AtOnce", "ClosedLoop", "Gamma", "MarkovModulated", "Normal", "Poisson", "TraceArrivals", "Uniform",
+]
+
+ARRIVALS: Registry[ArrivalProcess | ClosedLoopProcess] = Registry("arrivals", "an arrival process")
+
+Cv = Annotated[float, Field(gt=0, le=100)]
+QuietRate = Annotated[float, BeforeValidator(parse_rate), Field(ge=0, le=1e9)]  # a state may be silent
+
+
+@ARRIVALS.register("poisson")
+class Poisson(ArrivalProcess):
+    """Requests that come independently of one another: exponential gaps."""
+
+    kind: Literal["poisson"] = "poisson"
+    rate: Rate
+    """Mean number of requests per second."""
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        return seconds_to_ns(np.cumsum(rng.standard_exponential(n)) / self.rate)
+
+
+@ARRIVALS.register("uniform")
+class Uniform(ArrivalProcess):
+    """Gaps uniform between (1 - spread) / rate and (1 + spread) / rate."""
+
+    kind: Literal["uniform"] = "uniform"
+    rate: Rate
+    """Mean number of requests per second."""
+    spread: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Half the width of the gaps' range over their mean: 1 for gaps from 0 to 2 / rate, 0 for even spacing."""
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        gaps = 1.0 + self.spread * (2.0 * rng.random(n) - 1.0)
+        return seconds_to_ns(np.cumsum(gaps) / self.rate)
+
+
+@ARRIVALS.register("normal")
+class Normal(ArrivalProcess):
+    """Normal gaps, truncated at zero and rescaled so that the rate is the one asked for.
+
+    Below a cv of about 0.3 truncation is without effect; for large ones the gaps tend to uniform (cv 0.58).
+    """
+
+    kind: Literal["normal"] = "normal"
+    rate: Rate
+    """Mean number of requests per second."""
+    cv: Cv = 0.25
+    """Standard deviation of the gaps over their mean, before truncation."""
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        z0 = -1.0 / self.cv  # where a gap is zero, in standard deviations from the mean
+        tail = float(ndtr(-z0))
+        # Inverse CDF from the upper side, where the mass is: precise for small cv too.
+        z = -ndtri((1.0 - rng.random(n)) * tail)
+        gaps = np.maximum(1.0 + self.cv * z, 0.0)
+        mean = 1.0 + self.cv * math.exp(-z0 * z0 / 2.0) / math.sqrt(2.0 * math.pi) / tail
+        return seconds_to_ns(np.cumsum(gaps) / (mean * self.rate))
+
+
+@ARRIVALS.register("gamma")
+class Gamma(ArrivalProcess):
+    """Gamma-distributed gaps: bursty for a cv above 1, Poisson at 1, regular below."""
+
+    kind: Literal["gamma"] = "gamma"
+    rate: Rate
+    """Mean number of requests per second."""
+    cv: Cv
+    """Standard deviation of the gaps over their mean."""
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        shape = 1.0 / self.cv**2
+        return seconds_to_ns(np.cumsum(rng.standard_gamma(shape, n)) / (shape * self.rate))
+
+
+@ARRIVALS.register("mmpp")
+class MarkovModulated(ArrivalProcess):
+    """Two-state Markov-modulated Poisson process: quiet and busy spells of exponential length.
+
+    The mean rate is (rates[0] dwells[0] + rates[1] dwells[1]) / (dwells[0] + dwells[1]). The first state is drawn from
+    the stationary distribution.
+    """
+
+    kind: Literal["mmpp"] = "mmpp"
+    rates: Annotated[list[QuietRate], Field(min_length=2, max_length=2)]
+    """Requests per second in either state; one of them may be 0."""
+    dwells: Annotated[list[Duration], Field(min_length=2, max_length=2)]
+    """Mean time spent in either state before changing to the other."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if min(self.dwells) <= 0:
+            raise InputError("dwell times above 0", self.dwells, field="dwells")
+        # Below this the process is Poisson for all purposes, and most of the work would be changes of state.
+        if self._per_cycle() < 0.01:
+            raise InputError(
+                "rates and dwells that give at least 0.01 requests per pair of spells", self._per_cycle(), field="rates"
+            )
+        return self
+
+    def _per_cycle(self) -> float:
+        return sum(rate * dwell for rate, dwell in zip(self.rates, self.dwells, strict=True))
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        # Time rescaling: in units of the accumulated rate the process is Poisson with rate 1. Draw it there, and map it
+        # back through the (piecewise linear) accumulated rate of the spells.
+        of_states, of_gaps = rng.spawn(2)
+        targets = np.cumsum(of_gaps.standard_exponential(n))
+        first = int(of_states.random() >= self.dwells[0] / sum(self.dwells))
+        rates = np.array([self.rates[first], self.rates[1 - first]])
+        means = np.array([self.dwells[first], self.dwells[1 - first]])
+        spells: list[FloatArray] = []
+        accumulated = 0.0
+        while n and accumulated <= targets[-1]:
+            pairs = int((float(targets[-1]) - accumulated) / self._per_cycle() * 1.1) + 16
+            spells.append((of_states.standard_exponential((pairs, 2)) * means).ravel())
+            accumulated += float((spells[-1].reshape(-1, 2) * rates).sum())
+        if not n:
+            return np.zeros(0, dtype=np.int64)
+        lasting = np.concatenate(spells)
+        rate_of = np.tile(rates, len(lasting) // 2)
+        ends, ends_accumulated = np.cumsum(lasting), np.cumsum(lasting * rate_of)
+        # The first spell whose end is not before the target; never a silent one, since those add nothing.
+        spell = np.minimum(np.searchsorted(ends_accumulated, targets, side="left"), len(lasting) - 1)
+        times = ends[spell] - (ends_accumulated[spell] - targets) / np.maximum(rate_of[spell], 1e-300)
+        return seconds_to_ns(np.maximum.accumulate(np.maximum(times, 0.0)))
+
+
+@ARRIVALS.register("at_once")
+class AtOnce(ArrivalProcess):
+    """All requests at one moment."""
+
+    kind: Literal["at_once"] = "at_once"
+    at: Duration = 0.0
+    """The moment, from the start of the workload."""
+
+    endless_time = False
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        return np.full(n, s_to_ns(self.at), dtype=np.int64)
+
+
+@ARRIVALS.register("trace")
+class TraceArrivals(Replay, ArrivalProcess):
+    """The arrival times of a trace, counted from its first request, optionally faster or slower.
+
+    Repeated, the trace starts again one mean gap after its last request.
+    """
+
+    kind: Literal["trace"] = "trace"
+    scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Rate relative to the trace's: 2 halves all gaps."""
+    rate: Rate | None = None
+    """Mean rate to bring the whole trace to, instead of `scale`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rate is not None and "scale" in self.model_fields_set:
+            raise InputError("either scale or rate", "both", field="scale")
+        return self
+
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        arrivals = self.table(n).arrival_ns
+        if arrivals is None or not len(arrivals):
+            return np.zeros(0, dtype=np.int64)
+        times = (arrivals - arrivals[0]) / NS_PER_S
+        span = float(times[-1])
+        if not span and (self.rate is not None or n > len(times)):
+            raise InputError("a trace of some duration, to scale or repeat it", "one arrival time", file=self.path)
+        mean_gap = span / max(len(times) - 1, 1)
+        if n > len(times):
+            turns = np.arange(-(-n // len(times)), dtype=np.float64)[:, None]
+            times = (times[None, :] + turns * (span + mean_gap)).ravel()
+        return seconds_to_ns(times[:n] / (self.scale if self.rate is None else self.rate * mean_gap))
+
+
+@ARRIVALS.register("closed_loop")
+class ClosedLoop(ClosedLoopProcess):
+    """A fixed number of users who each wait for the answer, think, and ask again."""
+
+    kind: Literal["closed_loop"] = "closed_loop"
+    users: Annotated[int, Field(ge=1, le=10**7)]
+    """How many users ask at the same time."""
+    think: Duration = 0.0
+    """Mean time between an answer and the same user's next request (and before the first one)."""
+    think_distribution: Literal["fixed", "exponential"] = "fixed"
+    """Whether every think time is the mean, or they are exponentially distributed around it."""
+
+    def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        if self.think_distribution == "fixed":
+            return np.full(n, s_to_ns(self.think), dtype=np.int64)
+        return seconds_to_ns(rng.standard_exponential(n) * self.think)

@@ -1,0 +1,75 @@
+"""What requests carry besides their lengths: priorities, shared prefixes, sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hermes.config import ConfigModel, Tokens
+from hermes.errors import InputError
+from hermes.workload.base import MAX_TOKENS, IntArray
+
+__all__ = ["Prefixes", "Priorities", "Sessions"]
+
+
+class Priorities(ConfigModel):
+    """A priority for each request, drawn from a list."""
+
+    values: Annotated[list[Annotated[int, Field(ge=-(2**31), le=2**31)]], Field(min_length=1)]
+    """The priorities that occur; lower is more urgent."""
+    weights: Annotated[list[Annotated[float, Field(ge=0, le=1e12)]], Field(min_length=1)] | None = None
+    """How often each occurs, relative to the others; equally often where left out."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.weights is not None and len(self.weights) != len(self.values):
+            raise InputError(f"as many weights as values ({len(self.values)})", self.weights, field="weights")
+        if self.weights is not None and sum(self.weights) <= 0:
+            raise InputError("weights with a sum above 0", self.weights, field="weights")
+        return self
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        """Priorities of `n` requests, int64 of shape (n,)."""
+        weights = np.ones(len(self.values)) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
+        upto = np.cumsum(weights)
+        index = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
+        priorities: IntArray = np.asarray(self.values, dtype=np.int64)[np.minimum(index, len(upto) - 1)]
+        return priorities
+
+
+class Prefixes(ConfigModel):
+    """Prompts that begin with the same text: system prompts, shared documents."""
+
+    groups: Annotated[int, Field(ge=1, le=2**40)]
+    """How many different texts there are; requests choose among them uniformly."""
+    tokens: Tokens
+    """Length of each text."""
+    fraction: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Which part of the requests begins with one."""
+    extend: bool = False
+    """Whether the text stands in front of the prompt drawn (longer prompts) or is its beginning, cut where the prompt
+    is shorter."""
+
+    def draw(self, prompt_tokens: IntArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, IntArray]:
+        """prompt_tokens, prefix_group and prefix_tokens, int64 of shape (n,) each, for prompts of the lengths given."""
+        of_groups, of_choices = rng.spawn(2)
+        n = len(prompt_tokens)
+        has = of_choices.random(n) < self.fraction
+        group = np.where(has, of_groups.integers(0, self.groups, n, dtype=np.int64), -1)
+        tokens = np.where(has, self.tokens, 0)
+        if self.extend:
+            return np.minimum(prompt_tokens + tokens, MAX_TOKENS), group, tokens
+        return prompt_tokens, group, np.minimum(tokens, prompt_tokens)
+
+
+class Sessions(ConfigModel):
+    """Conversations that requests belong to."""
+
+    count: Annotated[int, Field(ge=1, le=2**40)]
+    """How many conversations there are; requests are spread over them uniformly."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        """Session numbers from 0 to `count` - 1, int64 of shape (n,)."""
+        return rng.integers(0, self.count, n, dtype=np.int64)

@@ -1,0 +1,113 @@
+"""What the interchangeable parts of a workload have to do: arrival processes, length models, token counts.
+
+Components are immutable descriptions; all state of a draw is in the generator handed in. Two promises hold for every
+component, and `hermes.testing.workload` checks them: the same generator state gives the same arrays, and asking for
+more requests does not change the first ones (draws are prefixes of longer draws).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError
+from hermes.units import NS_PER_S
+
+__all__ = [
+    "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "FloatArray", "IntArray", "LengthModel", "Lengths",
+    "TokenCounts", "WorkloadComponent", "seconds_to_ns",
+]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+MAX_TOKENS = 2**40
+"""No prompt or answer is longer (the bound of `hermes.config.Tokens`)."""
+
+
+class WorkloadComponent(ConfigModel):
+    """A part of a workload that may read files and may be limited to the rows it finds there."""
+
+    replays: ClassVar[bool] = False
+    """Whether the component has a number of requests of its own, so that the workload need not give one."""
+
+    def bound(self, base_dir: Path) -> Self:
+        """The same component with relative paths taken from `base_dir` (the scenario's folder)."""
+        return self
+
+    def available(self) -> int | None:
+        """How many requests the component can give; None for any number. May read its file (`InputError`)."""
+        return None
+
+
+class ArrivalProcess(WorkloadComponent):
+    """When requests arrive, whatever becomes of them (open loop)."""
+
+    endless_time: ClassVar[bool] = True
+    """Whether arrival times grow without bound, so that a duration determines how many requests there are."""
+
+    @abstractmethod
+    def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        """The first `n` arrival times, int64 nanoseconds of shape (n,), nondecreasing, from 0 on.
+
+        Called once per draw, with a generator nobody else uses.
+        """
+
+
+class ClosedLoopProcess(WorkloadComponent):
+    """`users` clients that each wait for their answer, think, and ask again."""
+
+    users: int
+
+    @abstractmethod
+    def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        """How long a user waits before submitting request i: int64 nanoseconds of shape (n,), at least 0."""
+
+
+@dataclass
+class Lengths:
+    """What a length model draws: int64 columns of shape (n,), named as in `RequestTable`.
+
+    The first two always; the others only from models that replay rows which have them.
+    """
+
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    priority: IntArray | None = None
+    session: IntArray | None = None
+    prefix_group: IntArray | None = None
+    prefix_tokens: IntArray | None = None
+    hash_ids: list[tuple[int, ...]] | None = None
+    hash_block_tokens: int = 512
+
+
+class LengthModel(WorkloadComponent):
+    """How long prompts and answers are, drawn together."""
+
+    @abstractmethod
+    def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        """Prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""
+
+
+class TokenCounts(WorkloadComponent):
+    """A distribution of one token count, for `lengths: {kind: independent}`."""
+
+    @abstractmethod
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        """`n` token counts, int64 of shape (n,), each from 1 to `MAX_TOKENS`."""
+
+
+def seconds_to_ns(seconds: FloatArray) -> IntArray:
+    """Seconds to integer nanoseconds, elementwise, by the kernel's rule (half to even).
+
+    Raises `InputError` for times past the int64 clock (about 292 years), which only a mistyped rate gives.
+    """
+    if seconds.size and not float(seconds.max()) < 9.2e9:
+        raise InputError("arrivals within 292 years, the range of the clock", f"{float(seconds.max()):.3g} s")
+    return np.rint(seconds * NS_PER_S).astype(np.int64)

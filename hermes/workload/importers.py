@@ -1,0 +1,227 @@
+"""Foreign trace formats: read, brought to the columns of `hermes.workload.traces`, and checked.
+
+An importer is a component of `TRACE_IMPORTERS`; its fields are the options of `hermes trace import --format KIND`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, ValidationError
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, suggest
+from hermes.registry import Registry
+from hermes.units import NS_PER_S
+from hermes.workload.base import FloatArray
+from hermes.workload.traces import (
+    Locate,
+    ZeroTokens,
+    check_trace,
+    read_csv_columns,
+    read_parquet_columns,
+    require_columns,
+    to_floats,
+)
+
+__all__ = [
+    "TRACE_IMPORTERS", "AzureTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace", "TraceImporter", "import_trace",
+]
+
+TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
+
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def import_trace(kind: str, path: str | Path, **options: Any) -> pd.DataFrame:
+    """The trace in the file `path` of format `kind`, checked, with the columns of `hermes.workload.traces`.
+
+    Options are the importer's fields. Raises `InputError` for an unknown format or option, and for malformed files,
+    naming file, line and column.
+    """
+    try:
+        importer: TraceImporter = TRACE_IMPORTERS.get(kind)(**options)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        fields = list(TRACE_IMPORTERS.get(kind).model_fields)
+        name = str(fault["loc"][0]) if fault["loc"] else None
+        if fault["type"] == "extra_forbidden":
+            raise InputError(
+                f"an option of {kind}: one of {', '.join(fields)}", name, suggestion=suggest(name, fields)
+            ) from None
+        raise InputError(fault["msg"].lower(), fault["input"], field=name) from None
+    return importer.read(Path(path))
+
+
+class TraceImporter(ConfigModel):
+    """Reads one foreign format."""
+
+    sort: bool = False
+    """Whether rows out of order are sorted by arrival; refused otherwise."""
+    zero_tokens: ZeroTokens = "refuse"
+    """What becomes of rows with zero prompt or output tokens (requests that failed): refuse the file, drop the rows, or
+    count one token."""
+
+    @abstractmethod
+    def read(self, path: Path) -> pd.DataFrame:
+        """The checked trace (`InputError` for malformed files). Implementations end in `self.finish(...)`."""
+
+    def finish(self, columns: Mapping[str, Any], path: Path, locate: Locate | None) -> pd.DataFrame:
+        """Check the columns under this importer's rules, and start the clock at the first arrival."""
+        checked = check_trace(columns, str(path), locate, sort=self.sort, zero_tokens=self.zero_tokens)
+        if len(checked):
+            checked["arrival_s"] -= checked["arrival_s"].iloc[0]
+        return checked
+
+
+@TRACE_IMPORTERS.register("azure")
+class AzureTrace(TraceImporter):
+    """Azure LLM inference traces (Azure/AzurePublicDataset): CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
+
+    The 2023 traces are in order and have no rows with zero tokens, so the strict rules above take them as they are.
+    """
+
+    kind: Literal["azure"] = "azure"
+
+    def read(self, path: Path) -> pd.DataFrame:
+        columns, lines = read_csv_columns(path)
+        names = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
+        require_columns(columns, names.values(), str(path))
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return names[name], lines[row]
+
+        texts: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
+        texts["arrival_s"] = _seconds(columns["TIMESTAMP"], "timestamp", path, locate)
+        return self.finish(texts, path, locate)
+
+
+@TRACE_IMPORTERS.register("mooncake")
+class MooncakeTrace(TraceImporter):
+    """Mooncake traces: JSON lines with timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens)."""
+
+    kind: Literal["mooncake"] = "mooncake"
+
+    def read(self, path: Path) -> pd.DataFrame:
+        names = {
+            "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
+            "hash_ids": "hash_ids",
+        }
+        columns: dict[str, list[Any]] = {ours: [] for ours in names}
+        lines: list[int] = []
+        for number, text in _lines(path):
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError):
+                raise InputError("a JSON object", text, file=str(path), line=number) from None
+            if not isinstance(row, dict):
+                raise InputError("a JSON object", row, file=str(path), line=number)
+            for ours, theirs in names.items():
+                if theirs not in row:
+                    raise InputError("a value", "none", field=theirs, file=str(path), line=number)
+                columns[ours].append(row[theirs])
+            lines.append(number)
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return names[name], lines[row]
+
+        seconds = _seconds(columns["arrival_s"], "ms", path, locate)
+        return self.finish({**columns, "arrival_s": seconds}, path, locate)
+
+
+class _Mapped(TraceImporter):
+    """A table whose columns the user names."""
+
+    arrival: str = "arrival_s"
+    """Column with the arrival times."""
+    arrival_unit: Literal["s", "ms", "us", "ns", "timestamp"] = "s"
+    """What they count; `timestamp` for ISO 8601 dates and times."""
+    prompt: str = "prompt_tokens"
+    """Column with the prompt tokens."""
+    output: str = "output_tokens"
+    """Column with the output tokens."""
+    priority: str | None = None
+    """Column with integer priorities."""
+    session: str | None = None
+    """Column that tells conversations apart: any values, numbered in order of appearance."""
+    prefix_group: str | None = None
+    """Column that tells shared prefixes apart: any values, numbered in order of appearance."""
+    prefix_tokens: str | None = None
+    """Column with the length of the shared prefix."""
+
+    def mapped(self, columns: Mapping[str, Any], path: Path, lines: Sequence[int] | None) -> pd.DataFrame:
+        """The trace in `columns` (by the file's own names)."""
+        names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
+        for ours in ("priority", "session", "prefix_group", "prefix_tokens"):
+            if (theirs := getattr(self, ours)) is not None:
+                names[ours] = theirs
+        require_columns(columns, names.values(), str(path))
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return (names[name], lines[row]) if lines is not None else (f"{names[name]}[{row}]", None)
+
+        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
+        found["arrival_s"] = _seconds(found["arrival_s"], self.arrival_unit, path, locate)
+        for ours in ("session", "prefix_group"):
+            if ours in found:
+                found[ours] = pd.factorize(pd.Series(list(found[ours])).astype(str))[0]
+        return self.finish(found, path, locate)
+
+
+@TRACE_IMPORTERS.register("csv")
+class CsvTrace(_Mapped):
+    """Any CSV file with a header line."""
+
+    kind: Literal["csv"] = "csv"
+    delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'[^"\r\n]')] = ","
+    """What separates fields."""
+
+    def read(self, path: Path) -> pd.DataFrame:
+        columns, lines = read_csv_columns(path, self.delimiter)
+        return self.mapped(columns, path, lines)
+
+
+@TRACE_IMPORTERS.register("parquet")
+class ParquetTrace(_Mapped):
+    """Any Parquet file."""
+
+    kind: Literal["parquet"] = "parquet"
+
+    def read(self, path: Path) -> pd.DataFrame:
+        return self.mapped(read_parquet_columns(path)[0], path, None)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, numbered from 1."""
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, line.strip()
+    except OSError as error:
+        raise InputError(f"a readable file ({error.strerror})", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("a text file in UTF-8", "bytes that are not", file=str(path)) from None
+
+
+def _seconds(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
+    """Times in any unit as seconds after the earliest of them (float64); `InputError` at the first that is no time."""
+    if unit != "timestamp":
+        floats = to_floats(values, "arrival_s", str(path), locate)
+        return (floats - floats.min()) / _PER_SECOND[unit] if len(floats) else floats
+    try:
+        texts = pd.Series(list(values))
+        instants = pd.DatetimeIndex(pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce"))
+        ns = instants.as_unit("ns").asi8
+    except (ValueError, TypeError, OverflowError):
+        raise InputError("ISO 8601 dates and times", field=locate("arrival_s", 0)[0], file=str(path)) from None
+    for row in np.flatnonzero(instants.isna())[:1]:
+        field, line = locate("arrival_s", int(row))
+        raise InputError("an ISO 8601 date and time", list(values)[row], field=field, line=line, file=str(path))
+    return (ns - ns.min()) / NS_PER_S if len(ns) else np.zeros(0)

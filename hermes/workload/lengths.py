@@ -1,0 +1,240 @@
+"""Length models: how many tokens prompts and answers have.
+
+A model of `LENGTHS` draws prompt and output together (`empirical` with their rank correlation, `trace` row by row).
+`independent` puts any two distributions of `TOKEN_COUNTS` side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import Field, PrivateAttr, model_validator
+from scipy.special import ndtr, ndtri
+
+from hermes.config import Component, Tokens
+from hermes.errors import InputError
+from hermes.registry import Registry
+from hermes.workload.base import (
+    MAX_TOKENS,
+    FloatArray,
+    IntArray,
+    LengthModel,
+    Lengths,
+    TokenCounts,
+    WorkloadComponent,
+)
+from hermes.workload.profiles import WorkloadProfile, is_profile_path, load_workload_profile
+from hermes.workload.replay import Replay
+
+__all__ = [
+    "LENGTHS", "TOKEN_COUNTS", "EmpiricalCounts", "EmpiricalLengths", "FixedCount", "FixedLengths",
+    "IndependentLengths", "LognormalCounts", "NormalCounts", "TraceLengths", "UniformCounts",
+]
+
+LENGTHS: Registry[LengthModel] = Registry("lengths", "a length model")
+TOKEN_COUNTS: Registry[TokenCounts] = Registry("token_counts", "a distribution of token counts")
+
+
+@TOKEN_COUNTS.register("fixed")
+class FixedCount(TokenCounts):
+    """Always the same number."""
+
+    kind: Literal["fixed"] = "fixed"
+    tokens: Tokens
+    """The number of tokens."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        return np.full(n, self.tokens, dtype=np.int64)
+
+
+class _Bounded(TokenCounts):
+    """Counts conditioned to lie from `min` to `max` (both included): truncated, with nothing piled up at the ends."""
+
+    min: Tokens = 1
+    """Smallest count."""
+    max: Tokens = MAX_TOKENS
+    """Largest count."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.max < self.min:
+            raise InputError(f"a maximum of at least min ({self.min})", self.max, field="max")
+        return self
+
+    def _truncated_normal(self, n: int, rng: np.random.Generator, low: float, high: float) -> FloatArray:
+        """Standard normal numbers from `low` to `high`, one uniform each; `InputError` where hardly any mass lies."""
+        below, above = float(ndtr(low)), float(ndtr(-high))
+        if 1.0 - below - above < 1e-6:
+            raise InputError(
+                "a distribution with some of its mass between min and max", f"{self.min} to {self.max}", field="min"
+            )
+        z: FloatArray = ndtri(below + rng.random(n) * (1.0 - below - above))
+        return np.clip(z, low, high)
+
+    def _counts(self, tokens: FloatArray) -> IntArray:
+        return np.clip(np.rint(tokens), self.min, self.max).astype(np.int64)
+
+
+@TOKEN_COUNTS.register("uniform")
+class UniformCounts(TokenCounts):
+    """Every whole number from `min` to `max` equally often."""
+
+    kind: Literal["uniform"] = "uniform"
+    min: Tokens
+    """Smallest count."""
+    max: Tokens
+    """Largest count."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max < self.min:
+            raise InputError(f"a maximum of at least min ({self.min})", self.max, field="max")
+        return self
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        return rng.integers(self.min, self.max, n, dtype=np.int64, endpoint=True)
+
+
+@TOKEN_COUNTS.register("normal")
+class NormalCounts(_Bounded):
+    """Normally distributed, rounded, truncated to `min` and `max`."""
+
+    kind: Literal["normal"] = "normal"
+    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)]
+    """Mean before truncation."""
+    std: Annotated[float, Field(ge=0, le=MAX_TOKENS)]
+    """Standard deviation before truncation."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        std = max(self.std, 1e-9)
+        # Half a token on either side is what rounds to the bounds themselves.
+        low, high = (self.min - 0.5 - self.mean) / std, (self.max + 0.5 - self.mean) / std
+        return self._counts(self.mean + self.std * self._truncated_normal(n, rng, low, high))
+
+
+@TOKEN_COUNTS.register("lognormal")
+class LognormalCounts(_Bounded):
+    """Log-normally distributed, rounded, truncated to `min` and `max`."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """Mean before truncation. Give this or `median`."""
+    median: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """Median before truncation."""
+    sigma: Annotated[float, Field(ge=0, le=10)]
+    """Standard deviation of the natural logarithm."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.mean is None) == (self.median is None):
+            raise InputError("exactly one of mean and median", "both" if self.mean else "neither", field="mean")
+        return self
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        centre = math.log(self.median) if self.median else math.log(self.mean or 1.0) - self.sigma**2 / 2.0
+        sigma = max(self.sigma, 1e-9)
+        low, high = (math.log(self.min - 0.5) - centre) / sigma, (math.log(self.max + 0.5) - centre) / sigma
+        return self._counts(np.exp(centre + self.sigma * self._truncated_normal(n, rng, low, high)))
+
+
+class _FromProfile(WorkloadComponent):
+    """A component that draws from a workload profile."""
+
+    profile: Annotated[str, Field(min_length=1)]
+    """A built-in profile (`azure-conv-2023`, `azure-code-2023`) or the path of a profile file, relative to the
+    scenario."""
+
+    _loaded: WorkloadProfile | None = PrivateAttr(default=None)
+
+    def bound(self, base_dir: Path) -> Self:
+        path = str(base_dir / self.profile) if is_profile_path(self.profile) else self.profile
+        copy = self.model_copy(update={"profile": path})
+        copy._loaded = load_workload_profile(path)
+        return copy
+
+    def table(self) -> WorkloadProfile:
+        return self._loaded if self._loaded is not None else load_workload_profile(self.profile)
+
+
+@TOKEN_COUNTS.register("empirical")
+class EmpiricalCounts(_FromProfile, TokenCounts):
+    """The prompt or output lengths of a workload profile, by inverse CDF."""
+
+    kind: Literal["empirical"] = "empirical"
+    column: Literal["prompt", "output"]
+    """Which of the profile's two distributions."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        profile = self.table()
+        return (profile.prompt_tokens if self.column == "prompt" else profile.output_tokens).at(rng.random(n))
+
+
+@LENGTHS.register("fixed")
+class FixedLengths(LengthModel):
+    """The same prompt and output length for every request."""
+
+    kind: Literal["fixed"] = "fixed"
+    prompt: Tokens
+    """Prompt tokens."""
+    output: Tokens
+    """Output tokens."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        return Lengths(np.full(n, self.prompt, dtype=np.int64), np.full(n, self.output, dtype=np.int64))
+
+
+@LENGTHS.register("independent")
+class IndependentLengths(LengthModel):
+    """Prompt and output lengths from two distributions, independently."""
+
+    kind: Literal["independent"] = "independent"
+    prompt: Annotated[Any, Component(TOKEN_COUNTS)]
+    """Distribution of the prompt lengths."""
+    output: Annotated[Any, Component(TOKEN_COUNTS)]
+    """Distribution of the output lengths."""
+
+    def bound(self, base_dir: Path) -> Self:
+        return self.model_copy(update={"prompt": self.prompt.bound(base_dir), "output": self.output.bound(base_dir)})
+
+    def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        of_prompts, of_outputs = rng.spawn(2)
+        return Lengths(self.prompt.draw(n, of_prompts), self.output.draw(n, of_outputs))
+
+
+@LENGTHS.register("empirical")
+class EmpiricalLengths(_FromProfile, LengthModel):
+    """Prompt and output lengths of a workload profile: both quantile functions, joined by a Gaussian copula.
+
+    The copula's parameter 2 sin(pi rho / 6) gives its Spearman correlation the profile's value rho (Kruskal 1958,
+    "Ordinal measures of association"). The shape of the dependence beyond that is not the source's.
+    """
+
+    kind: Literal["empirical"] = "empirical"
+
+    def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        profile = self.table()
+        r = 2.0 * math.sin(math.pi * profile.spearman / 6.0)
+        of_prompts, of_outputs = rng.spawn(2)
+        z = of_prompts.standard_normal(n)
+        prompt = profile.prompt_tokens.at(ndtr(z))
+        output = profile.output_tokens.at(ndtr(r * z + math.sqrt(1.0 - r * r) * of_outputs.standard_normal(n)))
+        return Lengths(prompt, output)
+
+
+@LENGTHS.register("trace")
+class TraceLengths(Replay, LengthModel):
+    """The lengths of a trace's rows, in order, with the priorities, sessions, prefixes and block hashes they have."""
+
+    kind: Literal["trace"] = "trace"
+
+    def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        table = self.table(n)
+        rows = np.arange(n) % max(len(table), 1)
+        return Lengths(
+            table.prompt_tokens[rows], table.output_tokens[rows], table.priority[rows], table.session[rows],
+            table.prefix_group[rows], table.prefix_tokens[rows],
+            None if table.hash_ids is None else [table.hash_ids[row] for row in rows], table.hash_block_tokens,
+        )

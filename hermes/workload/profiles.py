@@ -1,0 +1,146 @@
+"""Workload profiles: what is kept of a trace that does not ship itself.
+
+A profile (`format: hermes-workload/1`) holds the quantile functions of prompt and output lengths, their rank
+correlation, figures of the arrivals, and where all of it comes from. `scripts/build_azure_workloads.py` writes the
+built-in ones under `traces/`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, suggest
+from hermes.resources import resource_dir
+from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
+
+__all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_profile", "workload_profile_names"]
+
+
+class QuantileTable(ConfigModel):
+    """A distribution of token counts as its quantile function, linear between the levels given."""
+
+    mean: Annotated[float, Field(ge=1)]
+    """Mean of the source."""
+    std: Annotated[float, Field(ge=0)]
+    """Standard deviation of the source."""
+    p50: Annotated[float, Field(ge=1)]
+    """Median of the source."""
+    p90: Annotated[float, Field(ge=1)]
+    """90th percentile of the source."""
+    p99: Annotated[float, Field(ge=1)]
+    """99th percentile of the source."""
+    levels: Annotated[list[float], Field(min_length=2)]
+    """Levels of the quantiles: strictly increasing, from 0 to 1."""
+    values: Annotated[list[Annotated[float, Field(ge=1, le=MAX_TOKENS)]], Field(min_length=2)]
+    """Tokens at each level, nondecreasing."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.levels) != len(self.values):
+            raise InputError(f"as many values as levels ({len(self.levels)})", len(self.values), field="values")
+        if self.levels[0] != 0 or self.levels[-1] != 1 or min(np.diff(self.levels)) <= 0:
+            raise InputError("levels that increase strictly from 0 to 1", self.levels, field="levels")
+        if min(np.diff(self.values)) < 0:
+            raise InputError("values that do not decrease", self.values, field="values")
+        return self
+
+    def at(self, u: FloatArray) -> IntArray:
+        """Token counts at the levels `u` (float64 in [0, 1], any shape), rounded to whole tokens."""
+        return np.rint(np.interp(u, self.levels, self.values)).astype(np.int64)
+
+
+class ArrivalFigures(ConfigModel):
+    """How the source's requests arrived."""
+
+    duration_s: Annotated[float, Field(ge=0)]
+    """Time from the first to the last arrival, in seconds."""
+    rate_per_s: Annotated[float, Field(gt=0)]
+    """Gaps per second."""
+    interarrival_cv: Annotated[float, Field(ge=0)]
+    """Standard deviation of the gaps over their mean."""
+
+
+class WorkloadProfile(ConfigModel):
+    """Lengths and arrivals of a trace, as figures."""
+
+    format: Literal["hermes-workload/1"]
+    """The file format; this is version 1."""
+    name: Annotated[str, Field(min_length=1)]
+    """The name to use in scenarios."""
+    source: dict[str, str]
+    """Where the figures come from: title, url, licence, and how they were computed."""
+    requests: Annotated[int, Field(ge=1)]
+    """Number of requests of the source."""
+    arrivals: ArrivalFigures
+    """How the source's requests arrived."""
+    spearman: Annotated[float, Field(gt=-1, lt=1)]
+    """Spearman's rank correlation of prompt and output tokens."""
+    prompt_tokens: QuantileTable
+    """Prompt lengths."""
+    output_tokens: QuantileTable
+    """Output lengths."""
+
+
+def workload_profile_names() -> list[str]:
+    """Names of the built-in profiles."""
+    folder = resource_dir("traces")  # other kinds of traces live there, too
+    return sorted(path.stem for path in folder.glob("*.yaml") if "hermes-workload/" in path.read_text(encoding="utf-8"))
+
+
+def load_workload_profile(name_or_path: str | Path) -> WorkloadProfile:
+    """The profile built in under that name, or in that file (anything with a folder or the suffix .yaml/.yml).
+
+    Raises `InputError` for an unknown name and for a file that is not a profile, naming the place.
+    """
+    path = Path(name_or_path)
+    if not is_profile_path(str(name_or_path)):
+        path = resource_dir("traces") / f"{name_or_path}.yaml"
+        if not path.is_file():
+            names = workload_profile_names()
+            raise InputError(
+                f"a workload profile: one of {', '.join(names)}, or a path ending in .yaml", str(name_or_path),
+                suggestion=suggest(name_or_path, names),
+            )
+    try:
+        return WorkloadProfile.model_validate(_parse(path))
+    except ValidationError as error:
+        raise _first_fault(error, str(path)) from None
+
+
+def is_profile_path(name_or_path: str) -> bool:
+    """Whether a scenario's `profile:` names a file rather than a built-in profile."""
+    return "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml")
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"a readable workload profile ({error.strerror})", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("a workload profile in UTF-8", "bytes that are not", file=str(path)) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise InputError(
+            f"YAML ({getattr(error, 'problem', None) or 'not parseable'})", file=str(path),
+            line=mark.line + 1 if mark else None, column=mark.column + 1 if mark else None,
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"a workload profile ({type(error).__name__} while parsing)", file=str(path)) from None
+
+
+def _first_fault(error: ValidationError, file: str) -> InputError:
+    fault = error.errors()[0]
+    field = ".".join(str(part) for part in fault["loc"]) or None
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return cause.located(file=file, field=field)
+    if fault["type"] == "missing":
+        return InputError("a value", "none", field=field, file=file)
+    return InputError(f"a workload profile ({fault['msg']})", fault["input"], field=field, file=file)

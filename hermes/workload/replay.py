@@ -1,0 +1,43 @@
+"""What `trace` arrivals and `trace` lengths share: a trace file, read once per draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, PrivateAttr
+
+from hermes.errors import InputError
+from hermes.workload.base import WorkloadComponent
+from hermes.workload.table import RequestTable
+from hermes.workload.traces import read_trace
+
+__all__ = ["Replay"]
+
+
+class Replay(WorkloadComponent):
+    """A component that gives the rows of a trace, in their order."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """A trace file (Parquet written by `hermes trace import`, or CSV), relative to the scenario."""
+    repeat: bool = False
+    """Whether the trace starts again when more requests are asked for than it has."""
+
+    replays = True
+    _table: RequestTable | None = PrivateAttr(default=None)
+
+    def bound(self, base_dir: Path) -> Self:
+        """A copy that has read its trace; it lives as long as the draw, so that no file content is kept around."""
+        copy = self.model_copy(update={"path": str(base_dir / self.path)})
+        copy._table = read_trace(copy.path)
+        return copy
+
+    def available(self) -> int | None:
+        return None if self.repeat else len(self.table())
+
+    def table(self, n: int = 0) -> RequestTable:
+        """The trace; `InputError` where it cannot give `n` requests."""
+        table = self._table if self._table is not None else read_trace(self.path)
+        if n > len(table) and not (self.repeat and len(table)):
+            raise InputError(f"at most {len(table)} requests, the rows of {self.path} (or repeat: true)", n)
+        return table

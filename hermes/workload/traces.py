@@ -1,0 +1,273 @@
+"""Trace files: requests that were observed, one per row.
+
+A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
+(integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
+`hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
+key `hermes-trace/1`, or CSV with a header line and the same names. Foreign formats come in through
+`hermes.workload.importers`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hermes.errors import InputError, suggest
+from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
+from hermes.workload.stats import describe_arrivals, describe_counts, spearman
+from hermes.workload.table import RequestTable
+
+__all__ = [
+    "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame", "read_csv_columns",
+    "read_parquet_columns", "read_trace", "require_columns", "to_floats", "write_trace",
+]
+
+TRACE_KEY = b"hermes-trace/1"
+
+_REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
+_INTEGERS = {  # column: smallest value, largest value
+    "prompt_tokens": (1, MAX_TOKENS), "output_tokens": (1, MAX_TOKENS), "priority": (-(2**31), 2**31),
+    "session": (-1, 2**62), "prefix_group": (-1, 2**62), "prefix_tokens": (0, MAX_TOKENS),
+}
+_MAX_SECONDS = 1e9
+
+Locate = Callable[[str, int], tuple[str, int | None]]
+"""(column, row index) -> (field, line) for an error message."""
+ZeroTokens = Literal["refuse", "drop", "one"]
+
+
+def read_trace(path: str | Path) -> RequestTable:
+    """The requests of a trace file, Parquet or (by the suffix `.csv`) CSV.
+
+    Raises `InputError` naming file, row and column for whatever is not a trace.
+    """
+    frame, metadata = _read(Path(path))
+    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
+    if "hash_ids" in frame:
+        columns["hash_ids"] = [tuple(ids) for ids in frame["hash_ids"]]
+        columns["hash_block_tokens"] = metadata.get("hash_block_tokens", 512)
+    return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Figures of a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
+
+    Raises `InputError` as `read_trace` does.
+    """
+    frame, metadata = _read(Path(path))
+    return describe_frame(frame) | {"source": metadata.get("source")}
+
+
+def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
+    """`describe` of a trace in memory."""
+    prompt, output = (frame[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
+    return {
+        "requests": len(frame),
+        "columns": [str(name) for name in frame.columns],
+        "arrivals": describe_arrivals(frame["arrival_s"].to_numpy()),
+        "prompt_tokens": describe_counts(prompt),
+        "output_tokens": describe_counts(output),
+        "spearman": spearman(prompt, output),
+    }
+
+
+def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
+    """Write a checked trace as Parquet; `source` says where it comes from (shown by `describe`).
+
+    Raises `InputError` where the file cannot be written.
+    """
+    checked = check_trace(dict(frame.items()), str(path))
+    metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
+    table = pa.Table.from_pandas(checked, preserve_index=False)
+    table = table.replace_schema_metadata({TRACE_KEY: json.dumps(metadata, sort_keys=True).encode()})
+    try:
+        pq.write_table(table, path)
+    except OSError as error:
+        raise InputError(f"a file that can be written ({error.strerror or error})", file=str(path)) from None
+
+
+def check_trace(
+    columns: Mapping[str, Any], file: str, locate: Locate | None = None, *, sort: bool = False,
+    zero_tokens: ZeroTokens = "refuse",
+) -> pd.DataFrame:
+    """The columns as a trace: right types, bounds kept, arrivals in order; `InputError` at the first offence.
+
+    columns: per name a sequence of numbers or of their texts; locate: says where a row stands in the file; sort: bring
+    rows into order instead of refusing them; zero_tokens: what becomes of rows without prompt or output tokens
+    """
+    locate = locate or _row
+    known = [*_REQUIRED, *_INTEGERS, "hash_ids"]
+    for column in columns:
+        if column not in known:
+            raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
+    require_columns(columns, _REQUIRED, file)
+    times = to_floats(columns["arrival_s"], "arrival_s", file, locate)
+    _bounds(times, "arrival_s", f"seconds from 0 to {_MAX_SECONDS:g}", 0.0, _MAX_SECONDS, file, locate)
+    checked: dict[str, Any] = {"arrival_s": times}
+    for name, (low, high) in _INTEGERS.items():
+        if name in columns:
+            lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
+            checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
+    if "hash_ids" in columns:
+        checked["hash_ids"] = _hash_ids(columns["hash_ids"], file, locate)
+    frame = pd.DataFrame(checked)
+    tokens = ["prompt_tokens", "output_tokens"]
+    if zero_tokens == "drop":
+        frame = frame[(frame[tokens] > 0).all(axis=1)]
+    elif zero_tokens == "one":
+        frame[tokens] = frame[tokens].clip(lower=1)
+    if sort:
+        frame = frame.sort_values("arrival_s", kind="stable")
+    _in_order(frame, file, locate)
+    if "prefix_tokens" in frame:
+        for row in frame.index[frame["prefix_tokens"] > frame["prompt_tokens"]][:1]:
+            expected = f"at most the row's prompt_tokens ({frame['prompt_tokens'][row]})"
+            raise _refuse(expected, frame["prefix_tokens"], "prefix_tokens", int(row), file, locate)
+    return frame.reset_index(drop=True)
+
+
+def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str) -> None:
+    """`InputError` where one of `names` is missing."""
+    for name in names:
+        if name not in columns:
+            found = f"columns {', '.join(map(str, columns))}" if columns else "no columns"
+            raise InputError(f"a column {name}", found, file=file, suggestion=suggest(name, map(str, columns)))
+
+
+def _row(column: str, row: int) -> tuple[str, int | None]:
+    return f"{column}[{row}]", None
+
+
+def _refuse(expected: str, values: Any, name: str, row: int, file: str, locate: Locate) -> InputError:
+    field, line = locate(name, row)
+    value = values[row].item() if isinstance(values[row], np.generic) else values[row]
+    return InputError(expected, value, field=field, file=file, line=line)
+
+
+def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
+    """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
+    plain = values.to_numpy() if isinstance(values, pd.Series) else values
+    if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
+        raise InputError("a column of numbers", f"one of {plain.dtype}", field=name, file=file)
+    try:
+        floats = np.asarray(plain, dtype=np.float64)
+        if floats.ndim != 1:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        for row, value in enumerate(plain):
+            try:
+                float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise _refuse("a number", plain, name, row, file, locate) from None
+        raise InputError("a column of numbers", field=name, file=file) from None
+    bad = np.flatnonzero(~np.isfinite(floats))
+    if bad.size:
+        raise _refuse("a finite number", plain, name, int(bad[0]), file, locate)
+    return floats
+
+
+def _bounds(
+    floats: FloatArray, name: str, expected: str, low: float, high: float, file: str, locate: Locate
+) -> None:
+    bad = np.flatnonzero((floats < low) | (floats > high))
+    if bad.size:
+        raise _refuse(expected, floats, name, int(bad[0]), file, locate)
+
+
+def _in_order(frame: pd.DataFrame, file: str, locate: Locate) -> None:
+    times = frame["arrival_s"].to_numpy()
+    back = np.flatnonzero(np.diff(times) < 0)
+    if back.size:
+        place = int(back[0]) + 1
+        expected = f"an arrival not before the previous row's ({float(times[place - 1])!r}; sort the rows first)"
+        raise _refuse(expected, frame["arrival_s"], "arrival_s", int(frame.index[place]), file, locate)
+
+
+def _integers(values: Any, name: str, low: int, high: int, file: str, locate: Locate) -> IntArray:
+    expected = f"an integer from {low} to {high}"
+    floats = to_floats(values, name, file, locate)
+    _bounds(floats, name, expected, low, high, file, locate)
+    broken = np.flatnonzero(floats != np.rint(floats))
+    if broken.size:
+        raise _refuse(expected, floats, name, int(broken[0]), file, locate)
+    plain = np.asarray(values)
+    if plain.dtype.kind in "iu":
+        return plain.astype(np.int64)  # exact past 2^53, where floats are not
+    return floats.astype(np.int64)
+
+
+def _hash_ids(values: Any, file: str, locate: Locate) -> list[list[int]]:
+    lists: list[list[int]] = []
+    for row, ids in enumerate(values):
+        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        if not isinstance(numbers, list) or not all(type(i) is int and 0 <= i < 2**62 for i in numbers):
+            field, line = locate("hash_ids", row)
+            raise InputError("a list of integers of at least 0", ids, field=field, line=line, file=file)
+        lists.append(numbers)
+    return lists
+
+
+def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    if path.suffix.lower() == ".csv":
+        texts, lines = read_csv_columns(path)
+        return check_trace(texts, str(path), lambda name, row: (name, lines[row])), {}
+    columns, raw = read_parquet_columns(path)
+    try:
+        metadata = json.loads(raw.get(TRACE_KEY, b""))
+        valid = isinstance(metadata, dict) and 0 < int(metadata.get("hash_block_tokens", 512)) <= MAX_TOKENS
+    except (ValueError, TypeError, RecursionError):
+        valid = False
+    if not valid:
+        raise InputError(
+            "a trace written by `hermes trace import`", f"Parquet without {TRACE_KEY.decode()} metadata", file=str(path)
+        )
+    return check_trace(columns, str(path)), metadata
+
+
+def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
+    """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
+    expected = "a trace: a Parquet file, or a CSV file with the suffix .csv"
+    try:
+        table = pq.ParquetFile(path).read()
+        return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
+    except OSError as error:
+        reason = error.strerror or "not readable as Parquet"
+    except (pa.ArrowException, ValueError, TypeError, NotImplementedError, RecursionError, OverflowError):
+        reason = "not readable as Parquet"
+    raise InputError(f"{expected} ({reason})", file=str(path))
+
+
+def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, Sequence[str]], Sequence[int]]:
+    """The columns of a CSV file as texts by header name, and the line each row ends on. `InputError` if it is none."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    line = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                line = reader.line_num
+                if row and len(row) != len(header):
+                    raise InputError(f"{len(header)} fields", f"{len(row)} fields", file=str(path), line=line)
+                if row:
+                    rows.append(row)
+                    lines.append(line)
+    except OSError as error:
+        raise InputError(f"a readable CSV file ({error.strerror})", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise InputError("a CSV file in UTF-8", "bytes that are not", file=str(path)) from None
+    except csv.Error as error:
+        raise InputError(f"a CSV file ({error})", file=str(path), line=line + 1) from None
+    if not header or "" in header or len(set(header)) != len(header):
+        raise InputError("a header line with distinct column names", header, file=str(path), line=1)
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in header]
+    return dict(zip(header, columns, strict=True)), lines

@@ -1,0 +1,146 @@
+"""A workload: who arrives when, how long, bound for which pipeline and model. Drawn into a `RequestTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hermes.config import Component, ConfigModel, Duration
+from hermes.errors import InputError
+from hermes.units import s_to_ns
+from hermes.workload.arrivals import ARRIVALS
+from hermes.workload.attributes import Prefixes, Priorities, Sessions
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths
+from hermes.workload.lengths import LENGTHS
+from hermes.workload.streams import stream
+from hermes.workload.table import RequestTable
+
+__all__ = ["MAX_REQUESTS", "WorkloadConfig"]
+
+MAX_REQUESTS = 50_000_000
+"""More requests than this are taken for a mistake rather than drawn."""
+
+
+class WorkloadConfig(ConfigModel):
+    """Requests of one kind: how many, when they arrive, how long they are, and what serves them."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = "main"
+    """Name of the workload; its random numbers depend on it, and on no other workload."""
+    requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
+    """Number of requests. Give this or `duration`; traces also do without (all their rows)."""
+    duration: Duration | None = None
+    """Requests arrive for this long, from `start` on, instead of a fixed number of them."""
+    start: Duration = 0.0
+    """When the workload begins, on the simulation's clock."""
+    arrivals: Annotated[Any, Component(ARRIVALS)]
+    """When requests arrive."""
+    lengths: Annotated[Any, Component(LENGTHS)]
+    """How long prompts and answers are."""
+    max_total_tokens: Annotated[int, Field(ge=2, le=2**41)] | None = None
+    """Longest prompt plus output, as a context window has it: prompts are cut to one less, then outputs to what is
+    left."""
+    priorities: Priorities | None = None
+    """Priorities of the requests; all 0 (or the trace's) where left out."""
+    prefixes: Prefixes | None = None
+    """Prompts that share their beginnings; none (or the trace's) where left out."""
+    sessions: Sessions | None = None
+    """Conversations that requests belong to; none (or the trace's) where left out."""
+    pipeline: Annotated[str, Field(min_length=1)] = "plain"
+    """The pipeline that serves these requests."""
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """The model they ask for, where the pipeline leaves it open."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.requests is not None and self.duration is not None:
+            raise InputError("either requests or duration", "both", field="duration")
+        if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
+            raise InputError("a number of requests, or a duration", "neither", field="requests")
+        timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
+        if self.duration is not None and not timed:
+            raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
+        return self
+
+    def draw(self, seed: int, base_dir: Path) -> RequestTable:
+        """The requests, in arrival order. Files are taken from `base_dir`, the scenario's folder.
+
+        A workload limited by `duration` may have no requests at all. Raises `InputError` for files that are not what
+        they have to be, and for traces with fewer requests than asked for.
+        """
+        with _inside("arrivals"):
+            arrivals = self.arrivals.bound(base_dir)
+        with _inside("lengths"):
+            lengths: LengthModel = self.lengths.bound(base_dir)
+        rows = [part.available() for part in (arrivals, lengths)]
+        limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
+        n = limit if self.requests is None else self.requests
+        when: dict[str, Any] = {}
+        with _inside("arrivals"):
+            if isinstance(arrivals, ClosedLoopProcess):
+                think_ns = arrivals.think_ns(n, self._stream(seed, "arrivals"))
+                think_ns[: arrivals.users] += s_to_ns(self.start)  # a user's first request waits for the start as well
+                when = {"users": arrivals.users, "think_ns": think_ns}
+            else:
+                times = (
+                    arrivals.times_ns(n, self._stream(seed, "arrivals")) if self.duration is None
+                    else self._until_the_end(arrivals, limit, seed)
+                )
+                when, n = {"arrival_ns": times + s_to_ns(self.start)}, len(times)
+        with _inside("lengths"):
+            drawn = lengths.draw(n, self._stream(seed, "lengths"))
+        return RequestTable(**when, **self._columns(drawn, seed))
+
+    def _stream(self, seed: int, consumer: str) -> np.random.Generator:
+        return stream(seed, f"{consumer}/{self.name}")
+
+    def _until_the_end(self, arrivals: ArrivalProcess, limit: int, seed: int) -> IntArray:
+        """Arrival times before `duration`. Longer draws begin with the shorter ones, so doubling loses nothing."""
+        end_ns = s_to_ns(self.duration or 0.0)
+        n = min(4096, limit)
+        while True:
+            times = arrivals.times_ns(n, self._stream(seed, "arrivals"))
+            if n == 0 or times[-1] >= end_ns:
+                return times[: int(np.searchsorted(times, end_ns, side="left"))]
+            if n == limit:
+                if limit == MAX_REQUESTS:
+                    raise InputError(f"arrivals that give fewer than {MAX_REQUESTS} requests in {self.duration} s")
+                return times
+            n = min(4 * n, limit)
+
+    def _columns(self, drawn: Lengths, seed: int) -> dict[str, Any]:
+        columns = {name: value for name, value in vars(drawn).items() if value is not None}
+        n = len(drawn.prompt_tokens)
+        if self.priorities is not None:
+            columns["priority"] = self.priorities.draw(n, self._stream(seed, "priorities"))
+        if self.sessions is not None:
+            columns["session"] = self.sessions.draw(n, self._stream(seed, "sessions"))
+        if self.prefixes is not None:
+            columns.pop("hash_ids", None)  # they would override the groups asked for
+            columns |= dict(zip(
+                ("prompt_tokens", "prefix_group", "prefix_tokens"),
+                self.prefixes.draw(drawn.prompt_tokens, self._stream(seed, "prefixes")), strict=True,
+            ))
+        if self.max_total_tokens is not None:
+            prompt = np.minimum(columns["prompt_tokens"], self.max_total_tokens - 1)
+            columns["prompt_tokens"] = prompt
+            columns["output_tokens"] = np.minimum(columns["output_tokens"], self.max_total_tokens - prompt)
+            if "prefix_tokens" in columns:
+                columns["prefix_tokens"] = np.minimum(columns["prefix_tokens"], prompt)
+            if "hash_ids" in columns:
+                blocks = -(-prompt // drawn.hash_block_tokens)
+                columns["hash_ids"] = [ids[:k] for ids, k in zip(columns["hash_ids"], blocks, strict=True)]
+        return columns
+
+
+@contextmanager
+def _inside(field: str) -> Iterator[None]:
+    """Errors from within name the field of the workload; those about a file name the file already."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.file else error.located(field=field) from None
