@@ -106,6 +106,8 @@ class _Problem:
                 self.schema = self.schema.step(part, self.node)
                 self.path.append(str(part))
                 self.parent, self.present = self.node, False
+            elif isinstance(part, int):  # a single item where a list of them may stand
+                self.schema = self.schema.step(part, self.node)
             # anything else is a tag or the name of a union's member, which the user never wrote
 
     def expected(self) -> str:
@@ -124,7 +126,7 @@ class _Problem:
         if template is None:
             return re.sub(r"^Input should be (?:a valid )?", "", str(self.item["msg"]))
         values = {k: f"{v:g}" if isinstance(v, float) else v for k, v in self.context.items()}
-        quantity = self.kind in _BOUNDS and isinstance(self.node.value, str)  # the bound has no unit, what was found may
+        quantity = self.kind in _BOUNDS and isinstance(self.node.value, str)  # found with a unit, the bound has none
         return template.format_map(values) + (" in SI units" if quantity else "")
 
     def error(self, expected: Iterable[str]) -> InputError:
@@ -150,18 +152,12 @@ class _Problem:
             suggestion = cause.suggestion
             found = cause.found if not isinstance(cause.found, dict | list) else found
             if cause.field:
-                mark = self._descend(cause.field).mark
+                mark = self.node.nearest(cause.field).mark
                 field.append(cause.field)
         return InputError(
             " or ".join(dict.fromkeys(expected)), found, field=".".join(field) or None, file=mark.file,
             line=mark.line, column=mark.column, suggestion=suggestion,
         )
-
-    def _descend(self, field: str) -> Node:
-        node = self.node
-        for part in field.split("."):
-            node = node.child(int(part) if part.isdecimal() else part) or node
-        return node
 
     def _keys(self) -> list[str]:
         return self._parent_schema().keys(self.parent)

@@ -86,14 +86,26 @@ class Node:
             return self.value[key]  # type: ignore[no-any-return]
         return None
 
+    def nearest(self, path: str | None) -> Node:
+        """The node at a dotted path, or the last one on the way there that exists."""
+        node = self
+        for part in path.split(".") if path else ():
+            child = node.child(int(part) if part.isdecimal() else part)
+            if child is None:
+                break
+            node = child
+        return node
 
-def as_node(data: Any, mark: Mark | None = None) -> Node:
+
+def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
     """Wrap ordinary data (a dict given in Python) so that it can be merged and validated like a file."""
     mark = mark or Mark()
+    if depth > MAX_DEPTH:
+        raise mark.error(f"at most {MAX_DEPTH} levels", Verbatim("more"))
     if isinstance(data, dict):
-        return Node({str(key): as_node(value, mark) for key, value in data.items()}, mark, mark)
+        return Node({str(key): as_node(value, mark, depth + 1) for key, value in data.items()}, mark, mark)
     if isinstance(data, list | tuple):
-        return Node([as_node(value, mark) for value in data], mark)
+        return Node([as_node(value, mark, depth + 1) for value in data], mark)
     return Node(data, mark)
 
 

@@ -2,11 +2,14 @@
 
 `extends: other.yaml` puts a file's content over another's: mappings merge key by key, anything else is replaced. A
 mapping whose `kind` differs from the one below replaces it whole, since the keys of one kind mean nothing to another.
+
+A scenario's paths are relative to its file. What comes from elsewhere (an extended file in another folder, the command
+line) is rewritten so that this stays true of the merged document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +17,13 @@ from hermes.errors import InputError, Verbatim, suggest
 from hermes.resources import resource_dir
 from hermes.yamlfile import Mark, Node, load_yaml, parse_yaml
 
-__all__ = ["MAX_EXTENDS", "apply_override", "builtin_scenarios", "load_document", "merge"]
+__all__ = [
+    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "find_scenario", "load_document", "merge", "moved_path",
+]
 
 MAX_EXTENDS = 20
 SUFFIXES = (".yaml", ".yml")
+DATA_SUFFIXES = (*SUFFIXES, ".json", ".jsonl", ".csv", ".parquet")
 
 
 def builtin_scenarios() -> dict[str, Path]:
@@ -40,12 +46,9 @@ def find_scenario(source: str | Path) -> Path:
     return path
 
 
-def load_document(source: str | Path, overrides: Iterable[str] = ()) -> Node:
-    """A scenario with what it extends merged in and `--set` options applied, not validated yet."""
-    node = _load(find_scenario(source), [])
-    for override in overrides:
-        node = apply_override(node, override)
-    return node
+def load_document(source: str | Path) -> Node:
+    """A scenario file with what it extends merged in, not validated yet."""
+    return _load(find_scenario(source), [])
 
 
 def _load(path: Path, chain: list[Path]) -> Node:
@@ -60,12 +63,34 @@ def _load(path: Path, chain: list[Path]) -> Node:
     if other.resolve() in chain:
         raise base.mark.error("scenarios that do not extend each other", base.value, field="extends")
     if len(chain) > MAX_EXTENDS:
-        raise base.mark.error(f"at most {MAX_EXTENDS} scenarios on top of each other", Verbatim("more"), field="extends")
-    return merge(_load(other, chain), node)
+        expected = f"at most {MAX_EXTENDS} scenarios on top of each other"
+        raise base.mark.error(expected, Verbatim("more"), field="extends")
+    below = _load(other, chain)
+    if other.parent.resolve() != path.parent.resolve():
+        below = _moved(below, other.parent, path.parent)
+    return merge(below, node)
+
+
+def moved_path(text: str, old: Path, new: Path) -> str:
+    """A path that was relative to the folder `old`, relative to `new`; anything but an existing file stays."""
+    if not text.endswith(DATA_SUFFIXES) or os.path.isabs(text) or "\0" in text or not (old / text).is_file():
+        return text
+    return Path(os.path.relpath(old / text, new)).as_posix()
+
+
+def _moved(node: Node, old: Path, new: Path) -> Node:
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: _moved(item, old, new) for key, item in value.items()}
+    elif isinstance(value, list):
+        value = [_moved(item, old, new) for item in value]
+    elif isinstance(value, str):
+        value = moved_path(value, old, new)
+    return replace(node, value=value)
 
 
 def _base_path(path: Path, base: Node) -> Path:
-    other = path.parent / base.value
+    other: Path = path.parent / base.value
     if other.is_file():
         return other
     builtin = builtin_scenarios()
@@ -98,14 +123,19 @@ def _kind(node: Node, default: object = None) -> object:
     return kind.value if kind is not None else default
 
 
-def apply_override(root: Node, override: str) -> Node:
-    """`a.b=c` (or `clients.0.count=4`) set in a document; the value is read as YAML. Missing mappings are created."""
+def apply_override(root: Node, override: str, base_dir: Path | None = None) -> Node:
+    """`a.b=c` (or `clients.0.count=4`) set in a document; the value is read as YAML. Missing mappings are created.
+
+    Paths of files that exist below the current folder are made relative to `base_dir`.
+    """
     name, equals, text = override.partition("=")
     mark = Mark(f"--set {override}" if len(override) <= 60 else f"--set {override[:57]}...")
     keys = name.strip().split(".")
     if not equals or not all(keys):
         raise mark.error("KEY.KEY=VALUE", override)
     value = parse_yaml(text, mark.file)
+    if base_dir is not None and base_dir.resolve() != Path.cwd():
+        value = _moved(value, Path(), base_dir)
     return _set(root, keys, _at(value, mark), mark, [])
 
 

@@ -1,0 +1,75 @@
+"""Loading a scenario from wherever it comes, writing it out resolved, and its JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
+from hermes.scenario.registries import refresh
+from hermes.scenario.resolved import to_yaml
+from hermes.scenario.schema import Scenario, Source
+from hermes.validation import validate
+from hermes.yamlfile import as_node
+
+__all__ = ["json_schema", "load_scenario", "resolved_yaml"]
+
+
+def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
+    """A validated scenario from a file, the name of a built-in one, a dict or a scenario.
+
+    overrides: `"clients.0.count=4"` and the like, applied in order. Raises `InputError` with the position of the first
+    thing wrong.
+    """
+    overrides = list(overrides)
+    if isinstance(source, Scenario):
+        if not overrides:
+            return source
+        node, base_dir = as_node(source.model_dump()), source.source.base_dir
+    elif isinstance(source, Mapping):
+        node, base_dir = as_node(dict(source)), Path()
+        extends = node.value.pop("extends", None)
+        if extends is not None:
+            node = merge(load_document(str(extends.value)), node)
+            base_dir = find_scenario(str(extends.value)).parent
+    else:
+        node, base_dir = load_document(source), find_scenario(source).parent
+    for override in overrides:
+        node = apply_override(node, override, base_dir)
+    refresh(Scenario)
+    scenario = validate(Scenario, node)
+    scenario._source = Source(node, base_dir)
+    return scenario
+
+
+def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None) -> str:
+    """The scenario with every default written out. It validates to the same scenario again.
+
+    to_dir: the folder the text will be stored in, so that paths of files can be made relative to it.
+    """
+    base_dir = scenario.source.base_dir
+
+    def text(value: str) -> str:
+        return value if to_dir is None else moved_path(value, base_dir, to_dir)
+
+    return to_yaml(scenario, header, text)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a scenario file as a user may write it, with everything that is registered now."""
+    refresh(Scenario)
+    schema = Scenario.model_json_schema()
+    properties = schema["properties"]
+    workloads = properties["workload"]
+    description = workloads.pop("description", "")
+    properties["workload"] = {"anyOf": [workloads["items"], workloads], "description": description}
+    items = properties["clients"].get("items", {})
+    if "oneOf" in items:  # without a kind, which means llm, several alternatives may fit
+        items["anyOf"] = items.pop("oneOf")
+    extends = {"type": "string", "description": "Another scenario, relative to this file, that this one is put over."}
+    schema["properties"] = {"extends": extends, **properties}
+    # a file that extends another may leave out what that one says
+    required = schema.pop("required", [])
+    schema["anyOf"] = [{"required": ["extends"]}, {"required": required}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hermes scenario", **schema}

@@ -1,0 +1,65 @@
+"""The models of a scenario, kept in step with the registries they draw their components from.
+
+A component field lists its choices when its model's schema is built. When something registers afterwards, the models
+that contain such fields are built again, innermost first, so that a plug-in is valid the moment it registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from hermes.config import Component
+from hermes.registry import Registry
+
+__all__ = ["reachable", "refresh"]
+
+_built: dict[type[BaseModel], dict[int, int]] = {}  # root model -> registry (by identity) -> version it was built with
+
+
+def refresh(root: type[BaseModel]) -> None:
+    """Rebuild `root` and the models in it if any registry they use has changed since."""
+    models, registries = reachable(root)
+    versions = {id(registry): registry.version for registry in registries}
+    if _built.get(root) == versions:
+        return
+    for model in models:
+        model.model_rebuild(force=True)
+    _built[root] = versions
+
+
+def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Registry[Any]]]:
+    """Every model that can stand below `root`, innermost first and `root` last, and every registry in between."""
+    models: dict[type[BaseModel], None] = {}
+    registries: list[Registry[Any]] = []
+    entered: set[type[BaseModel]] = set()
+
+    def enter(model: type[BaseModel]) -> None:
+        if model in entered:
+            return
+        entered.add(model)
+        for field in model.model_fields.values():
+            for part in _parts(field.annotation, field.metadata):
+                if isinstance(part, Component):
+                    names = part.registry.names()  # loads entry points, which may register
+                    if part.registry not in registries:
+                        registries.append(part.registry)
+                    for name in names:
+                        enter(part.registry.get(name))
+                else:
+                    enter(part)
+        models[model] = None
+
+    enter(root)
+    return list(models), registries
+
+
+def _parts(annotation: Any, metadata: Any = ()) -> Iterator[type[BaseModel] | Component]:
+    """The models and component markers anywhere inside a type annotation."""
+    yield from (item for item in metadata if isinstance(item, Component))
+    if isinstance(annotation, Component) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _parts(argument)

@@ -1,0 +1,106 @@
+"""A validated model written out again: every default filled in, quantities as SI numbers with their unit beside them.
+
+What is printed is itself a scenario that validates to the same thing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, BeforeValidator
+
+from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
+from hermes.yamlfile import Mark, resolve_scalar
+
+__all__ = ["to_yaml", "unit_of"]
+
+_UNITS: dict[Any, str] = {parse_duration: "s", parse_bytes: "B", parse_bandwidth: "B/s", parse_rate: "/s"}
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
+_Row = tuple[str, Any, str | None]  # key, value, unit
+# text to YAML 1.1 loaders too, so that other tools read what we do
+_BOOLEANS_ELSEWHERE = {"y", "n", "yes", "no", "on", "off"}
+
+
+def unit_of(annotation: Any, metadata: Any = ()) -> str | None:
+    """The unit of a field whose type parses quantities (`Duration`, `Bytes`, ...), also inside `| None` or a list."""
+    for item in metadata:
+        if isinstance(item, BeforeValidator) and item.func in _UNITS:
+            return _UNITS[item.func]
+    arguments = get_args(annotation)
+    for argument in arguments:
+        unit = unit_of(argument) or _UNITS.get(getattr(argument, "func", None))
+        if unit:
+            return unit
+    return None
+
+
+def to_yaml(model: BaseModel, header: str = "", text: Callable[[str], str] = str) -> str:
+    """`model` as YAML, in the order of its fields; `header` lines become comments on top; `text` maps every string."""
+    comments = "".join(f"# {line}\n" for line in header.splitlines())
+    return comments + "\n".join(_Writer(text).mapping(_fields(model), "")) + "\n"
+
+
+def _fields(model: BaseModel) -> list[_Row]:
+    fields = type(model).model_fields
+    rows = [(name, getattr(model, name), unit_of(f.annotation, f.metadata)) for name, f in fields.items()
+            if not f.exclude]
+    return sorted(rows, key=lambda row: row[0] != "kind")
+
+
+class _Writer:
+    """Lines of YAML for nested values."""
+
+    def __init__(self, text: Callable[[str], str]) -> None:
+        self.text = text
+
+    def mapping(self, rows: list[_Row], indent: str) -> Iterator[str]:
+        for key, value, unit in rows:
+            yield from self.entry(f"{indent}{_scalar(key)}:", value, unit, indent + "  ")
+
+    def entry(self, start: str, value: Any, unit: str | None, indent: str) -> Iterator[str]:
+        if isinstance(value, list | tuple | set | frozenset):
+            yield from self.sequence(start, list(value), unit, indent)
+        elif isinstance(value, BaseModel | Mapping):
+            rows = _fields(value) if isinstance(value, BaseModel) else [(str(k), v, unit) for k, v in value.items()]
+            yield start if rows else f"{start} {{}}"
+            yield from self.mapping(rows, indent)
+        else:
+            comment = f"  # {unit}" if unit and isinstance(value, int | float) else ""
+            yield f"{start} {self.scalar(value)}{comment}"
+
+    def sequence(self, start: str, items: list[Any], unit: str | None, indent: str) -> Iterator[str]:
+        if not any(isinstance(item, BaseModel | Mapping | list | tuple) for item in items):
+            comment = f"  # {unit}" if unit and items else ""
+            yield f"{start} [{', '.join(map(self.scalar, items))}]{comment}"
+            return
+        yield start
+        for item in items:
+            lines = list(self.entry("", item, unit, indent + "  "))
+            first = lines.pop(0).strip() or lines.pop(0).strip()
+            yield f"{indent}- {first}"
+            yield from lines
+
+    def scalar(self, value: Any) -> str:
+        return _scalar(self.text(value) if isinstance(value, str) else value)
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(float(value))
+    text = str(value)
+    plain = _PLAIN.match(text) and text.lower() not in _BOOLEANS_ELSEWHERE and resolve_scalar(text, Mark()) == text
+    return text if plain else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)

@@ -1,0 +1,97 @@
+"""The scenario: everything a user says about one simulation, as one model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+
+from hermes.config import Component, ConfigModel, Duration
+from hermes.errors import InputError
+from hermes.registry import Registry
+from hermes.results.slo import SloConfig
+from hermes.workload import WorkloadConfig
+from hermes.yamlfile import Node
+
+try:  # until they are there
+    from hermes.clients import CLIENTS
+    from hermes.network import NETWORKS
+    from hermes.routing import ROUTERS
+except ImportError:
+    CLIENTS, NETWORKS, ROUTERS = Registry("clients", "a client"), Registry("networks", "a network"), Registry("routers", "a router")
+
+__all__ = ["Scenario", "Source"]
+
+MAX_SEED = 2**128 - 1
+
+
+class Source:
+    """Where a scenario was written; two scenarios that say the same are equal wherever they stand."""
+
+    def __init__(self, node: Node | None = None, base_dir: Path = Path()) -> None:
+        self.node, self.base_dir = node, base_dir
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def located(self, error: InputError) -> InputError:
+        """An error found while building the simulation, with the position its field was written at."""
+        if self.node is None or error.file is not None:
+            return error
+        mark = self.node.nearest(error.field).mark
+        return mark.error(error.expected, error.found, field=error.field, suggestion=error.suggestion)
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
+
+
+def _llm_unless_said(value: object) -> object:
+    return {"kind": "llm", **value} if isinstance(value, dict) else value
+
+
+class Scenario(ConfigModel):
+    """One simulation: who asks for what, who serves it, and what counts as served well."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = "scenario"
+    """Name of the scenario, shown with its results."""
+    description: str = ""
+    """What the scenario is for."""
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+    """Seed of every random number; the same seed gives the same results, byte for byte."""
+    stepping: Literal["runs", "every_step"] = "runs"
+    """`runs` prices equal steps of a client together; `every_step` makes an event of each. The results are the same."""
+    horizon: Duration | None = None
+    """The simulation ends here at the latest; without it, when every request has been served."""
+    workload: Annotated[list[WorkloadConfig], BeforeValidator(_as_list), Field(min_length=1, max_length=10_000)]
+    """Who arrives when, how long: one workload, or a list of them."""
+    clients: Annotated[
+        list[Annotated[Any, BeforeValidator(_llm_unless_said), Component(CLIENTS)]],
+        Field(min_length=1, max_length=100_000),
+    ]
+    """Who serves: clients or groups of equal clients. `kind` is `llm` where left out."""
+    router: Annotated[Any, Component(ROUTERS), Field(default={"kind": "round_robin"}, validate_default=True)]
+    """Which client serves a stage."""
+    network: Annotated[Any, Component(NETWORKS)] | None = None
+    """What moving data between clients costs; nothing where left out."""
+    slo: SloConfig = SloConfig()
+    """What counts as served well."""
+
+    _source: Source = PrivateAttr(default_factory=Source)
+
+    @property
+    def source(self) -> Source:
+        """The document this was read from."""
+        return self._source
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        counts = Counter(workload.name for workload in self.workload)
+        for i, workload in enumerate(self.workload):
+            if counts[workload.name] > 1:
+                raise InputError("a different name for each workload", workload.name, field=f"workload.{i}.name")
+        return self
