@@ -1,0 +1,155 @@
+"""Results on disk: what is written (`hermes.results.stored` reads it back).
+
+    summary.json             the summary, and under `run` what it is a summary of
+    requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet
+    steps.parquet            when each step of each client ended: every token's time
+    token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
+    scenario.resolved.yaml   the scenario with every default filled in
+    trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
+
+Every file is written beside its place and renamed into it. `summary.json` is removed first and written last: a folder
+that has one is complete. Equal results give equal bytes (with one version of pyarrow).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from hermes.errors import HermesError, InputError
+from hermes.results.frames import TABLES, Coded, Columns
+from hermes.results.record import RunRecord
+from hermes.results.results import Results
+from hermes.results.stored import FORMAT, KEPT_META
+from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
+from hermes.results.usage import client_names
+from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["replacing", "write_results"]
+
+_ROWS = 1 << 20
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place if the block succeeds, and vanishes if it does not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _arrow(columns: Columns) -> pa.Table:
+    import pyarrow as pa
+
+    def array(column: Any) -> pa.Array:
+        if isinstance(column, Coded):
+            missing = column.codes < 0
+            codes = pa.array(column.codes, mask=missing if missing.any() else None)
+            return pa.DictionaryArray.from_arrays(codes, pa.array(column.names, pa.string()))
+        return pa.array(column, from_pandas=False) if isinstance(column, np.ndarray) else pa.array(column, pa.string())
+
+    return pa.table({name: array(column) for name, column in columns.items()})
+
+
+def _coded_names(schema: pa.Schema) -> list[str]:
+    import pyarrow as pa
+
+    return [field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)]
+
+
+def _write_table(path: Path, columns: Columns) -> None:
+    import pyarrow.parquet as pq
+
+    table = _arrow(columns)
+    pq.write_table(table, path, compression="zstd", row_group_size=_ROWS, use_dictionary=_coded_names(table.schema))
+
+
+def _write_steps(record: RunRecord, path: Path) -> None:
+    """Client by client, so that the steps of all clients never stand in memory twice."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = client_names(record)
+    schema = pa.schema(
+        [("client", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("end_s", pa.float64())]
+    )
+    packing = {"step": "DELTA_BINARY_PACKED", "end_s": "BYTE_STREAM_SPLIT"}
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", use_dictionary=["client"], column_encoding=packing
+    ) as writer:
+        for client, ends in enumerate(record.step_ends):
+            for low in range(0, len(ends), _ROWS):
+                part = ends[low:low + _ROWS]
+                columns = {
+                    "client": Coded(np.full(len(part), client, dtype=np.int32), names),
+                    "step": np.arange(low, low + len(part)), "end_s": part / NS_PER_S,
+                }
+                writer.write_table(_arrow(columns))
+
+
+def _summary_json(results: Results) -> str:
+    run: dict[str, Any] = {"format": FORMAT}
+    run |= {key: results.meta[key] for key in KEPT_META if key in results.meta}
+    run |= {"end_s": results.record.end_ns / NS_PER_S, "slo": results.slo.model_dump(mode="json")}
+    return json.dumps({"run": run, **results.summary}, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _scenario_yaml(results: Results) -> str | None:
+    if "scenario_text" in results.meta:
+        return str(results.meta["scenario_text"])
+    if "scenario" in results.meta:
+        return str(yaml.safe_dump(results.meta["scenario"], sort_keys=False, allow_unicode=True))
+    return None
+
+
+def write_results(
+    results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
+) -> Path:
+    """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
+
+    Raises `InputError` when `out_dir` is something other than a folder, `HermesError` when it cannot be written.
+    """
+    folder = Path(out_dir)
+    if folder.exists() and not folder.is_dir():
+        raise InputError("a folder for the results", str(folder))
+    record, metrics = results.record, results.metrics
+    scenario = _scenario_yaml(results)
+    files: dict[str, Callable[[Path], None] | None] = {
+        f"{name}.parquet": (lambda path, name=name: _write_table(path, results.columns(name)))  # type: ignore[misc]
+        for name in TABLES if name != "steps"
+    }
+    files["steps.parquet"] = lambda path: _write_steps(record, path)
+    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
+    files["trace.json.gz"] = (lambda path: write_trace(record, metrics, path, max_trace_events)) if trace else None
+    summary = _summary_json(results)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)
+        for name, write in files.items():
+            if write is None:
+                (folder / name).unlink(missing_ok=True)
+                continue
+            with replacing(folder / name) as path:
+                write(path)
+        with replacing(folder / "summary.json") as path:
+            _write_text(path, summary)
+    except OSError as error:
+        raise HermesError(f"cannot write results to {folder}: {error}") from error
+    return folder

@@ -1,0 +1,169 @@
+"""The tables of a simulation as named columns, for DataFrames and Parquet alike.
+
+Six tables: `requests`, `stages`, `runs`, `transfers`, `clients`, `steps`, and `token_steps` for stages whose tokens do
+not come from consecutive steps. Times are seconds (float64, exact to the nanosecond below 52 days; NaN where a thing
+has not happened). Columns of few distinct strings (a client, a kind) are `Coded`: DataFrames get a categorical, Parquet
+a dictionary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.metrics import RequestMetrics
+from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.results.usage import client_names, client_usage, client_usages
+from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "seconds", "table_columns", "to_frame"]
+
+STATUSES = ["unfinished", "completed", "rejected"]
+TABLES = ("requests", "stages", "runs", "transfers", "clients", "steps", "token_steps")
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of strings: `names[codes[i]]`; code -1 is missing."""
+
+    codes: npt.NDArray[np.int32]
+    names: list[str]
+
+
+Columns = dict[str, Any]  # name -> array, list of str | None, or Coded
+
+
+def seconds(ns: IntArray, *, undefined: bool = False) -> npt.NDArray[np.float64]:
+    """Nanoseconds to seconds; negative values become NaN where a time can be undefined."""
+    out = ns / NS_PER_S
+    if undefined:
+        out[ns < 0] = np.nan
+    return out
+
+
+def _coded(codes: npt.NDArray[Any], names: list[str]) -> Coded:
+    return Coded(codes.astype(np.int32), names)
+
+
+def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
+    columns: Columns = {
+        "request": np.arange(len(record.arrival_ns)),
+        "arrival_s": seconds(record.arrival_ns, undefined=True),
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+        "priority": record.priority,
+        "session": record.session,
+        "status": _coded(record.status, STATUSES),
+        "finish_s": seconds(record.finish_ns, undefined=True),
+        "first_token_s": seconds(metrics.first_token_ns, undefined=True),
+        "last_token_s": seconds(metrics.last_token_ns, undefined=True),
+        "ttft_s": seconds(metrics.ttft_ns, undefined=True),
+        "tpot_s": metrics.tpot_s,
+        "e2e_s": seconds(metrics.e2e_ns, undefined=True),
+        "queue_s": seconds(metrics.queue_ns),
+        "compute_s": seconds(metrics.compute_ns),
+        "communication_s": seconds(metrics.communication_ns),
+        "emitted_tokens": metrics.emitted_tokens,
+        "cached_tokens": metrics.cached_tokens,
+        "preemptions": metrics.preemptions,
+        "stages": metrics.stages,
+    }
+    texts = sorted(set(record.reject_reasons.values()))
+    place = {text: code for code, text in enumerate(texts)}
+    codes = np.full(len(record.arrival_ns), -1, dtype=np.int32)
+    for request, text in record.reject_reasons.items():
+        codes[request] = place[text]
+    columns["reject_reason"] = Coded(codes, texts)
+    return columns
+
+
+def _of_fields(
+    fields: tuple[str, ...], columns: dict[str, IntArray], coded: dict[str, list[str]], undefined: tuple[str, ...] = ()
+) -> Columns:
+    out: Columns = {}
+    for name in fields:
+        if name in coded:
+            out[name] = _coded(columns[name], coded[name])
+        elif name.endswith("_ns"):
+            out[name.removesuffix("_ns") + "_s"] = seconds(columns[name], undefined=name in undefined)
+        else:
+            out[name] = columns[name]
+    return out
+
+
+def _clients(record: RunRecord) -> Columns:
+    usages = client_usages(record)
+    rows = []
+    for index, name in enumerate(client_names(record)):
+        info = asdict(record.clients[index]) | {"name": name}
+        usage = client_usage(record, index, usages[index], watts=True)
+        rows.append(info | {key: value for key, value in usage.items() if key not in info and key != "kv_blocks"})
+    names = list(rows[0]) if rows else []
+    return {name: _plain_column([row[name] for row in rows]) for name in names}
+
+
+def _plain_column(values: list[Any]) -> Any:
+    if all(isinstance(v, str) for v in values):
+        return values
+    if all(isinstance(v, int) for v in values):
+        return np.array(values, dtype=np.int64)
+    return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def _steps(record: RunRecord) -> Columns:
+    counts = [len(ends) for ends in record.step_ends]
+    client = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    step = [np.arange(count, dtype=np.int32) for count in counts]
+    return {
+        "client": Coded(client, client_names(record)),
+        "step": np.concatenate(step) if step else np.empty(0, dtype=np.int32),
+        "end_s": seconds(np.concatenate(record.step_ends) if step else np.empty(0, dtype=np.int64)),
+    }
+
+
+def _token_steps(record: RunRecord) -> Columns:
+    rows = sorted(record.gaps)
+    steps = [np.asarray(record.gaps[row], dtype=np.int64) for row in rows]
+    return {
+        "stage": np.repeat(np.array(rows, dtype=np.int64), [len(s) for s in steps]),
+        "step": np.concatenate(steps) if steps else np.empty(0, dtype=np.int64),
+    }
+
+
+def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:
+    """The columns of one of `TABLES`."""
+    names = client_names(record)
+    if name == "requests":
+        return _requests(record, metrics)
+    if name == "stages":
+        coded = {"kind": record.stage_kinds, "client": names}
+        return _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("first_token_ns",))
+    if name == "runs":
+        return _of_fields(RUN_FIELDS, record.runs, {"client": names})
+    if name == "transfers":
+        return _of_fields(TRANSFER_FIELDS, record.transfers, {"src": names, "dst": names})
+    if name == "clients":
+        return _clients(record)
+    if name == "steps":
+        return _steps(record)
+    if name == "token_steps":
+        return _token_steps(record)
+    raise KeyError(name)
+
+
+def to_frame(columns: Columns) -> pd.DataFrame:
+    """Columns as a DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame({
+        name: pd.Categorical.from_codes(column.codes, pd.Index(column.names)) if isinstance(column, Coded) else column
+        for name, column in columns.items()
+    }, copy=False)

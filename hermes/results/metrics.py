@@ -1,0 +1,221 @@
+"""What each request experienced: columns computed from a `RunRecord`, and the pooled inter-token latencies.
+
+**Answer.** A request may run several LLM stages (a rewritten query, a judge); its user reads the tokens of the last.
+The answer is that stage and what ran beside it: all token-giving stages that had not ended when the last stage other
+than a `decode` was handed to its client. So it is one `generate` stage, or a `prefill` and the `decode` that follows it
+on another client (whose first token the prefill gives), or several parallel branches.
+
+    TTFT = first token of the answer - arrival
+    TPOT = (last token - first token) / (tokens - 1), of the branch that ends last; NaN for a single token
+    ITL  = gaps between consecutive tokens of each branch, the hand-over from prefill to decode included
+    E2E  = completion - arrival;   queue = sum over stages of (start - assigned)
+
+All are of completed requests (spec section 7); the others have NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.distribution import Distribution
+from hermes.results.record import STATUS_COMPLETED, RunRecord
+from hermes.units import NS_PER_S
+
+__all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which stages gave the tokens the user reads. Arrays are per stage row.
+
+    member: part of a completed request's answer
+    last_token_ns: when the stage's last token was there; -1 for stages that give none
+    handover: rows of the `decode` members that continue a prefill's token, and `handover_ns`: the time of that token
+    """
+
+    member: BoolArray
+    last_token_ns: IntArray
+    handover: IntArray
+    handover_ns: IntArray
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """Per-request columns, each of shape (requests,); times in nanoseconds, -1 where undefined, TPOT in seconds."""
+
+    first_token_ns: IntArray
+    last_token_ns: IntArray
+    ttft_ns: IntArray
+    e2e_ns: IntArray
+    tpot_s: FloatArray           # NaN where undefined
+    queue_ns: IntArray
+    compute_ns: IntArray
+    communication_ns: IntArray
+    emitted_tokens: IntArray     # by all LLM stages of the request
+    computed_prompt_tokens: IntArray  # prompt tokens of all LLM stages, cached ones included, hand-overs counted once
+    preemptions: IntArray
+    cached_tokens: IntArray
+    stages: IntArray
+
+
+def _kind_mask(record: RunRecord, kind: str) -> BoolArray:
+    codes = [i for i, name in enumerate(record.stage_kinds) if name == kind]
+    return np.isin(record.stages["kind"], codes)
+
+
+def _by_client(record: RunRecord, rows: IntArray) -> list[tuple[int, IntArray]]:
+    """`rows` of the stage table grouped by client, without one pass per client."""
+    client = record.stages["client"][rows]
+    order = np.argsort(client, kind="stable")
+    bounds = np.searchsorted(client[order], np.arange(len(record.clients) + 1))
+    return [(c, rows[order[a:b]]) for c, (a, b) in enumerate(pairwise(bounds)) if b > a]
+
+
+def _last_token_ns(record: RunRecord) -> IntArray:
+    stages = record.stages
+    gives = stages["first_token_ns"] >= 0
+    last = np.where(gives, stages["end_ns"], -1)  # clients that have no steps: a stage's last token is its end
+    for client, rows in _by_client(record, np.flatnonzero(gives & (stages["last_step"] >= 0))):
+        last[rows] = record.step_ends[client][stages["last_step"][rows]]
+    return last
+
+
+def answer(record: RunRecord) -> Answer:
+    """Find every completed request's answer (see the module's description)."""
+    stages, n = record.stages, len(record.arrival_ns)
+    request, assigned = stages["request"], stages["assigned_ns"]
+    decode = _kind_mask(record, "decode")
+    candidates = (stages["first_token_ns"] >= 0) & (record.status == STATUS_COMPLETED)[request]
+    handed = np.full(n, -1, dtype=np.int64)
+    heads = candidates & ~decode
+    np.maximum.at(handed, request[heads], assigned[heads])
+    member = candidates & ((stages["end_ns"] > handed[request]) | (assigned == handed[request]))
+    last = _last_token_ns(record)
+    return Answer(member, last, *_handovers(record, member, decode, last))
+
+
+def _handovers(
+    record: RunRecord, member: BoolArray, decode: BoolArray, last: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Decode members and the time of the prefill token each continues.
+
+    With several prefills in one answer the k-th decode handed over continues the k-th prefill that ended (the last one
+    if there are fewer prefills): that many have ended by then, so no gap is negative.
+    """
+    request, n = record.stages["request"], len(record.arrival_ns)
+    first = np.flatnonzero(member & _kind_mask(record, "prefill"))
+    first = first[np.lexsort((last[first], request[first]))]
+    count = np.bincount(request[first], minlength=n)
+    rows = np.flatnonzero(member & decode)
+    rows = rows[count[request[rows]] > 0]
+    rows = rows[np.lexsort((record.stages["assigned_ns"][rows], request[rows]))]
+    owner = request[rows]
+    rank = np.arange(len(rows)) - np.searchsorted(owner, owner)
+    start = np.cumsum(count) - count
+    return rows, last[first[start[owner] + np.minimum(rank, count[owner] - 1)]]
+
+
+def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
+    # float64 holds these sums exactly: they stay below 2**53 ns (104 days) and 2**53 tokens
+    return np.bincount(request, weights=values, minlength=n).astype(np.int64)
+
+
+def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
+    """The columns of `RequestMetrics`."""
+    stages, n = record.stages, len(record.arrival_ns)
+    request = stages["request"]
+    rows = np.flatnonzero(parts.member)
+    owner, ends = request[rows], parts.last_token_ns[rows]
+    first = np.full(n, _FAR, dtype=np.int64)
+    np.minimum.at(first, owner, stages["first_token_ns"][rows])
+    last = np.full(n, -1, dtype=np.int64)
+    np.maximum.at(last, owner, ends)
+    answered = last >= 0
+    first[~answered] = -1
+
+    # the branch that ends last: its own tokens, and the token its prefill gave before it
+    is_handover = np.zeros(len(request), dtype=np.int64)
+    is_handover[parts.handover] = 1
+    final = rows[ends == last[owner]]
+    tokens = np.ones(n, dtype=np.int64)
+    np.maximum.at(tokens, request[final], stages["output_tokens"][final] + is_handover[final])
+    tpot = np.full(n, np.nan)
+    several = answered & (tokens > 1)
+    tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
+
+    completed = record.status == STATUS_COMPLETED
+    llm = stages["first_token_ns"] >= 0
+    prompted = llm & ~_kind_mask(record, "decode")
+    sent = record.transfers
+    return RequestMetrics(
+        first_token_ns=first,
+        last_token_ns=last,
+        ttft_ns=np.where(answered, first - record.arrival_ns, -1),
+        e2e_ns=np.where(completed, record.finish_ns - record.arrival_ns, -1),
+        tpot_s=tpot,
+        queue_ns=_summed(request, stages["start_ns"] - stages["assigned_ns"], n),
+        compute_ns=_summed(request, stages["end_ns"] - stages["start_ns"], n),
+        communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
+        emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
+        computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
+        preemptions=_summed(request, stages["preemptions"], n),
+        cached_tokens=_summed(request, stages["cached_tokens"], n),
+        stages=np.bincount(request, minlength=n),
+    )
+
+
+def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Distribution:
+    """Pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
+
+    A client's step interval (end of one step to the end of the next) is a gap of every stage that got a token from
+    both; how many those are is a running sum over the stages' first and last steps. The few stages with skipped steps
+    and the hand-overs are counted one by one.
+    """
+    stages = record.stages
+    chosen = parts.member if select is None else parts.member & select[stages["request"]]
+    regular = chosen & (stages["last_step"] > stages["first_step"]) & (stages["first_step"] >= 0)
+    irregular = np.fromiter(record.gaps, dtype=np.int64, count=len(record.gaps))
+    regular[irregular] = False
+    values: list[IntArray] = []
+    weights: list[npt.NDArray[np.int32]] = []
+    for client, rows in _by_client(record, np.flatnonzero(regular)):
+        ends = record.step_ends[client]
+        begin, stop = stages["first_step"][rows], stages["last_step"][rows]
+        # interval j lies between steps j and j + 1: a stage counts from its first step up to before its last
+        tokens = np.cumsum(np.bincount(begin, minlength=len(ends)) - np.bincount(stop, minlength=len(ends)))
+        used = np.flatnonzero(tokens)
+        values.append(ends[used + 1] - ends[used])
+        weights.append(tokens[used].astype(np.int32))
+    singles = [
+        np.diff(record.step_ends[int(stages["client"][row])][record.gaps[int(row)]]) for row in irregular if chosen[row]
+    ]
+    continued = chosen[parts.handover]
+    singles.append(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
+    values += singles
+    weights += [np.ones(len(s), dtype=np.int32) for s in singles]
+    return Distribution(np.concatenate(values), np.concatenate(weights), divisor=NS_PER_S)
+
+
+def stage_token_steps(record: RunRecord, row: int) -> IntArray:
+    """The client's step indices that gave a stage's tokens, shape (tokens,)."""
+    if row in record.gaps:
+        return record.gaps[row]
+    first, last = int(record.stages["first_step"][row]), int(record.stages["last_step"][row])
+    return np.arange(first, last + 1) if first >= 0 else np.empty(0, dtype=np.int64)
+
+
+def token_times_ns(record: RunRecord, rows: npt.NDArray[Any]) -> IntArray:
+    """When the tokens of some stages were there, sorted, shape (tokens,)."""
+    times = [record.step_ends[int(record.stages["client"][row])][stage_token_steps(record, int(row))] for row in rows]
+    return np.sort(np.concatenate(times)) if times else np.empty(0, dtype=np.int64)

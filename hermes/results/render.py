@@ -1,0 +1,194 @@
+"""The summary for people: the same compact sections as rich tables, plain text and HTML."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Section", "format_number", "format_s", "headline", "sections", "sections_html", "sections_rich",
+           "sections_text", "to_html", "to_rich", "to_text"]
+
+MAX_CLIENTS = 16
+_STATS = ("mean", "p50", "p90", "p95", "p99", "max")
+_LATENCIES = {
+    "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "queueing",
+    "communication_s": "communication",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A small table: a title, column heads, rows of text. The first column is left-aligned, the others right."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def format_s(value: float | None) -> str:
+    """A duration with four significant digits and the unit that suits it."""
+    if value is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if abs(value) * factor >= 1 or unit == "µs" or value == 0:
+            return f"{format_number(value * factor)} {unit}"
+    raise AssertionError
+
+
+def format_number(value: float | None) -> str:
+    """Four significant digits, thousands separated; integers in full."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.3g}%"
+
+
+def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    """One line: how many requests in what time, and the medians."""
+    requests, latency = summary["requests"], summary["latency"]
+    parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
+    parts += [f"{_LATENCIES[m]} p50 {format_s(latency[m]['p50'])}" for m in ("ttft_s", "tpot_s", "e2e_s")]
+    name = meta.get("name")
+    return (f"{name}: " if name else "") + ", ".join(parts)
+
+
+def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
+    """What is worth showing at once."""
+    out = [_overview(summary, meta), _latency(summary), _slo(summary)]
+    reasons = summary["requests"]["reject_reasons"]
+    if reasons:
+        rows = [(reason, f"{count:,}") for reason, count in list(reasons.items())[:8]]
+        out.append(Section("rejected", ("reason", "requests"), rows))
+    out.append(_clients(summary))
+    return out
+
+
+def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
+    requests, rate, steps, good = (summary[key] for key in ("requests", "throughput", "steps", "goodput"))
+    limits = ", ".join(
+        f"{name.removesuffix('_s').upper()} <= {format_s(limit)}"
+        for name, limit in good["limits"].items() if limit is not None
+    )
+    rows = [
+        ("requests", f"{requests['completed']:,} completed, {requests['rejected']:,} rejected, "
+                     f"{requests['unfinished']:,} unfinished"),
+        ("makespan", format_s(summary["makespan_s"])),
+        ("throughput", f"{format_number(rate['requests_per_s'])} requests/s, "
+                       f"{format_number(rate['output_tokens_per_s'])} output tokens/s, "
+                       f"{format_number(rate['total_tokens_per_s'])} tokens/s"),
+        ("goodput", f"{format_number(good['requests_per_s'])} requests/s ({_percent(good['share'])}; {limits})"),
+        ("preemptions", f"{steps['preemptions']:,} (of {requests['preempted']:,} requests)"),
+        ("steps", f"{steps['steps']:,} in {steps['runs']:,} runs, mean batch {format_number(steps['mean_batch'])}"),
+    ]
+    if steps["out_of_range"]:
+        rows.append(("outside the measured range",
+                     f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
+    energy = summary["energy"]
+    if energy is not None:
+        rows.append(("energy", f"{format_number(energy['total_j'])} J, "
+                               f"{format_number(energy['per_output_token_j'])} J per output token"))
+    if meta.get("wall_s") is not None:
+        rows.append(("simulated in", format_s(float(meta["wall_s"]))))
+    return Section(str(meta.get("name") or "results"), ("", ""), rows)
+
+
+def _latency(summary: dict[str, Any]) -> Section:
+    latency = summary["latency"]
+    rows = [
+        (label, *(format_s(latency[name][stat]) for stat in _STATS))
+        for name, label in _LATENCIES.items() if latency[name]["count"]
+    ]
+    return Section("latency", ("", *_STATS), rows, note="completed requests; throughput over the makespan, from the "
+                   "first arrival to the last completion")
+
+
+def _slo(summary: dict[str, Any]) -> Section:
+    table = summary["slo"]
+    words = {True: "pass", False: "FAIL", None: "-"}
+    rows = [
+        (_slo_name(name), format_s(row["value_s"]), format_s(row["limit_s"]), words[row["pass"]])
+        for name, row in table.items() if name != "pass"
+    ]
+    return Section("SLO", ("", "value", "limit", ""), [*rows, ("all six", "", "", words[table["pass"]])])
+
+
+def _slo_name(name: str) -> str:
+    metric, percentile = name.split("_")
+    return f"{metric.upper()} {percentile}"
+
+
+def _clients(summary: dict[str, Any]) -> Section:
+    clients = summary["clients"]
+    head = ("client", "kind", "role", "stages", "busy", "mean batch", "KV mean", "KV peak", "preempted", "energy")
+    rows = []
+    for name, c in list(clients.items())[:MAX_CLIENTS]:
+        energy = c.get("energy_j")
+        rows.append((
+            name, c["kind"], c["role"], f"{c['stages']:,}", _percent(c["utilisation"]),
+            format_number(c["mean_batch"]), _percent(c["kv_mean_share"]), _percent(c["kv_peak_share"]),
+            f"{c['preemptions']:,}", "-" if energy is None else f"{format_number(energy)} J",
+        ))
+    left = len(clients) - len(rows)
+    return Section("clients", head, rows, note=f"and {left} more clients" if left > 0 else "")
+
+
+def sections_rich(parts: Sequence[Section]) -> Group:
+    """Sections as rich tables. Names come from users: no markup is interpreted."""
+    shown: list[Any] = []
+    for part in parts:
+        table = Table(title=Text(part.title, style="bold"), title_justify="left", box=None, pad_edge=False,
+                      show_header=any(part.head))
+        for index, name in enumerate(part.head):
+            table.add_column(Text(name), justify="left" if index == 0 or not any(part.head) else "right",
+                             overflow="fold")
+        for row in part.rows:
+            table.add_row(*(Text(cell) for cell in row))
+        shown += [table, *([Text(part.note, style="dim")] if part.note else []), Text("")]
+    return Group(*shown[:-1])
+
+
+def sections_text(parts: Sequence[Section], width: int = 120) -> str:
+    """Sections as plain text, at most `width` columns wide."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(sections_rich(parts))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
+
+
+def sections_html(parts: Sequence[Section]) -> str:
+    """Sections as HTML tables; every text is escaped."""
+    out = []
+    for part in parts:
+        out.append(f"<table><caption style='text-align:left'><b>{escape(part.title)}</b></caption>")
+        if any(part.head):
+            out.append("<tr>" + "".join(f"<th>{escape(name)}</th>" for name in part.head) + "</tr>")
+        out += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in part.rows]
+        out.append("</table>")
+        if part.note:
+            out.append(f"<div><small>{escape(part.note)}</small></div>")
+    return "<div>" + "".join(out) + "</div>"
+
+
+def to_rich(summary: dict[str, Any], meta: dict[str, Any]) -> Group:
+    return sections_rich(sections(summary, meta))
+
+
+def to_text(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    return sections_text(sections(summary, meta))
+
+
+def to_html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    return sections_html(sections(summary, meta))

@@ -1,0 +1,171 @@
+"""`Results`: what a simulation answers, as a summary, tables, text and token times.
+
+Nothing is computed before somebody asks for it, and everything only once. `hermes.results.export` writes a `Results`
+to a folder and reads it back as one whose tables are read from that folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.errors import InputError, suggest
+from hermes.results import metrics as _metrics
+from hermes.results.distribution import Distribution
+from hermes.results.frames import Columns, seconds, table_columns, to_frame
+from hermes.results.record import RunRecord
+from hermes.results.render import headline, to_html, to_rich, to_text
+from hermes.results.slo import SloConfig
+from hermes.results.summary import summarise
+from hermes.results.timeseries import client_timeseries
+from hermes.results.usage import client_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Group
+
+__all__ = ["Results"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Results:
+    """The results of one simulation.
+
+    record: what the kernel left behind, or a function that reads it when it is needed
+    meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
+        `seed`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give equal files
+    slo: what counts as served well
+    """
+
+    def __init__(
+        self, record: RunRecord | Callable[[], RunRecord], meta: dict[str, Any] | None = None,
+        slo: SloConfig | None = None,
+    ) -> None:
+        self._source = record
+        self.meta = dict(meta or {})
+        self.slo = slo or SloConfig()
+        self._frames: dict[str, pd.DataFrame] = {}
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The columns that everything else is computed from."""
+        return self._source() if callable(self._source) else self._source
+
+    @cached_property
+    def answer(self) -> _metrics.Answer:
+        """Which stages gave the tokens that a request's user reads."""
+        return _metrics.answer(self.record)
+
+    @cached_property
+    def metrics(self) -> _metrics.RequestMetrics:
+        """Per-request numpy columns."""
+        return _metrics.request_metrics(self.record, self.answer)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
+        return summarise(self.record, self.answer, self.metrics, self.slo)
+
+    def columns(self, table: str) -> Columns:
+        """One of `hermes.results.frames.TABLES` as columns."""
+        return table_columns(table, self.record, self.metrics)
+
+    def _frame(self, table: str) -> pd.DataFrame:
+        if table not in self._frames:
+            self._frames[table] = to_frame(self.columns(table))
+        return self._frames[table]
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """One row per request, by id: lengths, status, TTFT, TPOT, E2E, time queued, computed and communicated."""
+        return self._frame("requests")
+
+    @property
+    def stages(self) -> pd.DataFrame:
+        """One row per completed stage, in order of completion."""
+        return self._frame("stages")
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per run of equal steps: batch statistics, sequences running and waiting, KV blocks."""
+        return self._frame("runs")
+
+    @property
+    def transfers(self) -> pd.DataFrame:
+        """One row per transfer between clients."""
+        return self._frame("transfers")
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row per client: what it is, and what it did."""
+        return self._frame("clients")
+
+    def client_index(self, client: str | int) -> int:
+        """A client's index from its name or index; `InputError` for one that does not exist."""
+        names = client_names(self.record)
+        if isinstance(client, str) and client in names:
+            return names.index(client)
+        if not isinstance(client, str) and 0 <= client < len(names):
+            return int(client)
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError(f"a client: one of {shown}", client, suggestion=suggest(client, names))
+
+    def _request_index(self, request: int) -> int:
+        if not 0 <= request < len(self.record.arrival_ns):
+            raise InputError(f"a request id below {len(self.record.arrival_ns)}", request)
+        return int(request)
+
+    def client_timeseries(self, client: str | int, bins: int = 200, **window: float) -> pd.DataFrame:
+        """Bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
+        return to_frame(dict(client_timeseries(self.record, self.client_index(client), bins, **window)))
+
+    def step_ends_s(self, client: str | int) -> FloatArray:
+        """When each step of a client ended, shape (steps,)."""
+        return seconds(self.record.step_ends[self.client_index(client)])
+
+    @cached_property
+    def _stages_by_request(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        owner = self.record.stages["request"]
+        order = np.argsort(owner, kind="stable")
+        return order, np.searchsorted(owner[order], np.arange(len(self.record.arrival_ns) + 1))
+
+    def token_times_s(self, request: int, *, all_stages: bool = False) -> FloatArray:
+        """When the tokens of a request's answer were there, shape (tokens,), sorted; empty without an answer.
+
+        all_stages: those of every completed LLM stage. Tokens of clients that do not work in steps are left out.
+        """
+        order, bounds = self._stages_by_request
+        index = self._request_index(request)
+        rows = order[bounds[index]:bounds[index + 1]]
+        rows = rows if all_stages else rows[self.answer.member[rows]]
+        return seconds(_metrics.token_times_ns(self.record, rows))
+
+    def itl_s(self, requests: Sequence[int] | npt.NDArray[Any] | None = None) -> Distribution:
+        """Pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
+        if requests is None:
+            return _metrics.itl(self.record, self.answer)
+        select = np.zeros(len(self.record.arrival_ns), dtype=bool)
+        chosen = np.asarray(requests)
+        if chosen.dtype != bool:
+            chosen = np.array([self._request_index(int(request)) for request in chosen], dtype=np.int64)
+        select[chosen] = True
+        return _metrics.itl(self.record, self.answer, select)
+
+    def table(self) -> Group:
+        """The summary as rich tables."""
+        return to_rich(self.summary, self.meta)
+
+    def to_text(self) -> str:
+        """The summary as plain text."""
+        return to_text(self.summary, self.meta)
+
+    def _repr_html_(self) -> str:
+        return to_html(self.summary, self.meta)
+
+    def __repr__(self) -> str:
+        return f"<Results {headline(self.summary, self.meta)}>"

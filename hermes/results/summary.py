@@ -1,0 +1,157 @@
+"""The summary: everything worth printing about a simulation as nested dicts of plain numbers.
+
+Keys carry their unit (`_s`, `_j`, `_tokens`, `_per_s`); what is undefined (the TTFT of no request) is None, never NaN.
+Key order is fixed, so that equal simulations give equal text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from hermes.results.distribution import Distribution
+from hermes.results.metrics import Answer, RequestMetrics, itl
+from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.results.slo import SloConfig, meets, slo_table
+from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
+from hermes.units import NS_PER_S
+
+__all__ = ["grouped_reasons", "summarise"]
+
+_NUMBER = re.compile(r"\d[\d,_.]*")
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b else None
+
+
+def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
+    """How many requests were rejected for what, most frequent first.
+
+    Reasons that differ in numbers only ("needs 812 blocks, has 640") are one group, shown with `N` for the numbers.
+    """
+    groups: dict[str, dict[str, int]] = {}
+    for text in reasons.values():
+        exact = groups.setdefault(_NUMBER.sub("N", text), {})
+        exact[text] = exact.get(text, 0) + 1
+    counts = {next(iter(exact)) if len(exact) == 1 else key: sum(exact.values()) for key, exact in groups.items()}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig) -> dict[str, Any]:
+    """The summary of a run. Percentiles are over completed requests."""
+    completed = record.status == STATUS_COMPLETED
+    start, end = window_ns(record)
+    makespan = (end - start) / NS_PER_S
+    usages = client_usages(record)
+    answered = completed & (metrics.ttft_ns >= 0)
+    ttft = Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S)
+    tpot = Distribution(metrics.tpot_s[completed])
+    latency = {"ttft_s": ttft, "tpot_s": tpot, "itl_s": itl(record, parts)} | {
+        f"{name}_s": Distribution(getattr(metrics, f"{name}_ns")[completed], divisor=NS_PER_S)
+        for name in ("e2e", "queue", "compute", "communication")
+    }
+    output = int(metrics.emitted_tokens[completed].sum())
+    prompt = int(metrics.computed_prompt_tokens[completed].sum())
+    good = meets(slo, metrics, completed)
+    return {
+        "requests": _requests(record, metrics),
+        "makespan_s": makespan,
+        "latency": {name: sample.stats() for name, sample in latency.items()},
+        "tokens": {
+            "output": output, "prompt": prompt, "cached": int(metrics.cached_tokens[completed].sum()),
+        },
+        "throughput": {
+            "requests_per_s": _ratio(int(completed.sum()), makespan),
+            "output_tokens_per_s": _ratio(output, makespan),
+            "total_tokens_per_s": _ratio(output + prompt, makespan),
+        },
+        "slo": slo_table(slo, ttft, tpot),
+        "goodput": {
+            "limits": slo.thresholds(),
+            "requests": int(good.sum()),
+            "share": _ratio(int(good.sum()), len(completed)),
+            "requests_per_s": _ratio(int(good.sum()), makespan),
+            "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan),
+        },
+        "stages": _stages(record),
+        "transfers": _transfers(record),
+        "steps": _steps(usages),
+        "energy": _energy(record, usages, output, int(completed.sum()), makespan),
+        "clients": _clients(record, usages),
+        "counters": dict(sorted(record.counters.items())),
+    }
+
+
+def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
+    counts = {
+        name: int((record.status == code).sum())
+        for name, code in (
+            ("completed", STATUS_COMPLETED), ("rejected", STATUS_REJECTED), ("unfinished", STATUS_UNFINISHED)
+        )
+    }
+    return {
+        "total": len(record.status), **counts,
+        "preempted": int((metrics.preemptions > 0).sum()),
+        "reject_reasons": grouped_reasons(record.reject_reasons),
+    }
+
+
+def _stages(record: RunRecord) -> dict[str, Any]:
+    """Queueing and service per kind of stage, over all completed stages."""
+    stages = record.stages
+    out: dict[str, Any] = {}
+    for code, name in enumerate(record.stage_kinds):
+        mine = stages["kind"] == code
+        if not mine.any():
+            continue
+        queue = Distribution((stages["start_ns"] - stages["assigned_ns"])[mine], divisor=NS_PER_S)
+        service = Distribution((stages["end_ns"] - stages["start_ns"])[mine], divisor=NS_PER_S)
+        out[name] = {"queue_s": queue.stats(), "service_s": service.stats()}
+    return out
+
+
+def _transfers(record: RunRecord) -> dict[str, Any]:
+    sent = record.transfers
+    took = Distribution(sent["end_ns"] - sent["start_ns"], divisor=NS_PER_S)
+    return {"bytes": int(sent["bytes"].sum()), "time_s": took.stats()}
+
+
+def _steps(usages: list[ClientUsage]) -> dict[str, Any]:
+    steps, outside = sum(u.steps for u in usages), sum(u.out_of_range_steps for u in usages)
+    return {
+        "runs": sum(u.runs for u in usages), "steps": steps,
+        "mean_batch": _ratio(sum(u.batch for u in usages), steps),
+        "preemptions": sum(u.preemptions for u in usages),
+        "out_of_range": outside, "out_of_range_share": _ratio(outside, steps),
+    }
+
+
+def _has_watts(record: RunRecord) -> bool:
+    return any(c.idle_w or c.prefill_w or c.decode_w for c in record.clients)
+
+
+def _energy(
+    record: RunRecord, usages: list[ClientUsage], output: int, completed: int, makespan: float
+) -> dict[str, Any] | None:
+    """Joules by state; None where no client was given a power."""
+    if not _has_watts(record):
+        return None
+    by_state = {name: math.fsum(getattr(u, name) for u in usages) for name in ("idle_j", "prefill_j", "decode_j")}
+    total = math.fsum(by_state.values())
+    return {
+        "total_j": total, **by_state,
+        "mean_w": _ratio(total, makespan),
+        "per_request_j": _ratio(total, completed),
+        "per_output_token_j": _ratio(total, output),
+        "output_tokens_per_j": _ratio(output, total),
+        "clients_without_watts": sum(not (c.idle_w or c.prefill_w or c.decode_w) for c in record.clients),
+    }
+
+
+def _clients(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
+    watts = _has_watts(record)
+    return {
+        name: client_usage(record, index, usages[index], watts) for index, name in enumerate(client_names(record))
+    }

@@ -1,0 +1,54 @@
+"""A client over time: bin means of what its runs recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.record import RunRecord
+from hermes.results.usage import window_ns
+from hermes.units import NS_PER_S
+
+__all__ = ["client_timeseries"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def client_timeseries(
+    record: RunRecord, client: int, bins: int, start_s: float | None = None, end_s: float | None = None
+) -> dict[str, FloatArray]:
+    """Columns of shape (bins,) over equal bins of [start_s, end_s] (default: the window, see `usage`).
+
+    t_s: middle of the bin; busy: share of the bin under way; running, waiting, batch, kv_blocks: means over the bin,
+    zero while no run is under way (between runs a client with work waits for hardware or transfers only);
+    steps_per_s, prefill_tokens_per_s, output_tokens_per_s. A run counts as constant from its start to its end.
+    """
+    window = window_ns(record)
+    begin = window[0] / NS_PER_S if start_s is None else start_s
+    stop = window[1] / NS_PER_S if end_s is None else end_s
+    edges = np.linspace(begin, max(stop, begin), bins + 1)
+    rows = np.flatnonzero(record.runs["client"] == client)
+    runs = {name: column[rows].astype(np.float64) for name, column in record.runs.items()}
+    start, end = runs["start_ns"] / NS_PER_S, runs["end_ns"] / NS_PER_S
+    span, steps = end - start, runs["num_steps"]
+    knots = np.stack((start, end), axis=1).ravel()  # runs of a client do not overlap: in order
+
+    def per_second(totals: FloatArray) -> FloatArray:
+        """Means over the bins of something that grows by `totals` evenly over each run."""
+        if len(totals) == 0 or stop <= begin:
+            return np.zeros(bins)
+        after = np.cumsum(totals)
+        grown = np.interp(edges, knots, np.stack((after - totals, after), axis=1).ravel())
+        return np.diff(grown) / np.diff(edges)
+
+    return {
+        "t_s": (edges[:-1] + edges[1:]) / 2,
+        "busy": per_second(span),
+        "running": per_second(runs["running"] * span),
+        "waiting": per_second(runs["waiting"] * span),
+        "batch": per_second((runs["prefill_seqs"] + runs["decode_seqs"]) * span),
+        "kv_blocks": per_second(runs["used_blocks"] * span),
+        "steps_per_s": per_second(steps),
+        "prefill_tokens_per_s": per_second(runs["prefill_tokens"] * steps),
+        "output_tokens_per_s": per_second(runs["sampled"] * steps),
+    }

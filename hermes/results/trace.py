@@ -1,0 +1,206 @@
+"""A Chrome trace (JSON) of a simulation, for https://ui.perfetto.dev or chrome://tracing.
+
+Clients are processes: their runs of steps are slices, their stages asynchronous spans (waiting and service apart), and
+sequences running and waiting and KV blocks in use are counters. Two more processes hold one span per request and the
+transfers. Arrows (flow events) follow a request from the run that completed a stage to the run that started the next
+one on another client. Times are microseconds with three decimals.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.frames import STATUSES
+from hermes.results.metrics import RequestMetrics
+from hermes.results.record import STATUS_COMPLETED, RunRecord
+from hermes.results.usage import client_names
+
+__all__ = ["MAX_TRACE_EVENTS", "trace_events", "write_trace"]
+
+MAX_TRACE_EVENTS = 200_000
+
+Event = dict[str, Any]
+IntArray = npt.NDArray[np.int64]
+
+_REQUESTS, _NETWORK, _FIRST_CLIENT = 1, 2, 3  # process ids; 0 is the idle process to some viewers
+_STEPS = 1  # the thread that holds a client's runs
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the record that make it into the trace, and how many events all rows would have given."""
+
+    runs: IntArray
+    stages: IntArray
+    requests: IntArray
+    transfers: IntArray
+    links: IntArray              # shape (links, 2): stage rows that follow each other on different clients
+    total_events: int
+    until_ns: int | None         # set when the trace was cut: what starts later is left out
+
+
+def _links(record: RunRecord) -> IntArray:
+    """Pairs of stages of one request, next to each other in order of completion, on two clients that work in runs."""
+    stages = record.stages
+    order = np.lexsort((stages["end_ns"], stages["request"]))
+    before, after = order[:-1], order[1:]
+    stepping = np.zeros(len(record.clients), dtype=bool)
+    stepping[record.runs["client"]] = True
+    client = stages["client"]
+    keep = (
+        (stages["request"][before] == stages["request"][after]) & (client[before] != client[after])
+        & stepping[client[before]] & stepping[client[after]] & (stages["start_ns"][after] >= stages["end_ns"][before])
+    )
+    return np.stack((before[keep], after[keep]), axis=1)
+
+
+def _select(record: RunRecord, max_events: int) -> _Rows:
+    """Everything that starts before the first moment at which the trace would grow over `max_events`."""
+    stages, links = record.stages, _links(record)
+    starts = {
+        "runs": record.runs["start_ns"], "stages": stages["assigned_ns"], "requests": record.arrival_ns,
+        "transfers": record.transfers["start_ns"], "links": stages["start_ns"][links[:, 1]],
+    }
+    cost = {"runs": 3, "stages": 4, "requests": 2, "transfers": 2, "links": 2}
+    total = sum(len(column) * cost[name] for name, column in starts.items())
+    until: int | None = None
+    if total > max_events:
+        when = np.concatenate(list(starts.values()))
+        events = np.concatenate([np.full(len(column), cost[name]) for name, column in starts.items()])
+        order = np.argsort(when, kind="stable")
+        until = int(when[order[np.searchsorted(np.cumsum(events[order]), max_events, side="right")]])
+    rows = {
+        name: np.flatnonzero((column >= 0) & (True if until is None else column < until))
+        for name, column in starts.items()
+    }
+    return _Rows(rows["runs"], rows["stages"], rows["requests"], rows["transfers"], links[rows["links"]], total, until)
+
+
+def _us(ns: int) -> float:
+    return ns / 1000
+
+
+def _lists(columns: dict[str, IntArray], rows: IntArray) -> Iterator[dict[str, int]]:
+    names = list(columns)
+    for values in zip(*(columns[name][rows].tolist() for name in names), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _span(pid: int, cat: str, key: int, name: str, start: int, end: int, args: dict[str, Any]) -> Iterator[Event]:
+    common = {"cat": cat, "name": name, "pid": pid, "tid": 0, "id2": {"local": hex(key)}}
+    yield {"ph": "b", "ts": _us(start), **common, "args": args}
+    yield {"ph": "e", "ts": _us(end), **common}
+
+
+def _processes(record: RunRecord) -> Iterator[Event]:
+    names = ["requests", "network", *client_names(record)]
+    for place, name in enumerate(names):
+        pid = place + _REQUESTS
+        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": place}}
+        if pid >= _FIRST_CLIENT:
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": _STEPS, "args": {"name": "steps"}}
+
+
+def _runs(record: RunRecord, rows: IntArray) -> Iterator[Event]:
+    shown = ("num_steps", "prefill_seqs", "prefill_tokens", "prefill_past", "decode_seqs", "decode_ctx", "preempted")
+    for run in _lists(record.runs, rows):
+        pid = _FIRST_CLIENT + run["client"]
+        parts = [f"{run[key]} {word}" for key, word in (("prefill_seqs", "prefill"), ("decode_seqs", "decode"))
+                 if run[key]]
+        steps = f" x{run['num_steps']}" if run["num_steps"] > 1 else ""
+        yield {
+            "ph": "X", "cat": "run", "name": (" + ".join(parts) or "run") + steps, "pid": pid, "tid": _STEPS,
+            "ts": _us(run["start_ns"]), "dur": _us(run["end_ns"] - run["start_ns"]),
+            "args": {key: run[key] for key in shown},
+        }
+        counter = {"ph": "C", "pid": pid, "tid": _STEPS, "ts": _us(run["start_ns"])}
+        yield {**counter, "name": "sequences", "args": {"running": run["running"], "waiting": run["waiting"]}}
+        if record.clients[run["client"]].num_blocks:
+            yield {**counter, "ts": _us(run["end_ns"]), "name": "KV blocks", "args": {"used": run["used_blocks"]}}
+
+
+def _stages(record: RunRecord, rows: IntArray) -> Iterator[Event]:
+    shown = ("request", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+    for row, stage in zip(rows.tolist(), _lists(record.stages, rows), strict=True):
+        pid, kind = _FIRST_CLIENT + stage["client"], record.stage_kinds[stage["kind"]]
+        args = {key: stage[key] for key in shown}
+        if stage["start_ns"] > stage["assigned_ns"]:
+            yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], stage["start_ns"], args)
+        yield from _span(pid, "stage", row, kind, stage["start_ns"], stage["end_ns"], args)
+
+
+def _requests(record: RunRecord, metrics: RequestMetrics, rows: IntArray) -> Iterator[Event]:
+    columns = {
+        "arrival": record.arrival_ns, "finish": record.finish_ns, "status": record.status.astype(np.int64),
+        "prompt_tokens": record.prompt_tokens, "output_tokens": record.output_tokens, "ttft": metrics.ttft_ns,
+    }
+    for key, request in zip(rows.tolist(), _lists(columns, rows), strict=True):
+        args: dict[str, Any] = {"prompt_tokens": request["prompt_tokens"], "output_tokens": request["output_tokens"],
+                                "status": STATUSES[request["status"]]}
+        if request["ttft"] >= 0:
+            args["ttft_ms"] = request["ttft"] / 1e6
+        if key in record.reject_reasons:
+            args["reason"] = record.reject_reasons[key]
+        done = request["status"] == STATUS_COMPLETED
+        end = request["finish"] if done else request["arrival"] if args.get("reason") else record.end_ns
+        yield from _span(_REQUESTS, "request", key, f"request {key}", request["arrival"], end, args)
+
+
+def _transfers(record: RunRecord, rows: IntArray) -> Iterator[Event]:
+    names = client_names(record)
+    for row, sent in zip(rows.tolist(), _lists(record.transfers, rows), strict=True):
+        ends = [names[sent[end]] if 0 <= sent[end] < len(names) else "outside" for end in ("src", "dst")]
+        args = {"request": sent["request"], "bytes": sent["bytes"]}
+        yield from _span(_NETWORK, "transfer", row, " -> ".join(ends), sent["start_ns"], sent["end_ns"], args)
+
+
+def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
+    stages = record.stages
+    for key, (before, after) in enumerate(links.tolist()):
+        common = {"cat": "flow", "name": f"request {stages['request'][after]}", "id": key, "tid": _STEPS}
+        # one nanosecond before the end, inside the slice the arrow comes from
+        yield {"ph": "s", "pid": _FIRST_CLIENT + int(stages["client"][before]),
+               "ts": _us(int(stages["end_ns"][before]) - 1), **common}
+        yield {"ph": "f", "bp": "e", "pid": _FIRST_CLIENT + int(stages["client"][after]),
+               "ts": _us(int(stages["start_ns"][after])), **common}
+
+
+def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = MAX_TRACE_EVENTS) -> Iterator[Event]:
+    """The events, at most `max_events` besides names and the note that says where a trace was cut."""
+    rows = _select(record, max_events)
+    yield from _processes(record)
+    if rows.until_ns is not None:
+        text = f"trace cut at {rows.until_ns / 1e9:.6g} s: the whole has about {rows.total_events} events, " \
+               f"the limit is {max_events}"
+        yield {"ph": "i", "s": "g", "name": text, "pid": _REQUESTS, "tid": 0, "ts": _us(rows.until_ns)}
+    yield from _runs(record, rows.runs)
+    yield from _stages(record, rows.stages)
+    yield from _requests(record, metrics, rows.requests)
+    yield from _transfers(record, rows.transfers)
+    yield from _flows(record, rows.links)
+
+
+def write_trace(
+    record: RunRecord, metrics: RequestMetrics, path: Path, max_events: int = MAX_TRACE_EVENTS, *, compress: bool = True
+) -> None:
+    """Write the trace, gzipped (viewers open that) unless told otherwise. Same record, same bytes."""
+    with path.open("wb") as raw:
+        # no file name and no time in the gzip header: they would differ from run to run
+        packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) if compress else raw
+        with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as out:
+            out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+            separator = ""
+            for event in trace_events(record, metrics, max_events):
+                out.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False))
+                separator = ",\n"
+            out.write("\n]}\n")

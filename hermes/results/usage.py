@@ -1,0 +1,170 @@
+"""What each client did: busy time, batch sizes, KV blocks, energy.
+
+The *window* of a simulation runs from the first arrival to the last completion, or to the moment the clock stopped if
+requests were left unfinished. Rates, utilisation and idle energy refer to it.
+
+A client is busy while a run of steps is under way; one that records no runs (retrieval, pre-processing) while it serves
+at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`, any
+other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.record import STATUS_UNFINISHED, RunRecord
+from hermes.units import NS_PER_S
+
+__all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "window_ns"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def window_ns(record: RunRecord) -> tuple[int, int]:
+    """Start and end of the window (see the module's description); (0, 0) without arrivals."""
+    arrived = record.arrival_ns[record.arrival_ns >= 0]  # a closed loop that is cut off leaves some that never arrive
+    if len(arrived) == 0:
+        return 0, 0
+    start = int(arrived.min())
+    if (record.status == STATUS_UNFINISHED).any():
+        return start, max(record.end_ns, start)
+    return start, int(max(record.finish_ns.max(), arrived.max()))
+
+
+def client_names(record: RunRecord) -> list[str]:
+    """The clients' names, made unique by a suffix where two are equal."""
+    seen: dict[str, int] = {}
+    names = []
+    for client in record.clients:
+        seen[client.name] = count = seen.get(client.name, 0) + 1
+        names.append(client.name if count == 1 else f"{client.name}#{count}")
+    return names
+
+
+def covered_ns(start: IntArray, end: IntArray) -> int:
+    """Total length of the union of intervals."""
+    if len(start) == 0:
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, upto = start[order], np.maximum.accumulate(end[order])
+    begin = np.maximum(start, np.concatenate(([start[0]], upto[:-1])))
+    return int(np.maximum(upto - begin, 0).sum())
+
+
+@dataclass
+class ClientUsage:
+    """Sums of one client; times in nanoseconds, energies in joules, block counts in blocks."""
+
+    stages: int = 0
+    busy_ns: int = 0
+    prefill_ns: int = 0          # busy with steps that compute prompt tokens, or with stages outside steps
+    decode_ns: int = 0           # busy with other steps
+    runs: int = 0
+    steps: int = 0
+    batch: int = 0               # sequences, summed over steps
+    max_batch: int = 0
+    waiting_ns: int = 0          # waiting sequences times time, over the busy time
+    block_ns: int = 0            # used blocks times time, over the busy time
+    peak_blocks: int = 0
+    preemptions: int = 0
+    out_of_range_steps: int = 0
+    idle_j: float = 0.0
+    prefill_j: float = 0.0
+    decode_j: float = 0.0
+
+    @property
+    def total_j(self) -> float:
+        return self.idle_j + self.prefill_j + self.decode_j
+
+
+def _sums(index: IntArray, values: IntArray, n: int) -> IntArray:
+    out = np.zeros(n, dtype=np.int64)
+    np.add.at(out, index, values)
+    return out
+
+
+def _peaks(index: IntArray, values: IntArray, n: int) -> IntArray:
+    out = np.zeros(n, dtype=np.int64)
+    np.maximum.at(out, index, values)
+    return out
+
+
+def client_usages(record: RunRecord) -> list[ClientUsage]:
+    """One `ClientUsage` per client."""
+    n, runs = len(record.clients), record.runs
+    client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
+    prefill = runs["prefill_seqs"] > 0
+    batch = runs["prefill_seqs"] + runs["decode_seqs"]
+    columns = {
+        "prefill_ns": _sums(client[prefill], span[prefill], n),
+        "decode_ns": _sums(client[~prefill], span[~prefill], n),
+        "runs": np.bincount(client, minlength=n),
+        "steps": _sums(client, runs["num_steps"], n),
+        "batch": _sums(client, batch * runs["num_steps"], n),
+        "max_batch": _peaks(client, batch, n),
+        "waiting_ns": _sums(client, runs["waiting"] * span, n),
+        "block_ns": _sums(client, runs["used_blocks"] * span, n),
+        "peak_blocks": _peaks(client, runs["used_blocks"], n),
+        "preemptions": _sums(client, runs["preempted"], n),
+        "out_of_range_steps": np.asarray(record.out_of_range_steps, dtype=np.int64),
+        "stages": np.bincount(record.stages["client"], minlength=n),
+    }
+    usages = [ClientUsage(**{name: int(column[c]) for name, column in columns.items()}) for c in range(n)]
+    _add_service_without_steps(record, usages)
+    start, end = window_ns(record)
+    for usage, info in zip(usages, record.clients, strict=True):
+        usage.busy_ns = usage.prefill_ns + usage.decode_ns
+        usage.idle_j = info.idle_w * max(end - start - usage.busy_ns, 0) / NS_PER_S
+        usage.prefill_j = info.prefill_w * usage.prefill_ns / NS_PER_S
+        usage.decode_j = info.decode_w * usage.decode_ns / NS_PER_S
+    return usages
+
+
+def _add_service_without_steps(record: RunRecord, usages: list[ClientUsage]) -> None:
+    stages = record.stages
+    stepless = np.array([usage.runs == 0 for usage in usages], dtype=bool)
+    rows = np.flatnonzero(stepless[stages["client"]]) if len(stepless) else np.empty(0, dtype=np.int64)
+    rows = rows[np.argsort(stages["client"][rows], kind="stable")]
+    bounds = np.searchsorted(stages["client"][rows], np.arange(len(usages) + 1))
+    for c in np.flatnonzero(stepless):
+        mine = rows[bounds[c]:bounds[c + 1]]
+        usages[c].prefill_ns = covered_ns(stages["start_ns"][mine], stages["end_ns"][mine])
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def client_usage(record: RunRecord, index: int, usage: ClientUsage, watts: bool) -> dict[str, Any]:
+    """The summary of one client; None where something does not apply. `watts`: include energy."""
+    info = record.clients[index]
+    start, end = window_ns(record)
+    out: dict[str, Any] = {
+        "kind": info.kind, "role": info.role, "model": info.model, "hardware": info.hardware,
+        "num_devices": info.num_devices,
+        "stages": usage.stages,
+        "busy_s": usage.busy_ns / NS_PER_S,
+        "utilisation": _share(usage.busy_ns, end - start),
+        "runs": usage.runs, "steps": usage.steps,
+        "mean_batch": _share(usage.batch, usage.steps), "max_batch": usage.max_batch,
+        "mean_waiting": _share(usage.waiting_ns, usage.busy_ns) if usage.runs else None,
+        "kv_blocks": info.num_blocks or None,
+        "kv_mean_blocks": _share(usage.block_ns, usage.busy_ns) if info.num_blocks else None,
+        "kv_peak_blocks": usage.peak_blocks if info.num_blocks else None,
+        "kv_mean_share": _share(usage.block_ns, usage.busy_ns * info.num_blocks),
+        "kv_peak_share": _share(usage.peak_blocks, info.num_blocks),
+        "preemptions": usage.preemptions,
+        "out_of_range_steps": usage.out_of_range_steps,
+        "out_of_range_share": _share(usage.out_of_range_steps, usage.steps),
+    }
+    if watts:
+        out |= {
+            "idle_j": usage.idle_j, "prefill_j": usage.prefill_j, "decode_j": usage.decode_j,
+            "energy_j": usage.total_j,
+            "mean_w": _share(usage.total_j, (end - start) / NS_PER_S),
+        }
+    return out
