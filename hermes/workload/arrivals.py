@@ -11,11 +11,11 @@ import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from scipy.special import ndtr, ndtri
 
 from hermes.config import Duration, Rate
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, FloatArray, IntArray, seconds_to_ns
@@ -28,7 +28,10 @@ __all__ = [
 ARRIVALS: Registry[ArrivalProcess | ClosedLoopProcess] = Registry("arrivals", "an arrival process")
 
 Cv = Annotated[float, Field(gt=0, le=100)]
-QuietRate = Annotated[float, BeforeValidator(parse_rate), Field(ge=0, le=1e9)]  # a state may be silent
+QuietRate = Annotated[  # a rate that may be 0
+    float, BeforeValidator(parse_rate), Field(ge=0, le=1e9),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "description": "rate, e.g. '40 /s', or 0"}),
+]
 
 
 @ARRIVALS.register("poisson")
@@ -179,7 +182,7 @@ class TraceArrivals(Replay, ArrivalProcess):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rate is not None and "scale" in self.model_fields_set:
-            raise InputError("either scale or rate", "both", field="scale")
+            raise InputError("either scale or rate", Verbatim("both"), field="scale")
         return self
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
@@ -189,7 +192,8 @@ class TraceArrivals(Replay, ArrivalProcess):
         times = (arrivals - arrivals[0]) / NS_PER_S
         span = float(times[-1])
         if not span and (self.rate is not None or n > len(times)):
-            raise InputError("a trace of some duration, to scale or repeat it", "one arrival time", file=self.path)
+            expected = "a trace of some duration, to scale or repeat it"
+            raise InputError(expected, Verbatim("a single moment"), file=self.path)
         mean_gap = span / max(len(times) - 1, 1)
         if n > len(times):
             turns = np.arange(-(-n // len(times)), dtype=np.float64)[:, None]

@@ -8,6 +8,8 @@ more requests does not change the first ones (draws are prefixes of longer draws
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -16,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.units import NS_PER_S
 
 __all__ = [
     "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "FloatArray", "IntArray", "LengthModel", "Lengths",
-    "TokenCounts", "WorkloadComponent", "seconds_to_ns",
+    "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -109,5 +111,13 @@ def seconds_to_ns(seconds: FloatArray) -> IntArray:
     Raises `InputError` for times past the int64 clock (about 292 years), which only a mistyped rate gives.
     """
     if seconds.size and not float(seconds.max()) < 9.2e9:
-        raise InputError("arrivals within 292 years, the range of the clock", f"{float(seconds.max()):.3g} s")
+        raise InputError("arrivals within 292 years, the range of the clock", Verbatim(f"{float(seconds.max()):.3g} s"))
     return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+@contextmanager
+def inside(field: str) -> Iterator[None]:
+    """Put `field` in front of the field of errors from within; those about a file have a better place already."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.file else error.located(field=field) from None

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.units import NS_PER_S
+from hermes.validation import validate
 from hermes.workload.base import FloatArray
 from hermes.workload.traces import (
     Locate,
@@ -45,17 +46,7 @@ def import_trace(kind: str, path: str | Path, **options: Any) -> pd.DataFrame:
     Options are the importer's fields. Raises `InputError` for an unknown format or option, and for malformed files,
     naming file, line and column.
     """
-    try:
-        importer: TraceImporter = TRACE_IMPORTERS.get(kind)(**options)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        fields = list(TRACE_IMPORTERS.get(kind).model_fields)
-        name = str(fault["loc"][0]) if fault["loc"] else None
-        if fault["type"] == "extra_forbidden":
-            raise InputError(
-                f"an option of {kind}: one of {', '.join(fields)}", name, suggestion=suggest(name, fields)
-            ) from None
-        raise InputError(fault["msg"].lower(), fault["input"], field=name) from None
+    importer: TraceImporter = validate(TRACE_IMPORTERS.get(kind), options)
     return importer.read(Path(path))
 
 
@@ -124,7 +115,7 @@ class MooncakeTrace(TraceImporter):
                 raise InputError("a JSON object", row, file=str(path), line=number)
             for ours, theirs in names.items():
                 if theirs not in row:
-                    raise InputError("a value", "none", field=theirs, file=str(path), line=number)
+                    raise InputError("a value", Verbatim("none"), field=theirs, file=str(path), line=number)
                 columns[ours].append(row[theirs])
             lines.append(number)
 
@@ -207,7 +198,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     except OSError as error:
         raise InputError(f"a readable file ({error.strerror})", file=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("a text file in UTF-8", "bytes that are not", file=str(path)) from None
+        raise InputError("a text file in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
+    except ValueError as error:  # a path with a zero byte in it
+        raise InputError(f"a readable file ({error})", str(path)) from None
 
 
 def _seconds(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from scipy.special import ndtr, ndtri
 
 from hermes.config import Component, Tokens
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.workload.base import (
     MAX_TOKENS,
@@ -25,6 +25,7 @@ from hermes.workload.base import (
     Lengths,
     TokenCounts,
     WorkloadComponent,
+    inside,
 )
 from hermes.workload.profiles import WorkloadProfile, is_profile_path, load_workload_profile
 from hermes.workload.replay import Replay
@@ -68,9 +69,8 @@ class _Bounded(TokenCounts):
         """Standard normal numbers from `low` to `high`, one uniform each; `InputError` where hardly any mass lies."""
         below, above = float(ndtr(low)), float(ndtr(-high))
         if 1.0 - below - above < 1e-6:
-            raise InputError(
-                "a distribution with some of its mass between min and max", f"{self.min} to {self.max}", field="min"
-            )
+            expected = "bounds with some of the distribution between them"
+            raise InputError(expected, Verbatim(f"{self.min} to {self.max}"), field="min")
         z: FloatArray = ndtri(below + rng.random(n) * (1.0 - below - above))
         return np.clip(z, low, high)
 
@@ -130,7 +130,8 @@ class LognormalCounts(_Bounded):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.mean is None) == (self.median is None):
-            raise InputError("exactly one of mean and median", "both" if self.mean else "neither", field="mean")
+            found = Verbatim("both" if self.mean else "neither")
+            raise InputError("exactly one of mean and median", found, field="mean")
         return self
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:
@@ -152,7 +153,8 @@ class _FromProfile(WorkloadComponent):
     def bound(self, base_dir: Path) -> Self:
         path = str(base_dir / self.profile) if is_profile_path(self.profile) else self.profile
         copy = self.model_copy(update={"profile": path})
-        copy._loaded = load_workload_profile(path)
+        with inside("profile"):
+            copy._loaded = load_workload_profile(path)
         return copy
 
     def table(self) -> WorkloadProfile:
@@ -197,7 +199,11 @@ class IndependentLengths(LengthModel):
     """Distribution of the output lengths."""
 
     def bound(self, base_dir: Path) -> Self:
-        return self.model_copy(update={"prompt": self.prompt.bound(base_dir), "output": self.output.bound(base_dir)})
+        with inside("prompt"):
+            prompt = self.prompt.bound(base_dir)
+        with inside("output"):
+            output = self.output.bound(base_dir)
+        return self.model_copy(update={"prompt": prompt, "output": output})
 
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         of_prompts, of_outputs = rng.spawn(2)

@@ -8,16 +8,17 @@ built-in ones under `traces/`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.resources import resource_dir
+from hermes.validation import validate
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
+from hermes.yamlfile import load_yaml
 
 __all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_profile", "workload_profile_names"]
 
@@ -98,49 +99,16 @@ def load_workload_profile(name_or_path: str | Path) -> WorkloadProfile:
 
     Raises `InputError` for an unknown name and for a file that is not a profile, naming the place.
     """
-    path = Path(name_or_path)
-    if not is_profile_path(str(name_or_path)):
-        path = resource_dir("traces") / f"{name_or_path}.yaml"
-        if not path.is_file():
-            names = workload_profile_names()
-            raise InputError(
-                f"a workload profile: one of {', '.join(names)}, or a path ending in .yaml", str(name_or_path),
-                suggestion=suggest(name_or_path, names),
-            )
-    try:
-        return WorkloadProfile.model_validate(_parse(path))
-    except ValidationError as error:
-        raise _first_fault(error, str(path)) from None
+    text = str(name_or_path)
+    if not is_profile_path(text):
+        names = workload_profile_names()
+        if text not in names:
+            expected = f"a workload profile: one of {', '.join(names)}, or a path ending in .yaml"
+            raise InputError(expected, text, suggestion=suggest(text, names))
+    path = Path(text) if is_profile_path(text) else resource_dir("traces") / f"{text}.yaml"
+    return validate(WorkloadProfile, load_yaml(path), str(path))
 
 
 def is_profile_path(name_or_path: str) -> bool:
     """Whether a scenario's `profile:` names a file rather than a built-in profile."""
     return "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml")
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"a readable workload profile ({error.strerror})", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("a workload profile in UTF-8", "bytes that are not", file=str(path)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise InputError(
-            f"YAML ({getattr(error, 'problem', None) or 'not parseable'})", file=str(path),
-            line=mark.line + 1 if mark else None, column=mark.column + 1 if mark else None,
-        ) from None
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"a workload profile ({type(error).__name__} while parsing)", file=str(path)) from None
-
-
-def _first_fault(error: ValidationError, file: str) -> InputError:
-    fault = error.errors()[0]
-    field = ".".join(str(part) for part in fault["loc"]) or None
-    cause = fault.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        return cause.located(file=file, field=field)
-    if fault["type"] == "missing":
-        return InputError("a value", "none", field=field, file=file)
-    return InputError(f"a workload profile ({fault['msg']})", fault["input"], field=field, file=file)

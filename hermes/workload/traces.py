@@ -20,7 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 from hermes.workload.table import RequestTable
@@ -84,7 +84,7 @@ def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_bloc
 
     Raises `InputError` where the file cannot be written.
     """
-    checked = check_trace(dict(frame.items()), str(path))
+    checked = check_trace({str(name): column for name, column in frame.items()}, str(path))
     metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
     table = pa.Table.from_pandas(checked, preserve_index=False)
     table = table.replace_schema_metadata({TRACE_KEY: json.dumps(metadata, sort_keys=True).encode()})
@@ -138,7 +138,7 @@ def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str)
     """`InputError` where one of `names` is missing."""
     for name in names:
         if name not in columns:
-            found = f"columns {', '.join(map(str, columns))}" if columns else "no columns"
+            found = Verbatim(f"columns {', '.join(map(str, columns))}"[:200] if columns else "no columns")
             raise InputError(f"a column {name}", found, file=file, suggestion=suggest(name, map(str, columns)))
 
 
@@ -156,7 +156,7 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
     """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
     plain = values.to_numpy() if isinstance(values, pd.Series) else values
     if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
-        raise InputError("a column of numbers", f"one of {plain.dtype}", field=name, file=file)
+        raise InputError("a column of numbers", Verbatim(f"one of {plain.dtype}"), field=name, file=file)
     try:
         floats = np.asarray(plain, dtype=np.float64)
         if floats.ndim != 1:
@@ -226,9 +226,8 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     except (ValueError, TypeError, RecursionError):
         valid = False
     if not valid:
-        raise InputError(
-            "a trace written by `hermes trace import`", f"Parquet without {TRACE_KEY.decode()} metadata", file=str(path)
-        )
+        found = Verbatim(f"Parquet without {TRACE_KEY.decode()} metadata")
+        raise InputError("a trace written by `hermes trace import`", found, file=str(path))
     return check_trace(columns, str(path)), metadata
 
 
@@ -237,7 +236,11 @@ def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]
     expected = "a trace: a Parquet file, or a CSV file with the suffix .csv"
     try:
         table = pq.ParquetFile(path).read()
+        if len(set(table.column_names)) < table.num_columns:
+            raise InputError("columns with distinct names", Verbatim(", ".join(table.column_names)), file=str(path))
         return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
+    except InputError:
+        raise
     except OSError as error:
         reason = error.strerror or "not readable as Parquet"
     except (pa.ArrowException, ValueError, TypeError, NotImplementedError, RecursionError, OverflowError):
@@ -257,16 +260,20 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, Sequen
             for row in reader:
                 line = reader.line_num
                 if row and len(row) != len(header):
-                    raise InputError(f"{len(header)} fields", f"{len(row)} fields", file=str(path), line=line)
+                    raise InputError(f"{len(header)} fields", Verbatim(str(len(row))), file=str(path), line=line)
                 if row:
                     rows.append(row)
                     lines.append(line)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"a readable CSV file ({error.strerror})", file=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("a CSV file in UTF-8", "bytes that are not", file=str(path)) from None
+        raise InputError("a CSV file in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
     except csv.Error as error:
         raise InputError(f"a CSV file ({error})", file=str(path), line=line + 1) from None
+    except ValueError as error:  # a path with a zero byte in it
+        raise InputError(f"a readable CSV file ({error})", str(path)) from None
     if not header or "" in header or len(set(header)) != len(header):
         raise InputError("a header line with distinct column names", header, file=str(path), line=1)
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in header]

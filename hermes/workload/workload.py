@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -11,11 +9,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
-from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths
+from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.streams import stream
 from hermes.workload.table import RequestTable
@@ -58,9 +56,9 @@ class WorkloadConfig(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.requests is not None and self.duration is not None:
-            raise InputError("either requests or duration", "both", field="duration")
+            raise InputError("either requests or duration", Verbatim("both"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
-            raise InputError("a number of requests, or a duration", "neither", field="requests")
+            raise InputError("a number of requests, or a duration", Verbatim("neither"), field="requests")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
             raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
@@ -72,15 +70,15 @@ class WorkloadConfig(ConfigModel):
         A workload limited by `duration` may have no requests at all. Raises `InputError` for files that are not what
         they have to be, and for traces with fewer requests than asked for.
         """
-        with _inside("arrivals"):
+        with inside("arrivals"):
             arrivals = self.arrivals.bound(base_dir)
-        with _inside("lengths"):
+        with inside("lengths"):
             lengths: LengthModel = self.lengths.bound(base_dir)
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
         when: dict[str, Any] = {}
-        with _inside("arrivals"):
+        with inside("arrivals"):
             if isinstance(arrivals, ClosedLoopProcess):
                 think_ns = arrivals.think_ns(n, self._stream(seed, "arrivals"))
                 think_ns[: arrivals.users] += s_to_ns(self.start)  # a user's first request waits for the start as well
@@ -91,7 +89,7 @@ class WorkloadConfig(ConfigModel):
                     else self._until_the_end(arrivals, limit, seed)
                 )
                 when, n = {"arrival_ns": times + s_to_ns(self.start)}, len(times)
-        with _inside("lengths"):
+        with inside("lengths"):
             drawn = lengths.draw(n, self._stream(seed, "lengths"))
         return RequestTable(**when, **self._columns(drawn, seed))
 
@@ -135,12 +133,3 @@ class WorkloadConfig(ConfigModel):
                 blocks = -(-prompt // drawn.hash_block_tokens)
                 columns["hash_ids"] = [ids[:k] for ids, k in zip(columns["hash_ids"], blocks, strict=True)]
         return columns
-
-
-@contextmanager
-def _inside(field: str) -> Iterator[None]:
-    """Errors from within name the field of the workload; those about a file name the file already."""
-    try:
-        yield
-    except InputError as error:
-        raise error if error.file else error.located(field=field) from None

@@ -1,0 +1,1 @@
+"""Contract suites: what plug-ins of each extension point can be tested against."""

@@ -1,0 +1,137 @@
+"""Contract suites for arrival processes, length models and token counts.
+
+Inherit one in a test module, give `make()`, and pytest checks what the simulator relies on:
+
+    class TestMyArrivals(ArrivalProcessContract):
+        def make(self):
+            return MyArrivals(rate=4.0)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
+from hermes.workload.streams import stream
+
+__all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract"]
+
+
+class _ComponentContract(ABC):
+    """What holds for every component; subclasses say how to draw its columns."""
+
+    n: ClassVar[int] = 500
+    """How many requests the tests draw; lower it for a component with fewer."""
+
+    @abstractmethod
+    def make(self) -> Any:
+        """A component, the same at each call."""
+
+    @abstractmethod
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+        """The arrays of one draw, by name."""
+
+    def drawn(self, n: int, seed: int = 1) -> dict[str, npt.NDArray[np.int64]]:
+        """The arrays of a new component, drawn with a fresh stream."""
+        return self.columns(self.make(), n, stream(seed, "contract"))
+
+    def test_arrays_have_the_shape_and_type_asked_for(self) -> None:
+        for n in (0, 1, 2, self.n):
+            for name, column in self.drawn(n).items():
+                assert column.dtype == np.int64, f"{name} is {column.dtype}, not int64"
+                assert column.shape == (n,), f"{name} has shape {column.shape} for {n} requests"
+
+    def test_same_seed_same_arrays(self) -> None:
+        first, second = self.drawn(self.n), self.drawn(self.n)
+        for name, column in first.items():
+            np.testing.assert_array_equal(column, second[name], err_msg=name)
+
+    def test_drawing_leaves_the_component_unchanged(self) -> None:
+        component = self.make()
+        before = component.model_dump()
+        first = self.columns(component, self.n, stream(1, "contract"))
+        again = self.columns(component, self.n, stream(1, "contract"))
+        assert component.model_dump() == before
+        for name, column in first.items():
+            np.testing.assert_array_equal(column, again[name], err_msg=name)
+
+    def test_asking_for_more_does_not_change_the_first_ones(self) -> None:
+        for n in (1, 7, self.n // 2):
+            few, many = self.drawn(n), self.drawn(self.n)
+            for name, column in few.items():
+                np.testing.assert_array_equal(column, many[name][:n], err_msg=name)
+
+    def test_no_randomness_but_the_generator(self) -> None:
+        np.random.seed(1)
+        before = np.random.get_state()
+        self.drawn(self.n)
+        after = np.random.get_state()
+        assert all(np.array_equal(x, y) for x, y in zip(before, after, strict=True)), "numpy's global state was used"
+
+    def test_survives_a_scenario_file(self) -> None:
+        component = self.make()
+        assert isinstance(component, WorkloadComponent)
+        assert type(component).model_validate(component.model_dump(exclude_unset=True)) == component
+
+
+class ArrivalProcessContract(_ComponentContract):
+    """For subclasses of `ArrivalProcess`."""
+
+    mean_rate_per_s: ClassVar[float | None] = None
+    """Give the long-run rate of `make()`, and a test compares it with what is drawn."""
+    rate_tolerance: ClassVar[float] = 0.05
+    """Relative tolerance of that test."""
+    rate_n: ClassVar[int] = 50_000
+    """How many requests that test draws."""
+
+    @abstractmethod
+    def make(self) -> ArrivalProcess: ...
+
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+        return {"times_ns": component.times_ns(n, rng)}
+
+    def test_times_do_not_decrease_from_zero_on(self) -> None:
+        times = self.drawn(self.n)["times_ns"]
+        assert times[0] >= 0
+        assert (np.diff(times) >= 0).all()
+
+    def test_rate(self) -> None:
+        if self.mean_rate_per_s is not None:
+            times = self.drawn(self.rate_n)["times_ns"]
+            rate = self.rate_n / (times[-1] / 1e9)
+            assert abs(rate / self.mean_rate_per_s - 1) < self.rate_tolerance
+
+
+class LengthModelContract(_ComponentContract):
+    """For subclasses of `LengthModel`."""
+
+    @abstractmethod
+    def make(self) -> LengthModel: ...
+
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+        return {name: value for name, value in vars(component.draw(n, rng)).items() if isinstance(value, np.ndarray)}
+
+    def test_lengths_are_token_counts(self) -> None:
+        drawn = self.drawn(self.n)
+        for name in ("prompt_tokens", "output_tokens"):
+            assert drawn[name].min() >= 1, name
+            assert drawn[name].max() <= MAX_TOKENS, name
+
+
+class TokenCountsContract(_ComponentContract):
+    """For subclasses of `TokenCounts`."""
+
+    @abstractmethod
+    def make(self) -> TokenCounts: ...
+
+    def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
+        return {"tokens": component.draw(n, rng)}
+
+    def test_counts_are_token_counts(self) -> None:
+        tokens = self.drawn(self.n)["tokens"]
+        assert tokens.min() >= 1
+        assert tokens.max() <= MAX_TOKENS
