@@ -72,4 +72,4 @@ def json_schema() -> dict[str, Any]:
     # a file that extends another may leave out what that one says
     required = schema.pop("required", [])
     schema["anyOf"] = [{"required": ["extends"]}, {"required": required}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hermes scenario", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "hermes scenario"}

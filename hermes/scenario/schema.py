@@ -70,7 +70,7 @@ class Scenario(ConfigModel):
     workload: Annotated[list[WorkloadConfig], BeforeValidator(_as_list), Field(min_length=1, max_length=10_000)]
     """Who arrives when, how long: one workload, or a list of them."""
     clients: Annotated[
-        list[Annotated[Any, BeforeValidator(_llm_unless_said), Component(CLIENTS)]],
+        list[Annotated[Any, Component(CLIENTS), BeforeValidator(_llm_unless_said)]],
         Field(min_length=1, max_length=100_000),
     ]
     """Who serves: clients or groups of equal clients. `kind` is `llm` where left out."""
@@ -78,6 +78,8 @@ class Scenario(ConfigModel):
     """Which client serves a stage."""
     network: Annotated[Any, Component(NETWORKS)] | None = None
     """What moving data between clients costs; nothing where left out."""
+    kv_transfer: Literal["full", "layerwise"] = "full"
+    """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
     slo: SloConfig = SloConfig()
     """What counts as served well."""
 

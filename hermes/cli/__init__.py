@@ -1,0 +1,82 @@
+"""The command `hermes`. Each command imports what it needs when it runs, so that `hermes --help` is immediate.
+
+A user's mistake is one line on stderr and exit code 2; exit code 1 is for answers that are "no" (`conform`, `regress
+check`); an interrupt is 130. Anything else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hermes import __version__
+from hermes.cli import checks, scenarios, traces
+from hermes.errors import HermesError
+
+__all__ = ["app", "main"]
+
+# typer brings its own copy of click in some versions; this is the base of usage errors in both
+_USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=False,
+    pretty_exceptions_enable=False, rich_markup_mode=None,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"hermes {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+scenarios.add_to(app)
+checks.add_to(app)
+traces.add_to(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    try:
+        code = app(None if arguments is None else list(arguments), prog_name="hermes", standalone_mode=False)
+        sys.stdout.flush()
+    except HermesError as error:
+        return _refuse(str(error))
+    except _USAGE_ERROR as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help text
+            print(message)
+            return 0
+        return _refuse(message)
+    except BrokenPipeError:  # `hermes ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{name}{(error.strerror or str(error)).lower()}")
+    if code == 130:
+        return _interrupted()
+    return int(code or 0)
+
+
+def _refuse(message: str) -> int:
+    print("hermes:", " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _interrupted() -> int:
+    print("hermes: interrupted, nothing was written", file=sys.stderr)
+    return 130

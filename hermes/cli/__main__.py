@@ -1,0 +1,5 @@
+"""`python -m hermes.cli`."""
+
+from hermes.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,69 @@
+"""`hermes trace`: request traces from elsewhere, and what is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hermes.cli.output import Json, Overrides, print_json, print_table
+
+__all__ = ["add_to"]
+
+TraceFile = Annotated[Path, typer.Argument(help="The trace file.", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    trace = typer.Typer(help="Request traces: import and describe.", no_args_is_help=True)
+    trace.command("import")(import_)
+    trace.command("describe")(describe)
+    app.add_typer(trace, name="trace")
+
+
+def import_(
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, or a plug-in's.")],
+    file: TraceFile,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write it.")],
+    overrides: Overrides = [],  # noqa: B006  (typer copies it)
+    as_json: Json = False,
+) -> None:
+    """Bring a trace of another FORMAT to ours (Parquet). --set gives the format's options, e.g. --set arrival=ts."""
+    from hermes.scenario.loading import apply_override
+    from hermes.validation import validate
+    from hermes.workload import TRACE_IMPORTERS, write_trace
+    from hermes.workload.traces import describe_frame
+    from hermes.yamlfile import as_node
+
+    importer: Any = TRACE_IMPORTERS.get(format_)
+    options = as_node({})
+    for override in overrides:
+        options = apply_override(options, override)
+    frame = validate(importer, options).read(file)
+    write_trace(frame, output, source=f"{format_}: {file.name}")
+    _print({**describe_frame(frame), "file": str(output)}, as_json)
+
+
+def describe(file: TraceFile, as_json: Json = False) -> None:
+    """Count, rate, burstiness, lengths and their correlation."""
+    from hermes.workload import describe as figures
+
+    _print(figures(file), as_json)
+
+
+def _print(figures: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(figures)
+    else:
+        print_table("", ["figure", "value"], list(_flat(figures)))
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for key, value in data.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            rows.append([prefix + key, f"{text:.6g}" if isinstance(text, float) else text])
+    return rows
