@@ -85,4 +85,8 @@ class RunRecord:
     gaps: dict[int, IntArray]
     out_of_range_steps: list[int]            # per client
     end_ns: int                              # clock when the simulation ended
+    # Per client: None where every step advances all decoding sequences; else (continuous, static) the indices of the
+    # steps that do. There, a stage's tokens after its first come from the last (output_tokens - 1) such steps up to and
+    # including last_step, not from consecutive steps.
+    decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs

@@ -10,6 +10,7 @@ step, so that ticks are step numbers; the others say `ticks_every_step = False` 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from hermes.hardware.base import StepStats
@@ -72,6 +73,9 @@ class LLMScheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.fcfs = packing == "fcfs"
         self.waiting: WaitingQueue = FcfsQueue() if self.fcfs else PACKING.get(packing)()
+        # Sequences that hold blocks already (KV that came over the network) go first, or what they hold could block
+        # those in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
+        self.holding: deque[Sequence] = deque()
         self.running: dict[Sequence, None] = {}
         self.partial: dict[Sequence, None] = {}   # running, and not (or not any more) in the decode group
         self.group = DecodeGroup(pool.block_size, grows=grows)
@@ -90,11 +94,23 @@ class LLMScheduler:
 
     def enqueue(self, seq: Sequence) -> None:
         """A sequence has arrived and waits."""
-        self.waiting.push(seq)
+        if seq.num_blocks:
+            self.holding.append(seq)
+        else:
+            self.waiting.push(seq)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + len(self.holding)
+
+    def next_waiting(self) -> Sequence:
+        """The sequence that may be admitted next."""
+        return self.holding[0] if self.holding else self.waiting.peek()
 
     def wants_cut(self, seq: Sequence) -> bool:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
-        return len(self.running) < self.max_num_seqs and (not self.fcfs or len(self.waiting) == 1)
+        return len(self.running) < self.max_num_seqs and (
+            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -176,8 +192,11 @@ class LLMScheduler:
             pool.grow(seq, seq.num_tokens)
 
     def _admit(self, seq: Sequence) -> None:
-        """Move the head of the waiting queue to the end of running."""
-        self.waiting.pop()
+        """Move the next waiting sequence to the end of running."""
+        if self.holding:
+            self.holding.popleft()
+        else:
+            self.waiting.pop()
         self.running[seq] = None
         self.partial[seq] = None
         seq.run_order = self._admissions

@@ -73,7 +73,7 @@ class ChunkedScheduler(LLMScheduler):
         return super().can_ever_fit(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
-        if not self.running and not self.waiting:
+        if not self.running and not self.waiting and not self.holding:
             return None
         if not self.every_step:
             plan = self._lockstep_plan(max_steps)
@@ -83,7 +83,7 @@ class ChunkedScheduler(LLMScheduler):
 
     def _cap(self) -> int:
         """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
-        if self.threshold and (not self.spare_lone_prefill or len(self.running) + len(self.waiting) > 1):
+        if self.threshold and (not self.spare_lone_prefill or len(self.running) + self.num_waiting > 1):
             return self.threshold
         return 0
 
@@ -116,7 +116,7 @@ class ChunkedScheduler(LLMScheduler):
                 return None
             chunks.append((seq, n))
         if group.n:
-            if not self.waiting and not chunks:
+            if not chunks and not self.waiting and not self.holding:
                 self._decode_stats(plan)
                 plan.num_steps = self._steps_of_run(max_steps)
                 self._take_decode_blocks(0, 1)
@@ -129,7 +129,7 @@ class ChunkedScheduler(LLMScheduler):
             pool.grow(seq, past + n)
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
-        if self.waiting and budget > 0:
+        if budget > 0 and (self.waiting or self.holding):
             self._admit_waiting(plan, budget, cap)
         if group.n:
             self._decode_stats(plan)
@@ -149,9 +149,9 @@ class ChunkedScheduler(LLMScheduler):
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
-        pool, waiting, running = self.pool, self.waiting, self.running
-        while budget > 0 and waiting and len(running) < self.max_num_seqs:
-            seq = waiting.peek()
+        pool, running = self.pool, self.running
+        while budget > 0 and (self.holding or self.waiting) and len(running) < self.max_num_seqs:
+            seq = self.next_waiting()
             past = seq.num_computed or pool.hit_tokens(seq)
             n = seq.num_tokens - past
             if 0 < cap < n:

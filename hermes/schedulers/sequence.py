@@ -23,14 +23,14 @@ class Sequence:
     first_step: the client's step that gave its first token; emit_step, join_tick: the step that gave the first token
         since it was last admitted, and the decode tick (see `LLMScheduler`) after it
     segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that were never interrupted
-    transferred: its prompt's KV comes from another client
+    transferred, source: its prompt's KV comes from another client, and from which
     """
 
     __slots__ = (
         "arrival_order", "assigned_ns", "base", "cached_tokens", "content", "emit_step", "finish_clock", "first_step",
         "first_token_ns", "grouped", "join_tick", "num_blocks", "num_computed", "num_tokens", "output_tokens",
-        "preemptions", "priority", "prompt_tokens", "request", "run_order", "segments", "start_ns", "target_tokens",
-        "transferred",
+        "preemptions", "priority", "prompt_tokens", "request", "run_order", "segments", "source", "start_ns",
+        "target_tokens", "transferred",
     )
 
     def __init__(
@@ -52,6 +52,7 @@ class Sequence:
         self.preemptions = self.cached_tokens = 0
         self.segments: list[tuple[int, int, int]] | None = None
         self.transferred = False
+        self.source: Any = None
 
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""

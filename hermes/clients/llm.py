@@ -1,0 +1,208 @@
+"""The LLM client: a scheduler and its KV memory over a hardware model, on the clock.
+
+A client works in runs of steps. It asks its scheduler for a plan, prices it with one call to its hardware model, and
+sleeps until the run ends. Whatever may change the batch before that cuts the run at the next step boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from simpy.core import Environment
+
+from hermes.clients.base import StageDone
+from hermes.hardware.base import HardwareModel
+from hermes.kernel import START, STEP_END, Tick
+from hermes.recorder import RowLog, StepLog
+from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["LLMClient"]
+
+MAX_RUN = 1024   # longest run priced at once; a longer one continues in the next
+
+
+class LLMClient:
+    """See the module's docstring and `hermes.clients.base.Client`.
+
+    role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
+    """
+
+    def __init__(
+        self, env: Environment, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
+        *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
+    ) -> None:
+        self.env, self.index, self.name = env, index, name
+        self.scheduler, self.hardware = scheduler, hardware
+        self.model, self.role, self.platform = model, role, platform
+        self.stages = frozenset({"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
+                                 "decode": ("decode",)}[role])
+        self.on_done: StageDone = _nobody
+        self.on_room: Callable[[], None] | None = None   # called when blocks may have become free
+        self.steps = StepLog()
+        self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
+        self.num_steps = 0                # steps completed
+        self.input_tokens = self.output_tokens = self.num_assigned = 0
+        self.emitted = 0                  # tokens emitted by sequences that are not finished
+        self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
+        self.num_layers = 1
+        self._runs = runs
+        self._max_run = 1 if every_step else MAX_RUN
+        self._plan: Plan | None = None
+        self._planned = 0                 # steps of the run in flight
+        self._start_ns = 0
+        self._end: Tick | None = None
+        self._start: Tick | None = None
+
+    # -- arrivals ------------------------------------------------------------------------------------------------
+
+    def refusal(self, stage: Sequence) -> str | None:
+        return self.scheduler.can_ever_fit(stage)
+
+    def submit(self, stage: Sequence) -> None:
+        """A sequence arrives (with its KV, if `stage.transferred`)."""
+        scheduler = self.scheduler
+        scheduler.enqueue(stage)
+        if self._plan is None:
+            self.wake()
+        elif self._planned > 1 and scheduler.wants_cut(stage):
+            self.cut()
+
+    def release(self, stage: Sequence) -> None:
+        """KV kept for a transfer can go: whoever waits for memory may be admitted."""
+        self.scheduler.release(stage)
+        self.memory_freed()
+
+    def memory_freed(self) -> None:
+        """Blocks were freed from outside the steps."""
+        if self.scheduler.num_waiting:
+            if self._plan is None:
+                self.wake()
+            elif self._planned > 1:
+                self.cut()
+        if self.on_room is not None:
+            self.on_room()
+
+    def wake(self) -> None:
+        """Start a step once everything else that happens at this instant has happened."""
+        if self._start is None:
+            self._start = tick = Tick(self.env, self._on_start)
+            self.env.schedule(tick, START + self.index, 0)  # type: ignore[arg-type]
+
+    # -- runs of steps -------------------------------------------------------------------------------------------
+
+    def _on_start(self, tick: Tick) -> None:
+        self._start = None
+        if self._plan is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        plan = self.scheduler.plan(self._max_run)
+        while plan is not None and not plan.prefills and not plan.decodes:
+            # The engine's step that only preempted: it computes nothing and takes no time.
+            self.scheduler.complete(plan, 1, -1, 0)
+            plan = self.scheduler.plan(self._max_run)
+        if plan is None:
+            return
+        env = self.env
+        now = self._start_ns = env._now
+        self._plan = plan
+        for seq, _n in plan.prefills:
+            if seq.start_ns < 0:
+                seq.start_ns = now
+        steps = self.steps
+        num_steps = self._planned = plan.num_steps
+        if num_steps == 1:
+            pos = steps.pos
+            if pos >= len(steps.buffer):
+                pos = steps.reserve(1)
+            delay = self.hardware.step_ns(plan)
+            steps.buffer[pos] = now + delay
+        else:
+            pos = steps.reserve(num_steps)
+            ends = steps.buffer[pos : pos + num_steps]
+            durations = self.hardware.run_ns(plan, num_steps)
+            np.add.accumulate(durations, out=ends)
+            ends += now
+            delay = int(ends[-1]) - now
+        self._end = tick = Tick(env, self._on_end)
+        env.schedule(tick, STEP_END + self.index, delay)  # type: ignore[arg-type]
+
+    def cut(self) -> None:
+        """End the run in flight at the next step boundary (which may be now)."""
+        steps, now = self.steps, self.env._now
+        ends = steps.buffer[steps.pos : steps.pos + self._planned]
+        boundary = int(ends.searchsorted(now))
+        if boundary + 1 < self._planned:
+            self._planned = boundary + 1
+            self._end = tick = Tick(self.env, self._on_end)
+            self.env.schedule(tick, STEP_END + self.index, int(ends[boundary]) - now)  # type: ignore[arg-type]
+
+    def steps_done(self) -> int:
+        """Steps of the run in flight that have ended by now."""
+        if self._plan is None:
+            return 0
+        steps = self.steps
+        return int(steps.buffer[steps.pos : steps.pos + self._planned].searchsorted(self.env._now, "right"))
+
+    def _on_end(self, tick: Tick) -> None:
+        if tick is not self._end:
+            return   # the run was cut
+        self._end = None
+        plan, count, now = self._plan, self._planned, self.env._now
+        assert plan is not None
+        self._plan = None
+        scheduler = self.scheduler
+        first = self.num_steps
+        self.num_steps = first + count
+        self.steps.pos += count
+        if self.ticks is not None and plan.decodes:
+            self.ticks.extend(range(first, first + count))
+        finished = scheduler.complete(plan, count, first + count - 1, now)
+        self.emitted += plan.sampled * count
+        pool = scheduler.pool
+        rows = self._runs.rows
+        rows.append((
+            self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past,
+            plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
+            plan.decode_seqs + plan.prefill_seqs, scheduler.num_waiting, pool.num_blocks - pool.free_blocks,
+            len(plan.preempted),
+        ))
+        if len(rows) >= 8192:
+            self._runs.pack()
+        for seq in finished:
+            self.on_done(self, seq)
+        if finished and self.on_room is not None:
+            self.on_room()
+        if self._start is None:
+            if self.env.peek() > now:
+                self._begin()
+            else:
+                self.wake()
+
+    # -- load, as of now -------------------------------------------------------------------------------------------
+
+    def load(self, kind: str) -> int:
+        """See `hermes.clients.base.LOADS`.
+
+        input_tokens, output_tokens: of the requests assigned and not done; kv_tokens: tokens in KV memory, those of
+        steps that have started included; tokens_left: output tokens not emitted yet.
+        """
+        if kind == "input_tokens":
+            return self.input_tokens
+        if kind == "output_tokens":
+            return self.output_tokens
+        done = self.steps_done()
+        plan = self._plan
+        if kind == "kv_tokens":
+            cached = self.scheduler.tokens_cached()
+            if plan is not None and plan.decodes:
+                cached += self.scheduler.group.n * min(done + 1, self._planned)
+            return cached
+        return self.output_tokens - self.emitted - (plan.sampled * done if plan is not None else 0)
+
+
+def _nobody(client: Any, stage: Any) -> None:
+    raise AssertionError("client used before the coordinator took it")

@@ -1,0 +1,274 @@
+"""The global coordinator: requests enter, stages go to clients, completions come back.
+
+One clock, one event queue (SimPy). A request is its pipeline, a generator: the coordinator sends it the stage that was
+served and dispatches the stage it yields next. Driving generators directly rather than as SimPy processes saves a
+process's start, resume and end events for each request; everything that takes time is still an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from simpy.core import Environment
+
+from hermes.clients.base import Client
+from hermes.content import GroupPrefix, HashedPrompt
+from hermes.errors import InputError
+from hermes.handoff import Handoff
+from hermes.kernel import ARRIVAL, Tick, at
+from hermes.recorder import RowLog
+from hermes.routing.base import LoadCell, Router
+from hermes.schedulers.sequence import Sequence
+from hermes.workload.table import RequestTable
+
+__all__ = ["Coordinator", "Request", "Stream"]
+
+_BLOCK = 4096   # requests turned from columns into Python numbers at a time
+DONE, REJECTED = 1, 2
+
+
+class Request:
+    """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
+
+    __slots__ = ("arrival_ns", "client", "content", "id", "model", "output_tokens", "pending", "pipeline", "priority",
+                 "prompt_tokens", "session", "stream")
+
+    def __init__(
+        self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
+        session: int, content: Any,
+    ) -> None:
+        self.stream = stream
+        self.id = request_id
+        self.arrival_ns = arrival_ns
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.session = session
+        self.content = content
+        self.model = stream.model
+        self.client: Client | None = None
+        self.pending: list[Any] | None = None   # [stages yielded together, how many are not done]
+        self.pipeline: Any = None
+
+
+class Stream:
+    """One workload entry: its requests, the pipeline they run and the model they ask for."""
+
+    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Iterator[Any]], model: str,
+                 first_id: int) -> None:
+        self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
+        self.issued = 0
+
+
+class Coordinator:
+    """Routes stages to clients until every request is completed or rejected.
+
+    routers: (stage kind, model) -> router over the clients that serve it; cells: per client index the load cells to
+    keep up to date. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
+    the simulation goes.
+    """
+
+    def __init__(
+        self, env: Environment, clients: list[Any], routers: dict[tuple[str, str], Router],
+        cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
+        handoff: Handoff | None = None,
+    ) -> None:
+        self.env, self.clients, self.streams, self.stages, self.handoff = env, clients, streams, stages, handoff
+        self._routers = routers
+        self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
+        self._cells = [[(cell.values, pos, cell.kind == "input_tokens") for cell, pos in mine] for mine in cells]
+        total = sum(len(s.table) for s in streams)
+        self.arrivals = np.full(total, -1, dtype=np.int64)
+        self.status = bytearray(total)
+        self.reject_reasons: dict[int, str] = {}
+        self.gaps: dict[int, Sequence] = {}
+        self.unfinished = total
+        self.num_events = 0
+        self._stage_count = 0
+        for client in clients:
+            client.on_done = self._stage_done
+        if handoff is not None:
+            handoff.assign = self._assign
+            handoff.route = lambda stage: self._routers["decode", stage.request.model].choose(stage)
+
+    # -- arrivals ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Schedule the first arrivals."""
+        for stream in self.streams:
+            if stream.table.users is None:
+                self._open_loop(stream)
+            else:
+                for _ in range(min(stream.table.users, len(stream.table))):
+                    self._closed_loop_next(stream)
+
+    def _open_loop(self, stream: Stream) -> None:
+        requests = self._requests(stream)
+        upcoming = next(requests, None)
+        env = self.env
+
+        def arrive(tick: Tick | None) -> None:
+            # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
+            nonlocal upcoming
+            request = upcoming
+            upcoming = next(requests, None)
+            if upcoming is not None:
+                env.schedule(Tick(env, arrive), ARRIVAL, upcoming.arrival_ns - env._now)  # type: ignore[arg-type]
+            if request is not None:
+                self._advance(request, None)
+
+        if upcoming is not None:
+            at(env, upcoming.arrival_ns, ARRIVAL, arrive)
+        self.arrivals[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
+
+    def _requests(self, stream: Stream) -> Iterator[Request]:
+        """The stream's requests in order, made from its columns a block at a time."""
+        table, first = stream.table, stream.first_id
+        times = table.arrival_ns if table.arrival_ns is not None else np.zeros(len(table), dtype=np.int64)
+        for low in range(0, len(table), _BLOCK):
+            part = slice(low, low + _BLOCK)
+            columns = zip(
+                range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
+                table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
+                self._contents(table, low), strict=False,
+            )
+            for request_id, arrival, prompt, output, priority, session, content in columns:
+                request = Request(stream, request_id, arrival, prompt, output, priority, session, content)
+                request.pipeline = stream.pipeline(request)
+                yield request
+
+    @staticmethod
+    def _contents(table: RequestTable, low: int) -> list[Any]:
+        high = min(low + _BLOCK, len(table))
+        if table.hash_ids is not None:
+            return [HashedPrompt(ids, table.hash_block_tokens) for ids in table.hash_ids[low:high]]
+        groups = table.prefix_group[low:high]
+        if not (groups >= 0).any():
+            return [None] * (high - low)
+        tokens = table.prefix_tokens[low:high].tolist()
+        return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
+
+    def _closed_loop_next(self, stream: Stream) -> None:
+        """A user of a closed loop takes the next request, thinks, and submits it."""
+        table, i = stream.table, stream.issued
+        if i >= len(table):
+            return
+        stream.issued += 1
+        think = int(table.think_ns[i]) if table.think_ns is not None else 0
+        request = Request(
+            stream, stream.first_id + i, self.env._now + think, int(table.prompt_tokens[i]),
+            int(table.output_tokens[i]), int(table.priority[i]), int(table.session[i]),
+            self._contents_one(table, i),
+        )
+        request.pipeline = stream.pipeline(request)
+        self.arrivals[request.id] = request.arrival_ns
+        at(self.env, request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
+
+    def _contents_one(self, table: RequestTable, i: int) -> Any:
+        if table.hash_ids is not None:
+            return HashedPrompt(table.hash_ids[i], table.hash_block_tokens)
+        group = int(table.prefix_group[i])
+        return None if group < 0 else GroupPrefix(group, int(table.prefix_tokens[i]))
+
+    # -- pipelines -----------------------------------------------------------------------------------------------
+
+    def _advance(self, request: Request, result: Any) -> None:
+        """Send a pipeline what it waited for, and dispatch what it yields next."""
+        try:
+            wanted = request.pipeline.send(result)
+        except StopIteration:
+            self._finish(request, DONE)
+            return
+        if type(wanted) is tuple:
+            request.pending = [wanted, len(wanted)]
+            for stage in wanted:
+                if not self.status[request.id]:
+                    self._dispatch(request, stage)
+        else:
+            self._dispatch(request, wanted)
+
+    def _finish(self, request: Request, status: int) -> None:
+        self.status[request.id] = status
+        self.unfinished -= 1
+        if request.stream.table.users is not None:
+            self._closed_loop_next(request.stream)
+
+    def _reject(self, request: Request, reason: str) -> None:
+        self.reject_reasons[request.id] = reason
+        request.pipeline.close()
+        self._finish(request, REJECTED)
+
+    def _dispatch(self, request: Request, stage: Sequence) -> None:
+        """Choose a client for a stage and hand it over."""
+        stage.request = request
+        stage.content = request.content
+        self._stage_count = stage.arrival_order = self._stage_count + 1
+        router = self._routers.get(("generate", request.model))
+        if router is None:
+            raise InputError("a client that serves stage 'generate'", request.model, field="clients")
+        client = router.choose(stage)
+        disaggregated = client.role == "prefill"  # type: ignore[attr-defined]
+        if disaggregated:
+            stage.target_tokens = 1
+        reason = client.refusal(stage)
+        if reason is None and disaggregated and stage.output_tokens > 1:
+            assert self.handoff is not None
+            reason = self.handoff.refusal(stage)
+        if reason is not None:
+            self._reject(request, f"{client.name}: {reason}")
+            return
+        self._assign(client, stage)
+        client.submit(stage)
+
+    def _assign(self, client: Any, stage: Sequence) -> None:
+        stage.assigned_ns = self.env._now
+        client.input_tokens += stage.prompt_tokens
+        client.output_tokens += stage.target_tokens
+        client.num_assigned += 1
+        for values, pos, is_input in self._cells[client.index]:
+            values[pos] += stage.prompt_tokens if is_input else stage.target_tokens
+
+    def _unassign(self, client: Any, stage: Sequence) -> None:
+        client.input_tokens -= stage.prompt_tokens
+        client.output_tokens -= stage.target_tokens
+        client.num_assigned -= 1
+        for values, pos, is_input in self._cells[client.index]:
+            values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens
+
+    # -- completions ---------------------------------------------------------------------------------------------
+
+    def _stage_done(self, client: Any, stage: Sequence) -> None:
+        """A client has completed a stage at this instant."""
+        self._unassign(client, stage)
+        emitted = stage.target_tokens - (1 if stage.transferred else 0)
+        client.emitted -= emitted
+        request = stage.request
+        hand_over = stage.target_tokens < stage.output_tokens
+        kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
+        rows = self.stages.rows
+        if stage.segments is not None:
+            stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+            self.gaps[len(self.stages)] = stage
+        rows.append((
+            request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
+            self.env._now, stage.prompt_tokens, emitted, stage.first_step, client.num_steps - 1, stage.preemptions,
+            stage.cached_tokens,
+        ))
+        if len(rows) >= 8192:
+            self.stages.pack()
+        request.client = client
+        if hand_over:
+            assert self.handoff is not None
+            self.handoff.start(client, stage)
+            return
+        client.scheduler.release(stage)
+        pending = request.pending
+        if pending is None:
+            self._advance(request, stage)
+        else:
+            pending[1] -= 1
+            if not pending[1] and not self.status[request.id]:
+                request.pending = None
+                self._advance(request, pending[0])

@@ -1,0 +1,96 @@
+"""Disaggregated prefill and decode: a request's KV cache moves from one client to another.
+
+When a prefill client has given the first token, a decode client is chosen, memory for the prompt's KV is taken there,
+and only then does the transfer start (vLLM's connector and splitwise-sim alike). Until it ends, the source keeps its
+blocks. Requests that find no memory wait at the destination, first come first served.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Literal
+
+from simpy.core import Environment
+
+from hermes.network import Network, exposed_bytes
+from hermes.recorder import RowLog
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["Handoff"]
+
+
+class Handoff:
+    """Moves KV between clients.
+
+    granularity: "full" moves everything after the prefill; "layerwise" has moved all but an exposed rest by then.
+    Every LLM client has `kv_bytes_per_token` and `num_layers`.
+    """
+
+    def __init__(
+        self, env: Environment, clients: list[Any], network: Network, transfers: RowLog,
+        granularity: Literal["full", "layerwise"] = "full",
+    ) -> None:
+        self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
+        self.route: Callable[[Sequence], Any] = _unset
+        self.assign: Callable[[Any, Sequence], None] = _unset
+        self._decoders = [c for c in clients if "decode" in getattr(c, "stages", ())]
+        self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
+        for client in self._decoders:
+            client.on_room = lambda client=client: self._retry(client)
+        self._largest = max(self._decoders, key=lambda c: c.scheduler.pool.num_blocks * c.scheduler.pool.block_size)
+
+    def refusal(self, stage: Sequence) -> str | None:
+        """Why no decode client could ever take this sequence over, or None."""
+        probe = Sequence(stage.prompt_tokens, stage.output_tokens)
+        reason: str | None = self._largest.refusal(probe)
+        return None if reason is None else f"decode on {self._largest.name}: {reason}"
+
+    def start(self, source: Any, stage: Sequence) -> None:
+        """`stage` has its first token at `source`; find it a decode client."""
+        twin = Sequence(
+            stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
+        )
+        twin.transferred = True
+        twin.num_computed = stage.prompt_tokens
+        twin.num_tokens = stage.prompt_tokens + 1
+        twin.source = source
+        target = self.route(twin)
+        self.assign(target, twin)
+        queue = self._intake[target.index]
+        queue.append((source, stage, twin))
+        if len(queue) == 1:
+            self._retry(target)
+
+    def _retry(self, target: Any) -> None:
+        queue = self._intake[target.index]
+        while queue:
+            source, stage, twin = queue[0]
+            if not target.scheduler.pool.grow(twin, twin.prompt_tokens):
+                return
+            queue.popleft()
+            self._transfer(source, stage, target, twin)
+
+    def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
+        asked = self.env._now
+        to_move = num_bytes
+        if self.granularity == "layerwise":
+            compute_s = (asked - stage.start_ns) / 1e9
+            seconds = self.network.estimate_ns(source.name, target.name, num_bytes) / 1e9
+            to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds if seconds else 0.0)
+
+        def arrived() -> None:
+            self.transfers.rows.append((
+                stage.request.id, source.index, target.index, num_bytes, asked, self.env._now
+            ))
+            if len(self.transfers.rows) >= self.transfers.LIMIT:
+                self.transfers.pack()
+            source.release(stage)
+            target.submit(twin)
+
+        self.network.transfer(source.name, target.name, to_move, arrived)
+
+
+def _unset(*args: Any) -> Any:
+    raise AssertionError("the coordinator has not taken over yet")

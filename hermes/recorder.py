@@ -1,0 +1,88 @@
+"""Rows the kernel writes while it simulates.
+
+Appending one tuple to a list is the cheapest thing Python can do with a record; every few thousand rows the list is
+packed into numpy columns, so that nothing per run or per stage stays a Python object.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["RowLog", "StepLog"]
+
+IntArray = npt.NDArray[np.int64]
+
+_PACK_ROWS = 8192
+_CHUNK = 1 << 14
+
+
+class RowLog:
+    """Rows of integers. `rows.append(tuple)` is the hot path; call `pack()` when `len(rows)` reaches `LIMIT`."""
+
+    LIMIT = _PACK_ROWS
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+        self.rows: list[tuple[int, ...]] = []
+        self._packed: list[list[npt.NDArray[np.integer]]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count + len(self.rows)
+
+    def pack(self) -> None:
+        """Move the rows into columns, in 32 bits where they fit."""
+        if not self.rows:
+            return
+        table = np.array(self.rows, dtype=np.int64).T
+        columns: list[npt.NDArray[np.integer]] = []
+        for column in table:
+            small = -(2**31) <= column.min() and column.max() < 2**31
+            columns.append(column.astype(np.int32) if small else column.copy())
+        self._packed.append(columns)
+        self._count += len(self.rows)
+        self.rows.clear()
+
+    def columns(self) -> dict[str, IntArray]:
+        """All rows so far as int64 columns. The packed pieces are given up, so call it once, at the end."""
+        self.pack()
+        out: dict[str, IntArray] = {}
+        for i, name in enumerate(self.fields):
+            column = np.empty(self._count, dtype=np.int64)
+            at = 0
+            for piece in self._packed:
+                part = piece[i]
+                column[at : at + len(part)] = part
+                at += len(part)
+                piece[i] = part[:0]
+            out[name] = column
+        return out
+
+
+class StepLog:
+    """End times (ns) of a client's steps, in order, in buffers that are never copied while the simulation runs.
+
+    A run of steps writes its end times into `buffer[pos:]` when it is planned; they become part of the log when `pos`
+    moves past them.
+    """
+
+    def __init__(self) -> None:
+        self._full: list[IntArray] = []
+        self.count = 0
+        self.buffer: IntArray = np.empty(64, dtype=np.int64)
+        self.pos = 0
+
+    def reserve(self, num_steps: int) -> int:
+        """Make room for `num_steps` more end times; returns the position to write at."""
+        if self.pos + num_steps > len(self.buffer):
+            if self.pos:
+                self._full.append(self.buffer[: self.pos].copy())
+            # Small at first, so that a thousand clients with little to do stay small.
+            size = max(num_steps, min(_CHUNK, 2 * len(self.buffer)))
+            self.buffer, self.pos = np.empty(size, dtype=np.int64), 0
+        return self.pos
+
+    def array(self) -> IntArray:
+        """All end times so far."""
+        return np.concatenate([*self._full, self.buffer[: self.pos]])

@@ -1,0 +1,11 @@
+"""Which client serves a stage."""
+
+from hermes.routing.affinity import LocalityConfig, SessionConfig
+from hermes.routing.base import ROUTERS, LoadCell, Router, RouterContext
+from hermes.routing.load import HeavyLightConfig, LeastLoadedConfig, PowerOfTwoConfig
+from hermes.routing.round_robin import RoundRobinConfig
+
+__all__ = [
+    "ROUTERS", "HeavyLightConfig", "LeastLoadedConfig", "LoadCell", "LocalityConfig", "PowerOfTwoConfig",
+    "RoundRobinConfig", "Router", "RouterContext", "SessionConfig",
+]

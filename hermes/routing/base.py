@@ -1,0 +1,68 @@
+"""The router protocol.
+
+A router's configuration is a component; `build(context)` makes one router for each set of candidate clients (the
+clients that serve a kind of stage for a model), before the simulation starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.clients.base import Client
+from hermes.registry import Registry
+
+__all__ = ["ROUTERS", "LoadCell", "Router", "RouterContext", "request_load"]
+
+ROUTERS: Registry[Any] = Registry("routers", "a router")
+
+
+class Router(Protocol):
+    """Chooses a client for each stage. Must be deterministic given its random generator and the loads it reads."""
+
+    def choose(self, stage: Any) -> Client:
+        """The client that serves `stage`; called once per stage, when the stage is ready."""
+        ...
+
+
+@dataclass
+class LoadCell:
+    """Load of the candidates, kept up to date by the coordinator as stages are assigned and done."""
+
+    kind: str                       # "input_tokens" or "output_tokens"
+    values: npt.NDArray[np.int64]   # by candidate
+
+
+@dataclass
+class RouterContext:
+    """What a router may use.
+
+    candidates: in the order of the scenario; ties go to the first. rng: the router's own random stream.
+    transfer_ns: time to move a stage's data to a candidate, uncontended.
+    """
+
+    candidates: Sequence[Client]
+    rng: np.random.Generator
+    transfer_ns: Callable[[Any, Client], int] = field(default=lambda stage, client: 0)
+    cells: list[LoadCell] = field(default_factory=list)
+
+    def watch(self, kind: str) -> npt.NDArray[np.int64]:
+        """An array, by candidate, of a load that changes only when stages are assigned and done."""
+        cell = LoadCell(kind, np.zeros(len(self.candidates), dtype=np.int64))
+        self.cells.append(cell)
+        return cell.values
+
+
+def request_load(stage: Any, kind: str) -> int:
+    """What `stage` itself adds to a load: its size, as heavy-light routing sees it."""
+    if kind == "output_tokens":
+        return int(stage.output_tokens)
+    if kind == "tokens_left":
+        return int(stage.output_tokens - max(0, stage.num_tokens - stage.prompt_tokens))
+    if kind == "kv_tokens":   # what it will hold once its prompt is computed
+        return int(stage.num_tokens)
+    return int(stage.prompt_tokens)

@@ -1,0 +1,114 @@
+"""Routers that read load: least loaded, heavy-light split, power of two choices.
+
+Load is one of four (hermes.clients.base.LOADS): input tokens and output tokens of the requests assigned and not done, KV
+tokens in memory, output tokens left to emit. The first two change only when a request is assigned or done, and are kept
+in an array; the other two change with every step and are evaluated as of now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hermes.clients.base import Client
+from hermes.config import ConfigModel
+from hermes.routing.base import ROUTERS, RouterContext, request_load
+
+__all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
+
+Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
+_STATIC = ("input_tokens", "output_tokens")
+
+
+def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
+    """A function that answers the least loaded of candidates[start:stop]; ties go to the first."""
+    candidates = list(context.candidates[start:stop])
+    if load in _STATIC:
+        argmin = context.watch(load)[start:stop].argmin
+        return lambda: candidates[argmin()]
+    return lambda: min(candidates, key=lambda client: client.load(load))
+
+
+@ROUTERS.register("least_loaded")
+class LeastLoadedConfig(ConfigModel):
+    """The client with the least load; ties go to the first."""
+
+    kind: Literal["least_loaded"] = "least_loaded"
+    load: Load = "tokens_left"
+    """What counts as load."""
+
+    def build(self, context: RouterContext) -> LeastLoaded:
+        return LeastLoaded(least_loaded(context, self.load))
+
+
+class LeastLoaded:
+    def __init__(self, least: Callable[[], Client]) -> None:
+        self._least = least
+
+    def choose(self, stage: Any) -> Client:
+        return self._least()
+
+
+@ROUTERS.register("heavy_light")
+class HeavyLightConfig(ConfigModel):
+    """Requests above a threshold go to a heavy subset of the clients, the others to the rest; least loaded in each."""
+
+    kind: Literal["heavy_light"] = "heavy_light"
+    load: Load = "input_tokens"
+    """What makes a request heavy, and what counts as load within a subset."""
+    threshold: int = Field(ge=0, le=2**40)
+    """Requests with more tokens than this are heavy."""
+    heavy_share: float = Field(default=0.5, gt=0, lt=1)
+    """Share of the clients that serve heavy requests (the last ones; at least one, and at least one is left)."""
+
+    def build(self, context: RouterContext) -> HeavyLight:
+        count = len(context.candidates)
+        light = min(max(count - math.ceil(self.heavy_share * count), 1), max(count - 1, 1))
+        if count == 1:
+            only = least_loaded(context, self.load)
+            return HeavyLight(self, only, only)
+        return HeavyLight(self, least_loaded(context, self.load, 0, light), least_loaded(context, self.load, light))
+
+
+class HeavyLight:
+    def __init__(self, config: HeavyLightConfig, light: Callable[[], Client], heavy: Callable[[], Client]) -> None:
+        self._load, self._threshold, self._light, self._heavy = config.load, config.threshold, light, heavy
+
+    def choose(self, stage: Any) -> Client:
+        return self._heavy() if request_load(stage, self._load) > self._threshold else self._light()
+
+
+@ROUTERS.register("power_of_two")
+class PowerOfTwoConfig(ConfigModel):
+    """Two clients drawn at random, the less loaded of them (Mitzenmacher 2001)."""
+
+    kind: Literal["power_of_two"] = "power_of_two"
+    load: Load = "tokens_left"
+    """What counts as load."""
+
+    def build(self, context: RouterContext) -> PowerOfTwo:
+        return PowerOfTwo(self, context)
+
+
+class PowerOfTwo:
+    _BLOCK = 1024
+
+    def __init__(self, config: PowerOfTwoConfig, context: RouterContext) -> None:
+        self._candidates, self._rng, self._load = list(context.candidates), context.rng, config.load
+        self._draws: list[list[int]] = []
+
+    def choose(self, stage: Any) -> Client:
+        count = len(self._candidates)
+        if count == 1:
+            return self._candidates[0]
+        if not self._draws:
+            first = self._rng.integers(0, count, self._BLOCK)
+            other = (first + self._rng.integers(1, count, self._BLOCK)) % count
+            self._draws = [first.tolist(), other.tolist()]
+        a, b = self._candidates[self._draws[0].pop()], self._candidates[self._draws[1].pop()]
+        if not self._draws[0]:
+            self._draws = []
+        return b if b.load(self._load) < a.load(self._load) else a

@@ -1,0 +1,32 @@
+"""Round robin."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from hermes.clients.base import Client
+from hermes.config import ConfigModel
+from hermes.routing.base import ROUTERS, RouterContext
+
+__all__ = ["RoundRobinConfig"]
+
+
+@ROUTERS.register("round_robin")
+class RoundRobinConfig(ConfigModel):
+    """Clients in turn."""
+
+    kind: Literal["round_robin"] = "round_robin"
+
+    def build(self, context: RouterContext) -> RoundRobin:
+        return RoundRobin(context)
+
+
+class RoundRobin:
+    def __init__(self, context: RouterContext) -> None:
+        self._candidates = list(context.candidates)
+        self._next = 0
+
+    def choose(self, stage: Any) -> Client:
+        client = self._candidates[self._next]
+        self._next = (self._next + 1) % len(self._candidates)
+        return client

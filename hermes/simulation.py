@@ -1,0 +1,265 @@
+"""From a scenario to a record: build everything, run the clock, collect the columns."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from simpy.core import EmptySchedule, Environment
+
+from hermes.clients.llm import LLMClient
+from hermes.coordinator import Coordinator, Stream
+from hermes.errors import InputError, suggest
+from hermes.handoff import Handoff
+from hermes.network import Network
+from hermes.pipelines import PIPELINES
+from hermes.recorder import RowLog
+from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
+from hermes.routing.base import LoadCell, Router, RouterContext
+from hermes.scenario.schema import Scenario
+from hermes.units import s_to_ns
+from hermes.workload.streams import stream as random_stream
+from hermes.workload.table import RequestTable
+
+__all__ = ["Simulation"]
+
+STAGE_KINDS = ["generate", "prefill", "decode"]
+Progress = Callable[[int, int, float], None]   # (requests done, requests in all, simulated seconds)
+
+
+class Simulation:
+    """A scenario, built. `run()` may be called once."""
+
+    def __init__(self, scenario: Scenario, base_dir: Path) -> None:
+        self.scenario, self.base_dir = scenario, base_dir
+        self.env = Environment(initial_time=0)
+        self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
+        self._transfers = RowLog(TRANSFER_FIELDS)
+        self.clients = self._build_clients()
+        self.streams = self._build_streams()
+        self.network = self._build_network()
+        handoff = None
+        if any(c.role == "prefill" for c in self.clients):
+            if not any(c.role in ("decode", "both") for c in self.clients):
+                raise InputError("a client that decodes beside those that only prefill", field="clients")
+            handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer)
+        self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
+        self.coordinator = Coordinator(
+            self.env, self.clients, self._build_routers(), self._cells, self.streams, self._stages, STAGE_KINDS, handoff
+        )
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def _build_clients(self) -> list[LLMClient]:
+        clients: list[LLMClient] = []
+        moves_kv = any(config.role == "prefill" for config in self.scenario.clients)
+        for i, config in enumerate(self.scenario.clients):
+            with _inside(f"clients.{i}"):
+                clients += config.build(
+                    self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
+                    base_dir=self.base_dir, moves_kv=moves_kv,
+                )
+        names: set[str] = set()
+        for client in clients:
+            if client.name in names:
+                raise InputError("a different name for each client", client.name, field="clients")
+            names.add(client.name)
+        return clients
+
+    def _build_streams(self) -> list[Stream]:
+        streams: list[Stream] = []
+        first_id = 0
+        for i, config in enumerate(self.scenario.workload):
+            with _inside(f"workload.{i}"):
+                if config.pipeline not in PIPELINES:
+                    raise InputError(f"a pipeline: one of {', '.join(PIPELINES)}", config.pipeline, field="pipeline",
+                                     suggestion=suggest(config.pipeline, PIPELINES))
+                pipeline = PIPELINES.get(config.pipeline)
+                model = self._model_of(config.model)
+                table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
+                streams.append(Stream(config.name, table, pipeline, model, first_id))
+                first_id += len(table)
+        return streams
+
+    def _model_of(self, wanted: str | None) -> str:
+        """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
+        served = list(dict.fromkeys(c.model for c in self.clients if c.model))
+        if wanted is None:
+            if len(served) > 1:
+                raise InputError(f"one of the models served: {', '.join(served)}", None, field="model")
+            return served[0] if served else ""
+        if wanted not in served and all(c.model for c in self.clients):
+            raise InputError(f"a model that a client serves: {', '.join(served)}", wanted, field="model",
+                             suggestion=suggest(wanted, served))
+        return wanted
+
+    def _build_network(self) -> Network:
+        from hermes.network import IdealConfig
+
+        config = self.scenario.network or IdealConfig()
+        with _inside("network"):
+            network: Network = config.build(self.env, [c.name for c in self.clients])
+        return network
+
+    def _build_routers(self) -> dict[tuple[str, str], Router]:
+        """One router for every (stage kind, model) that the workload can ask for."""
+        routers: dict[tuple[str, str], Router] = {}
+        for stream in self.streams:
+            kinds = list(getattr(PIPELINES.get(self._pipeline_of(stream)), "stages", ("generate",)))
+            for kind in kinds:
+                self._add_router(routers, kind, stream.model, required=True)
+            self._add_router(routers, "decode", stream.model, required=False)
+        return routers
+
+    def _pipeline_of(self, stream: Stream) -> str:
+        name: str = next(w.pipeline for w in self.scenario.workload if w.name == stream.name)
+        return name
+
+    def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool) -> None:
+        if (kind, model) in routers:
+            return
+        candidates = [c for c in self.clients if kind in c.stages and c.model in ("", model)]
+        if kind == "decode":
+            candidates = [c for c in candidates if c.role == "decode"] or candidates
+        if not candidates:
+            if not required:
+                return
+            raise InputError(f"a client that serves stage {kind!r} of model {model!r}", field="clients")
+        context = RouterContext(
+            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns
+        )
+        with _inside("router"):
+            routers[kind, model] = self.scenario.router.build(context)
+        for cell in context.cells:
+            for pos, client in enumerate(candidates):
+                self._cells[client.index].append((cell, pos))
+
+    def _transfer_ns(self, stage: Any, client: Any) -> int:
+        """Time to move the KV of `stage` to `client`, uncontended."""
+        source = stage.source
+        if source is None or source is client:
+            return 0
+        num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
+        return self.network.estimate_ns(source.name, client.name, num_bytes)
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(self, progress: Progress | None = None) -> RunRecord:
+        """Run until every request is completed or rejected, or the horizon is reached."""
+        env, coordinator = self.env, self.coordinator
+        horizon = None if self.scenario.horizon is None else s_to_ns(self.scenario.horizon)
+        coordinator.start()
+        with _garbage_collection_paused():
+            if horizon is None and progress is None:
+                _drain(env)
+            else:
+                self._run_watched(horizon, progress)
+        if horizon is None and coordinator.unfinished:
+            raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
+        return self._record()
+
+    def _run_watched(self, horizon: int | None, progress: Progress | None) -> None:
+        env, coordinator = self.env, self.coordinator
+        total = coordinator.unfinished
+        step = env.step
+        count = 0
+        try:
+            while horizon is None or env.peek() <= horizon:
+                step()
+                count += 1
+                if progress is not None and not count & 0xFFFF:
+                    progress(total - coordinator.unfinished, total, env.now / 1e9)
+        except EmptySchedule:
+            pass
+        if progress is not None:
+            progress(total - coordinator.unfinished, total, env.now / 1e9)
+
+    def _record(self) -> RunRecord:
+        coordinator = self.coordinator
+        tables = [s.table for s in self.streams]
+        stages, runs = self._stages.columns(), self._runs.columns()
+        status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
+        finish = np.full(len(status), -1, dtype=np.int64)
+        np.maximum.at(finish, stages["request"], stages["end_ns"])
+        finish[status != 1] = -1
+        decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
+        return RunRecord(
+            clients=[self._client_info(c) for c in self.clients], stage_kinds=STAGE_KINDS,
+            arrival_ns=coordinator.arrivals,
+            prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
+            output_tokens=np.concatenate([t.output_tokens for t in tables]),
+            priority=np.concatenate([t.priority for t in tables]),
+            session=np.concatenate([t.session for t in tables]),
+            status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
+            stages=stages, runs=runs, transfers=self._transfers.columns(),
+            step_ends=[c.steps.array() for c in self.clients],
+            gaps={row: _steps_of(stage, decode_steps[stages["client"][row]]) for row, stage in coordinator.gaps.items()},
+            decode_steps=decode_steps,
+            out_of_range_steps=self._out_of_range(runs), end_ns=int(self.env.now),
+            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
+        )
+
+    def _out_of_range(self, runs: dict[str, np.ndarray]) -> list[int]:
+        counts = []
+        order = np.argsort(runs["client"], kind="stable")
+        bounds = np.searchsorted(runs["client"][order], np.arange(len(self.clients) + 1))
+        for client in self.clients:
+            mine = order[bounds[client.index] : bounds[client.index + 1]]
+            columns = {name: column[mine] for name, column in runs.items()}
+            counts.append(int(client.hardware.out_of_range(columns, columns["num_steps"]).sum()))
+        return counts
+
+    def _client_info(self, client: LLMClient) -> ClientInfo:
+        first = 0
+        for config in self.scenario.clients:
+            if client.index < first + config.count:
+                break
+            first += config.count
+        pool, power, n = client.scheduler.pool, config.power, config.devices
+        return ClientInfo(
+            client.name, config.kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
+            pool.block_size, n, n * power.idle, n * power.prefill, n * power.decode,
+        )
+
+
+def _steps_of(stage: Any, ticks: np.ndarray | None) -> np.ndarray:
+    """Step index of each token of a stage that was interrupted."""
+    parts = []
+    for emit, start, stop in stage.segments:
+        steps = np.arange(start, stop) if ticks is None else ticks[start:stop]
+        parts.append(np.concatenate([[emit], steps]) if emit >= 0 else steps)
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _drain(env: Environment) -> None:
+    step = env.step
+    try:
+        while True:
+            step()
+    except EmptySchedule:
+        pass
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """The kernel makes no reference cycles worth collecting, and millions of live objects worth not scanning."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _inside(field: str) -> Iterator[None]:
+    """Put `field` in front of the field of errors raised inside."""
+    try:
+        yield
+    except InputError as error:
+        raise error.located(field=field) from None
