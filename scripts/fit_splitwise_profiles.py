@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ import pandas as pd
 from hermes.hardware.base import FloatArray
 from hermes.hardware.fitting import FeatureSet, phase_profile
 from hermes.hardware.profile import PhaseProfile, Phases, Profile, Provenance, dump_yaml
+from hermes.hardware.table import TableData, Tables
 
 MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
 DEVICES = {"a100-80gb": ("a100", "A100 80GB SXM"), "h100-80gb": ("h100", "H100 80GB SXM")}
@@ -47,6 +49,12 @@ NOTES = [
     "context and batch size are proportional; it is uncertain by a factor of several",
     "mixed: no step with prefill and decode was measured; such steps are composed (hermes.hardware.polynomial)",
     "the feature sets were chosen on the same cross-validation that is reported",
+]
+
+TABLE_NOTES = [
+    "median time per prompt_size * batch_size over all remaining rows, as splitwise-sim's performance_model.py",
+    "splitwise-sim reads the decode table at the number of decodes, although its x are prompt_size * batch_size of "
+    "the measurement: fewer than 128 decodes lie on the extended first line, and context length is ignored",
 ]
 
 
@@ -83,14 +91,20 @@ def decode_phase(rows: pd.DataFrame) -> PhaseProfile:
     return phase_profile(candidates, columns, rows.token_time.to_numpy(np.float64) / 1e3, label, label, ranges)
 
 
-def provenance(model: str, hardware: str, degree: int, sha256: str) -> Provenance:
+def medians(rows: pd.DataFrame, time: str, x: Literal["prefill_tokens", "decode_seqs"]) -> TableData:
+    """Median time per prompt_size * batch_size: splitwise-sim's table."""
+    points = (rows[time] / 1e3).groupby(rows.prompt_size * rows.batch_size).median()
+    return TableData(x=x, points=[[float(tokens), float(f"{seconds:.9g}")] for tokens, seconds in points.items()])
+
+
+def provenance(model: str, hardware: str, degree: int, sha256: str, notes: list[str]) -> Provenance:
     """Where the numbers of one profile come from."""
     return Provenance(
         source="perf_model.csv of github.com/Mutinifni/splitwise-sim (MIT)", sha256=sha256, hardware=hardware,
         engine="not stated in the file; the Splitwise paper (ISCA 2024, arXiv 2311.18677) used vLLM of 2023",
         model=MODELS[model], tensor_parallel=degree, dtype="fp16",
         date="2023 (not given in the file)", fitted_by="scripts/fit_splitwise_profiles.py",
-        excluded=[PCAP, *([CORRUPT] if degree == 2 else [])], notes=NOTES,
+        excluded=[PCAP, *([CORRUPT] if degree == 2 else [])], notes=notes,
     )
 
 
@@ -103,14 +117,20 @@ def main() -> None:
     rows = usable(pd.read_csv(options.csv))
     for (model, device, degree), part in rows.groupby(["model", "hardware", "tensor_parallel"]):
         short, hardware = DEVICES[device]
-        source = provenance(model, hardware, int(degree), sha256)
         name = f"{MODELS[model]}-{short}-tp{degree}"
+        title = f"{MODELS[model]} on {hardware}, TP{degree}; times in seconds."
         prefill, decode = prefill_phase(part), decode_phase(part)
         profile = Profile(
-            format="hermes-profile/1", name=name, provenance=source, phases=Phases(prefill=prefill, decode=decode)
+            format="hermes-profile/1", name=name, phases=Phases(prefill=prefill, decode=decode),
+            provenance=provenance(model, hardware, int(degree), sha256, NOTES),
         )
-        title = f"{MODELS[model]} on {hardware}, TP{degree}; times in seconds."
         dump_yaml(profile, options.out / f"{name}.yaml", title)
+        tables = Tables(
+            format="hermes-table/1", name=f"splitwise-{name}",
+            provenance=provenance(model, hardware, int(degree), sha256, TABLE_NOTES),
+            prefill=medians(part, "prompt_time", "prefill_tokens"), decode=medians(part, "token_time", "decode_seqs"),
+        )
+        dump_yaml(tables, options.out / "tables" / f"splitwise-{name}.yaml", title)
         for phase, result in (("prefill", prefill), ("decode", decode)):
             error = result.error
             assert error is not None

@@ -170,7 +170,10 @@ def compile_terms(
             step_by = starts[name]
             run.append(f"{name} = stats.{name}")
             run.append(f"{name} = arange({name}, {name} + num_steps*{step_by}, {step_by}, float64)")
-        run += [f"ns = {source.total(scalar=False)}", "maximum(ns, FLOOR, ns)", "return rint(ns, ns).astype(int64)"]
+        run.append(f"ns = {source.total(scalar=False)}")
+        # features are never negative: with non-negative coefficients the first part bounds the sum from below
+        falls = " or ".join(["c0 < FLOOR", *(f"c{i} < 0.0" for i in range(1, len(source.groups) + 1))])
+        run += [f"if {falls}: maximum(ns, FLOOR, ns)", "return rint(ns, ns).astype(int64)"]
     else:
         run += ["return full(num_steps, step(stats), int64)"]
     text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"

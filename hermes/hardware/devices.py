@@ -1,0 +1,45 @@
+"""Descriptions of devices: peak arithmetic, memory, links and watts, from their data sheets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.hardware.files import find, read_yaml, validate
+from hermes.hardware.profile import Number
+
+__all__ = ["DeviceDescription", "load_device"]
+
+Watts = Annotated[Number, Field(ge=0, le=1e6)]
+
+
+class DeviceDescription(ConfigModel):
+    """One accelerator, or one CPU machine."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    flops: Annotated[dict[str, Annotated[Number, Field(gt=0, le=1e20)]], Field(min_length=1)]
+    """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
+    memory_bandwidth: Bandwidth
+    memory: Bytes
+    """Bytes a process can see."""
+    link_bandwidth: Bandwidth
+    """Bytes/s one device sends to its peers in the same machine, one direction (NVLink, or else PCIe)."""
+    host_bandwidth: Bandwidth
+    """Bytes/s between device and host, one direction."""
+    tdp_w: Watts | None = None
+    idle_w: Watts | None = None
+    sources: list[str]
+    """Data sheets, and what in this file is not from them."""
+
+    def peak(self, compute: str) -> float:
+        """Peak FLOP/s of an arithmetic; a device without units for it widens the weights to bf16, or fp32."""
+        return next(self.flops[key] for key in (compute, "bf16", "fp32", *self.flops) if key in self.flops)
+
+
+def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
+    """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
+    path = find(name_or_path, base_dir, "devices", "a device description")
+    return validate(DeviceDescription, read_yaml(path), path)

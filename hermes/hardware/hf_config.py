@@ -1,0 +1,115 @@
+"""Hugging Face `config.json` to the fields of a `ModelDescription`.
+
+Each supported `model_type` differs in which keys it uses and in what the architecture implies without saying so
+(biases, norms, tied embeddings by default). The parameter counts of published models test this table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.errors import InputError, suggest
+
+__all__ = ["SUPPORTED", "from_hf_config"]
+
+_DECODER: dict[str, Any] = {"gated_ffn": True, "output_head": "separate"}
+_BERT: dict[str, Any] = {
+    "gated_ffn": False, "output_head": "none", "causal": False, "norm": "layer", "linear_bias": True,
+    "embedding_norm": True, "final_norm": False, "pooler": True,
+}
+SUPPORTED: dict[str, dict[str, Any]] = {
+    "llama": _DECODER,
+    "mistral": _DECODER,
+    "mixtral": _DECODER,
+    "qwen2": _DECODER | {"qkv_bias": True},
+    "qwen3": _DECODER | {"qk_norm": True},
+    "qwen3_moe": _DECODER | {"qk_norm": True},
+    "gemma": _DECODER | {"output_head": "tied"},
+    "bloom": {
+        "gated_ffn": False, "output_head": "tied", "norm": "layer", "linear_bias": True, "embedding_norm": True,
+    },
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+}
+"""What each `model_type` implies."""
+
+_ALIASES = {
+    "hidden_size": ("hidden_size", "n_embed", "n_embd"),
+    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+}
+
+
+class _Config:
+    """Typed access to the keys of a config; every refusal names the key."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer under `key` or one of its aliases. Null counts as absent, as in transformers."""
+        for name in _ALIASES.get(key, (key,)):
+            value = self.data.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+                raise InputError("a positive integer", value, field=name)
+            return value
+        if default is None:
+            raise InputError("this field", field=key)
+        return default
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise InputError("true or false", value, field=key)
+        return value
+
+
+def from_hf_config(data: object, name: str) -> dict[str, Any]:
+    """Fields of a `ModelDescription` called `name`. Raises `InputError` with the offending key as its field."""
+    if not isinstance(data, dict):
+        raise InputError("a Hugging Face config.json (an object)", data)
+    kind = data.get("model_type")
+    if not isinstance(kind, str) or kind not in SUPPORTED:
+        raise InputError(
+            f"one of {', '.join(SUPPORTED)}", kind, field="model_type", suggestion=suggest(kind, SUPPORTED)
+        )
+    config = _Config(data)
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if data.get("head_dim") is None and hidden % heads:
+        raise InputError(f"a multiple of the {heads} attention heads", hidden, field="hidden_size")
+    fields = dict(SUPPORTED[kind])
+    fields |= {
+        "name": name,
+        "hidden_size": hidden,
+        "num_layers": config.size("num_hidden_layers"),
+        "num_heads": heads,
+        "num_kv_heads": config.size("num_key_value_heads", heads),
+        "head_dim": config.size("head_dim", max(1, hidden // heads)),
+        "vocab_size": config.size("vocab_size"),
+        "source": f"config.json, model_type {kind}",
+    }
+    if kind == "bloom":
+        fields["intermediate_size"] = config.size("intermediate_size", 4 * hidden)
+    elif kind == "qwen3_moe":
+        fields["intermediate_size"] = config.size("moe_intermediate_size")
+    else:
+        fields["intermediate_size"] = config.size("intermediate_size")
+    if fields["output_head"] != "none":
+        if config.flag("tie_word_embeddings", fields["output_head"] == "tied"):
+            fields["output_head"] = "tied"
+        else:
+            fields["output_head"] = "separate"
+    if kind == "llama" and config.flag("attention_bias", False):
+        fields["qkv_bias"] = True
+    if kind in ("mixtral", "qwen3_moe"):
+        fields["num_experts"] = config.size("num_local_experts" if kind == "mixtral" else "num_experts")
+        fields["experts_per_token"] = config.size("num_experts_per_tok")
+    if not fields.get("causal", True):
+        fields["learned_positions"] = config.size("max_position_embeddings")
+        fields["token_types"] = config.size("type_vocab_size")
+    if data.get("max_position_embeddings") is not None:
+        fields["max_context"] = config.size("max_position_embeddings")
+    return fields

@@ -1,0 +1,168 @@
+"""Hardware model `table`: measured step times, interpolated linearly in one feature per phase.
+
+With a table made from medians of splitwise-sim's measurements and the defaults below it answers what splitwise-sim
+answers: all-prompt steps from the prefill table, all-decode steps from the decode table, steps with both 1.1 times the
+prefill table at all tokens of the step; lines are extended past the first and last point.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError
+from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.files import find, read_yaml, validate
+from hermes.hardware.profile import Number, Provenance
+from hermes.hardware.ranges import steps_outside
+from hermes.hardware.terms import VARYING
+from hermes.units import NS_PER_S
+
+__all__ = ["Table", "TableData", "TableModel", "Tables", "load_table"]
+
+X = Literal[
+    "prefill_seqs", "prefill_tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max",
+    "tokens",
+]
+
+
+class TableData(ConfigModel):
+    """Step times over one feature of the batch."""
+
+    x: X
+    """The feature; `tokens` is prefill_tokens + decode_seqs."""
+    points: Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=2)]
+    """[x, seconds], x rising."""
+
+    @field_validator("points")
+    @classmethod
+    def _rising(cls, points: list[list[float]]) -> list[list[float]]:
+        for index, ((x, _), (following, _)) in enumerate(pairwise(points)):
+            if not x < following:
+                raise InputError(f"x above {x:g}", following, field=f"{index + 1}")
+        for index, (x, seconds) in enumerate(points):
+            if x < 0 or not 0 < seconds <= 1e6:
+                raise InputError("x >= 0 and 0 < seconds <= 1e6", [x, seconds], field=f"{index}")
+        return points
+
+
+class Tables(ConfigModel):
+    """A file of interpolation tables, format `hermes-table/1`."""
+
+    format: Literal["hermes-table/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    provenance: Provenance
+    prefill: TableData
+    decode: TableData
+    mixed: TableData | None = None
+    """Steps with both; without it, `mixed_factor` times the prefill table at all tokens of the step."""
+
+
+def load_table(name_or_path: str | Path, base_dir: Path | None = None) -> Tables:
+    """A shipped table by name, or a file by path relative to `base_dir`. Raises `InputError`."""
+    path = find(name_or_path, base_dir, "tables", "an interpolation table")
+    return validate(Tables, read_yaml(path), path)
+
+
+class _Curve:
+    """One table in nanoseconds, as lists for a step and as arrays for a run; the same numbers in both."""
+
+    def __init__(self, data: TableData, factor: float, extrapolate: bool, x: str | None = None) -> None:
+        self.x = x or data.x
+        self.range = [data.points[0][0], data.points[-1][0]]
+        self.extrapolate = extrapolate
+        self.xs = [point[0] for point in data.points]
+        self.ys = [point[1] * factor for point in data.points]
+        self.slopes = [(d - b) / (c - a) for (a, b), (c, d) in pairwise(zip(self.xs, self.ys, strict=True))]
+        # half of the shortest entry: where an extended line falls below it, the line is not believed
+        self.floor = max(1.0, float(round(min(self.ys) / 2)))
+        self._xs, self._ys, self._slopes = np.array(self.xs), np.array(self.ys), np.array(self.slopes)
+
+    def at(self, x: float) -> int:
+        """Nanoseconds at one x."""
+        if not self.extrapolate:
+            x = min(max(x, self.range[0]), self.range[1])
+        i = min(max(bisect_right(self.xs, x) - 1, 0), len(self.slopes) - 1)
+        return round(max(self.ys[i] + self.slopes[i] * (x - self.xs[i]), self.floor))
+
+    def along(self, x: FloatArray) -> IntArray:
+        """Nanoseconds at many x, shape of x; bit for bit what `at` answers for each."""
+        if not self.extrapolate:
+            x = np.clip(x, self.range[0], self.range[1])
+        i = np.clip(np.searchsorted(self._xs, x, side="right") - 1, 0, len(self.slopes) - 1)
+        ns: FloatArray = self._ys[i] + self._slopes[i] * (x - self._xs[i])
+        return np.rint(np.maximum(ns, self.floor)).astype(np.int64)
+
+
+class TableModel:
+    """Tables ready for the kernel."""
+
+    def __init__(self, tables: Tables, scale: float = 1.0, mixed_factor: float = 1.1, extrapolate: bool = True) -> None:
+        self.tables = tables
+        self.name = tables.name
+        source = tables.provenance
+        self.description = f"table {tables.name}: {source.model}, {source.hardware}, TP{source.tensor_parallel}"
+        factor = scale * NS_PER_S
+        self.prefill = _Curve(tables.prefill, factor, extrapolate)
+        self.decode = _Curve(tables.decode, factor, extrapolate)
+        if tables.mixed is not None:
+            self.mixed = _Curve(tables.mixed, factor, extrapolate)
+        else:
+            x = "tokens" if tables.prefill.x == "prefill_tokens" else None
+            self.mixed = _Curve(tables.prefill, factor * mixed_factor, extrapolate, x)
+
+    def _curve(self, stats: StepStats) -> _Curve:
+        if not stats.decode_seqs:
+            return self.prefill
+        return self.mixed if stats.prefill_tokens else self.decode
+
+    def step_ns(self, stats: StepStats) -> int:
+        """Duration of one step in nanoseconds."""
+        curve = self._curve(stats)
+        if curve.x == "tokens":
+            return curve.at(stats.prefill_tokens + stats.decode_seqs)
+        return curve.at(getattr(stats, curve.x))
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        curve = self._curve(stats)
+        if curve.x not in VARYING or not stats.decode_seqs:
+            return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
+        slope = stats.decode_seqs if curve.x == "decode_ctx" else 1
+        return curve.along(getattr(stats, curve.x) + np.arange(num_steps, dtype=np.float64) * slope)
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        """How many steps of each run left the table's x, int64, shape (runs,)."""
+        decodes, prefills = columns["decode_seqs"] > 0, columns["prefill_tokens"] > 0
+        out = np.zeros(len(num_steps), dtype=np.int64)
+        for rows, curve in (
+            (~decodes, self.prefill), (decodes & ~prefills, self.decode), (decodes & prefills, self.mixed),
+        ):
+            part = {name: values[rows] for name, values in columns.items()}
+            out[rows] = steps_outside({curve.x: curve.range}, part, num_steps[rows])
+        return out
+
+
+@HARDWARE.register("table")
+class Table(ConfigModel):
+    """Lookup in measured tables with linear interpolation, as splitwise-sim does."""
+
+    kind: Literal["table"] = "table"
+    profile: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Name of a shipped table (`hw_profiles/tables/NAME.yaml`) or the path of a table file."""
+    mixed_factor: Annotated[float, Field(gt=0, le=1e3)] = 1.1
+    """Steps with prefill and decode take this many times the prefill table; unused if the file has a mixed table."""
+    extrapolate: bool = True
+    """Extend the first and last line past the table; false holds the first and last value."""
+    scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Multiplies every step time."""
+
+    def build(self, base_dir: Path | None = None) -> TableModel:
+        """The model; a file path is relative to `base_dir`. Raises `InputError` for a bad file."""
+        return TableModel(load_table(self.profile, base_dir), self.scale, self.mixed_factor, self.extrapolate)
