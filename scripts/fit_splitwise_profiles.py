@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -94,7 +94,7 @@ def decode_phase(rows: pd.DataFrame) -> PhaseProfile:
 def medians(rows: pd.DataFrame, time: str, x: Literal["prefill_tokens", "decode_seqs"]) -> TableData:
     """Median time per prompt_size * batch_size: splitwise-sim's table."""
     points = (rows[time] / 1e3).groupby(rows.prompt_size * rows.batch_size).median()
-    return TableData(x=x, points=[[float(tokens), float(f"{seconds:.9g}")] for tokens, seconds in points.items()])
+    return TableData(x=x, points=np.column_stack([points.index, points]).tolist())
 
 
 def provenance(model: str, hardware: str, degree: int, sha256: str, notes: list[str]) -> Provenance:
@@ -115,7 +115,8 @@ def main() -> None:
     options = parser.parse_args()
     sha256 = hashlib.sha256(options.csv.read_bytes()).hexdigest()
     rows = usable(pd.read_csv(options.csv))
-    for (model, device, degree), part in rows.groupby(["model", "hardware", "tensor_parallel"]):
+    for key, part in rows.groupby(["model", "hardware", "tensor_parallel"]):
+        model, device, degree = (str(value) for value in cast("tuple[object, ...]", key))
         short, hardware = DEVICES[device]
         name = f"{MODELS[model]}-{short}-tp{degree}"
         title = f"{MODELS[model]} on {hardware}, TP{degree}; times in seconds."
