@@ -1,0 +1,14 @@
+"""What a transfer costs: from no time at all to max-min fair shares of a topology's links.
+
+`NETWORKS` holds the components that can stand in YAML; their `build(env, nodes)` gives a `Network`.
+"""
+
+from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, NetworkComponent
+from hermes.network.components import Ideal, Link
+from hermes.network.layerwise import exposed_bytes
+from hermes.network.topology import Attachment, Topology, TopologyLink
+
+__all__ = [
+    "NETWORKS", "Attachment", "BaseNetwork", "Ideal", "Link", "LinkUse", "Network", "NetworkComponent", "Topology",
+    "TopologyLink", "exposed_bytes",
+]

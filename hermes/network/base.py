@@ -1,0 +1,125 @@
+"""What the rest of hermes knows of a network: bytes go in at one node and come out at another, later.
+
+A network component (`kind:` in YAML) is a pydantic model registered in `NETWORKS`; its `build(env, nodes)` makes the
+`Network` of one run. Nodes are client names. How the time comes about is each implementation's own business:
+`hermes.network.components` has the simple ones, `hermes.network.topology` the graph of shared links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from simpy.core import Environment
+
+from hermes.errors import InputError, suggest
+from hermes.kernel import TRANSFER, at
+from hermes.registry import Registry
+
+__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent"]
+
+NETWORKS: Registry[Any] = Registry("network", "a network")
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What went over one link, in one direction if its directions are independent.
+
+    name: as reports call it, e.g. `rack0 -> spine`
+    bandwidth: bytes/s
+    num_bytes: bytes of transfers that left the link, whole transfers only
+    """
+
+    name: str
+    bandwidth: float
+    num_bytes: int
+
+    def utilisation(self, seconds: float) -> float:
+        """Share of the link's capacity that was used in a period of `seconds`."""
+        return self.num_bytes / (self.bandwidth * seconds) if seconds > 0 else 0.0
+
+
+class Network(Protocol):
+    """Moves bytes between nodes on the simulation's clock.
+
+    The coordinator calls `check` once before the run and `transfer` whenever data has to move; routers may call
+    `estimate_ns` and `hops`. Node names that `build` was not given raise `InputError`.
+    """
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all transfers asked for so far."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of all transfers completed so far: equal to `bytes_sent` once nothing is under way."""
+        ...
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        """Move `num_bytes` (>= 0) from `src` to `dst` and call `done()` once, from an event of the environment.
+
+        The event comes at an integer nanosecond, not before now, with priority `hermes.kernel.TRANSFER`: `done` is
+        never called before `transfer` has returned. Zero bytes take the latency only; within a node anything is there
+        at once. Transfers that complete at the same time do so in an order that is a function of the calls made.
+        """
+        ...
+
+    def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
+        """How long the transfer would take with the network to itself, in nanoseconds."""
+        ...
+
+    def hops(self, src: str, dst: str) -> int:
+        """Links between the nodes; 0 within a node."""
+        ...
+
+    def check(self, nodes: Iterable[str]) -> None:
+        """Raise `InputError` unless every one of these nodes can reach every other."""
+        ...
+
+    def links(self) -> list[LinkUse]:
+        """What went over each link so far; empty where links have no limit of their own."""
+        ...
+
+
+class NetworkComponent(Protocol):
+    """What stands in YAML: a frozen pydantic model with a literal `kind`."""
+
+    kind: str
+
+    def build(self, env: Environment, nodes: Sequence[str]) -> Network:
+        """The network of one run between these nodes. `InputError` if the description does not fit them."""
+        ...
+
+
+class BaseNetwork:
+    """Node names, byte counters and completion: what all networks have in common."""
+
+    def __init__(self, env: Environment, nodes: Sequence[str]) -> None:
+        self.env = env
+        self.nodes = frozenset(nodes)
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def known(self, node: str) -> str:
+        """The node, or `InputError`."""
+        if node not in self.nodes:
+            raise InputError("a node of the network", node, suggestion=suggest(node, sorted(self.nodes)))
+        return node
+
+    def check(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self.known(node)
+
+    def links(self) -> list[LinkUse]:
+        return []
+
+    def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
+        """`num_bytes` arrive in `delay_ns` nanoseconds, whatever else happens."""
+
+        def arrive(_: Any) -> None:
+            self.bytes_received += num_bytes
+            done()
+
+        at(self.env, int(self.env.now) + delay_ns, TRANSFER, arrive)

@@ -1,0 +1,102 @@
+"""The networks without a graph: none at all, a link for each pair of nodes, one link for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+from simpy.core import Environment
+
+from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network
+from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
+from hermes.units import s_to_ns
+
+__all__ = ["Ideal", "IdealNetwork", "Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
+
+LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below a byte/s, integer rates would get coarse
+
+
+class IdealNetwork(BaseNetwork):
+    """Everything is there at once."""
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        self.known(src)
+        self.known(dst)
+        self.bytes_sent += num_bytes
+        self.deliver(0, num_bytes, done)
+
+    def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
+        self.hops(src, dst)    # checks the names
+        return 0
+
+    def hops(self, src: str, dst: str) -> int:
+        return int(self.known(src) != self.known(dst))
+
+
+class LinkNetwork(BaseNetwork):
+    """Every pair of nodes has a link of its own on which transfers do not wait for each other."""
+
+    def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
+        super().__init__(env, nodes)
+        self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency_s)
+        self._capacity = capacity_of(bandwidth)
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        delay_ns = self.estimate_ns(src, dst, num_bytes)
+        self.bytes_sent += num_bytes
+        self.deliver(delay_ns, num_bytes, done)
+
+    def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
+        if not self.hops(src, dst):
+            return 0
+        return serial_ns(num_bytes * WORK_PER_BYTE, self._capacity) + self.latency_ns
+
+    def hops(self, src: str, dst: str) -> int:
+        return int(self.known(src) != self.known(dst))
+
+
+class SharedLinkNetwork(LinkNetwork):
+    """One link carries all transfers; those under way at the same time have equal shares of it."""
+
+    def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
+        super().__init__(env, nodes, bandwidth, latency_s)
+        self._engine = FlowEngine(env, [bandwidth])
+
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        if num_bytes == 0 or not self.hops(src, dst):
+            super().transfer(src, dst, num_bytes, done)
+            return
+        self.bytes_sent += num_bytes
+        self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
+
+    def links(self) -> list[LinkUse]:
+        return [LinkUse("link", self.bandwidth, self._engine.bytes_on()[0])]
+
+
+@NETWORKS.register("ideal")
+class Ideal(ConfigModel):
+    """A network that takes no time."""
+
+    kind: Literal["ideal"] = "ideal"
+
+    def build(self, env: Environment, nodes: Sequence[str]) -> Network:
+        return IdealNetwork(env, nodes)
+
+
+@NETWORKS.register("link")
+class Link(ConfigModel):
+    """A transfer takes bytes / bandwidth + latency between any two clients."""
+
+    kind: Literal["link"] = "link"
+    bandwidth: LinkBandwidth
+    """Bytes/s of a link, e.g. `50 GB/s`."""
+    latency: Duration = 0.0
+    """Time until the first byte is there, e.g. `10 us`."""
+    shared: bool = False
+    """One link for everybody, shared fairly by the transfers under way, in place of a link for each pair of clients."""
+
+    def build(self, env: Environment, nodes: Sequence[str]) -> Network:
+        cls = SharedLinkNetwork if self.shared else LinkNetwork
+        return cls(env, nodes, self.bandwidth, self.latency)

@@ -1,0 +1,210 @@
+"""Bytes on shared links: flows that start, share bandwidth max-min fairly, and end.
+
+The fluid model of a network: a flow is a number of bytes over a path of links, all of which it uses at the same rate.
+Rates (`hermes.network.sharing`) change only when a flow starts or ends, so these are the only events.
+
+Nothing is counted per flow. Each link keeps a clock of what it has served, in bytes, to a flow that it stops: it runs
+at the link's level. Each stream (the flows over one path) keeps the offset of its own clock from that of its
+bottleneck, and each flow the reading of its stream's clock at which it ends. A change of rates then costs one addition
+for each link whose level changed, and for each stream whose bottleneck changed; not one for each flow.
+
+Everything is integer: work is counted in rate units x nanoseconds, so that bytes are neither lost nor made. A flow ends
+in the nanosecond nearest to the exact moment (half to even, as everywhere in the kernel).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from simpy.core import Environment
+
+from hermes.kernel import MAX_CLIENTS, START, TRANSFER, at
+from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
+from hermes.units import NS_PER_S
+
+__all__ = ["WORK_PER_BYTE", "FlowEngine", "capacity_of", "serial_ns"]
+
+WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # a byte is this many rate units x nanoseconds
+SETTLE = START + MAX_CLIENTS            # after everything else that happens at a time: one new set of rates for all
+
+
+def capacity_of(bandwidth: float) -> int:
+    """Bytes/s as integer rate units."""
+    return round(bandwidth * RATE_UNIT)
+
+
+def serial_ns(work: int, rate: int) -> int:
+    """Nanoseconds that `work` (rate units x ns) takes at `rate` (rate units), rounded half to even."""
+    whole, rest = divmod(work, rate)
+    twice = 2 * rest
+    return whole + (twice > rate or (twice == rate and whole % 2 == 1))
+
+
+class _Path(Stream):
+    """A stream with its clock.
+
+    ends: heap of (reading of the stream's clock at which the flow ends, flow number, what to call)
+    offset: the stream's clock minus that of its bottleneck
+    num_bytes: bytes of the flows that ended
+    """
+
+    __slots__ = ("ends", "index", "num_bytes", "offset")
+
+    def __init__(self, links: tuple[int, ...], index: int) -> None:
+        super().__init__(links)
+        self.index = index
+        self.ends: list[tuple[int, int, int, Callable[[], None]]] = []
+        self.offset = 0
+        self.num_bytes = 0
+
+
+class FlowEngine:
+    """Flows over links with the given bandwidths (bytes/s), on the clock of `env`.
+
+    Flows that start at the same time, and those that start where others end, get their rates from one settlement at
+    the end of that time. Flows that end at the same time end in the order in which they started.
+    """
+
+    def __init__(self, env: Environment, bandwidths: Sequence[float]) -> None:
+        self.env = env
+        self.share = MaxMin([capacity_of(bandwidth) for bandwidth in bandwidths])
+        self.num_events = 0                       # flows started and ended
+        num_links = len(bandwidths)
+        self._served = [0] * num_links            # the link's clock ...
+        self._since = [0] * num_links             # ... at this time
+        self._paths: dict[tuple[int, ...], _Path] = {}
+        self._unsettled: dict[_Path, None] = {}   # paths on which flows started or ended
+        self._settling = False
+        # per link: (reading of its clock at which a stream's first flow ends, stream). Entries are left where they are
+        # when they become void; one is good if it agrees with its stream.
+        self._next: list[list[tuple[int, int, _Path]]] = [[] for _ in bandwidths]
+        self._due: list[tuple[int, int, int]] = []     # (time of a link's next end, link, its stamp)
+        self._stamp = [0] * num_links
+        self._wake_ns: int | None = None
+
+    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None]) -> None:
+        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out."""
+        path = self._paths.get(links)
+        if path is None:
+            path = self._paths[links] = _Path(links, len(self._paths))
+        now = int(self.env.now)
+        clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
+        self.num_events += 1
+        heappush(path.ends, (clock + num_bytes * WORK_PER_BYTE, self.num_events, num_bytes, ended))
+        self._unsettle(path)
+
+    def rates(self) -> list[tuple[tuple[int, ...], int, int]]:
+        """(links, flows, rate of each in rate units) of the paths in use, as last settled."""
+        return [(p.links, p.flows, self.share.rate(p)) for p in self._paths.values() if p.flows]
+
+    def bytes_on(self) -> list[int]:
+        """Bytes of the flows that ended, per link."""
+        total = [0] * len(self._served)
+        for path in self._paths.values():
+            for link in path.links:
+                total[link] += path.num_bytes
+        return total
+
+    def _clock(self, link: int, now: int) -> int:
+        level = self.share.level[link]
+        return self._served[link] + (level * (now - self._since[link]) if level < NO_LIMIT else 0)
+
+    def _unsettle(self, path: _Path) -> None:
+        self._unsettled[path] = None
+        if not self._settling:
+            self._settling = True
+            at(self.env, int(self.env.now), SETTLE, self._settle)
+
+    def _settle(self, _: Any) -> None:
+        """New rates for the flows that are there now."""
+        now = int(self.env.now)
+        share, served, since = self.share, self._served, self._since
+        self._settling = False
+        unsettled, self._unsettled = self._unsettled, {}
+        for path in unsettled:
+            share.change(path, len(path.ends))
+        changed, moved = share.settle()
+        for link, level in changed.items():
+            if level < NO_LIMIT:
+                served[link] += level * (now - since[link])
+            since[link] = now
+        for stream, before in moved.items():
+            assert isinstance(stream, _Path)
+            link = stream.bottleneck
+            if link >= 0:
+                clock = self._clock(before, now) + stream.offset if before >= 0 else 0
+                stream.offset = clock - self._clock(link, now)
+                unsettled[stream] = None
+        touched = changed
+        for path in unsettled:
+            if path.ends:
+                link = path.bottleneck
+                heappush(self._next[link], (path.ends[0][0] - path.offset, path.index, path))
+                touched[link] = 0
+        for link in touched:
+            if share.count[link]:
+                self._predict(link)
+            else:    # nobody refers to its clock: keep the numbers small
+                served[link] = 0
+                self._next[link].clear()
+                self._stamp[link] += 1
+        self._sleep()
+
+    def _predict(self, link: int) -> None:
+        """Note when the first of the flows that the link stops will end."""
+        entries = self._next[link]
+        while True:
+            reading, _, path = entries[0]
+            if path.bottleneck == link and path.ends and path.ends[0][0] - path.offset == reading:
+                break
+            heappop(entries)
+        time = self._since[link] + serial_ns(reading - self._served[link], self.share.level[link])
+        self._stamp[link] += 1
+        heappush(self._due, (time, link, self._stamp[link]))
+
+    def _sleep(self) -> None:
+        """Wake up when the next flow ends, unless an earlier waking will see to it."""
+        due = self._due
+        while due and due[0][2] != self._stamp[due[0][1]]:
+            heappop(due)
+        if due and (self._wake_ns is None or due[0][0] < self._wake_ns):
+            self._wake_ns = due[0][0]
+            at(self.env, due[0][0], TRANSFER, self._wake)
+
+    def _wake(self, _: Any) -> None:
+        """End the flows whose time has come."""
+        now = int(self.env.now)
+        if now != self._wake_ns:
+            return    # an earlier waking was asked for after this one, and has asked for the next
+        self._wake_ns = None
+        ended: list[tuple[int, Callable[[], None]]] = []
+        while self._due and self._due[0][0] <= now:
+            _, link, stamp = heappop(self._due)
+            if stamp == self._stamp[link]:
+                self._end(link, now, ended)
+        ended.sort(key=lambda flow: flow[0])
+        self.num_events += len(ended)
+        for _, call in ended:
+            call()
+        self._sleep()
+
+    def _end(self, link: int, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
+        """Take the flows off the link that end now; the settlement that follows sees to its next end."""
+        entries = self._next[link]
+        level, served, since = self.share.level[link], self._served[link], self._since[link]
+        while entries:
+            reading, _, path = entries[0]
+            if path.bottleneck != link or not path.ends or path.ends[0][0] - path.offset != reading:
+                heappop(entries)
+                continue
+            if since + serial_ns(reading - served, level) > now:
+                break
+            heappop(entries)
+            _, number, num_bytes, call = heappop(path.ends)
+            path.num_bytes += num_bytes
+            ended.append((number, call))
+            self._unsettle(path)
+            if path.ends:
+                heappush(entries, (path.ends[0][0] - path.offset, path.index, path))

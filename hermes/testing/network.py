@@ -1,0 +1,155 @@
+"""What every network has to do: inherit `NetworkContract` in a test module and say what to test.
+
+    class TestMyNetwork(NetworkContract):
+        def component(self):
+            return MyNetwork(bandwidth=1e9)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simpy.core import Environment
+
+from hermes.errors import InputError
+from hermes.kernel import START, STEP_END, TRANSFER, at
+from hermes.network.base import NETWORKS, Network, NetworkComponent
+
+__all__ = ["NetworkContract"]
+
+_MEGABYTE = 1_000_000
+
+
+class NetworkContract:
+    """Tests that any network passes. `nodes` are at least three client names that can all reach each other."""
+
+    nodes: tuple[str, ...] = ("a-0", "a-1", "b-0", "b-1")
+
+    def component(self) -> NetworkComponent:
+        """The component to test, as YAML would give it."""
+        raise NotImplementedError
+
+    def build(self) -> tuple[Environment, Network]:
+        env = Environment()
+        return env, self.component().build(env, self.nodes)
+
+    def _schedule(self) -> list[tuple[int, str, str, int]]:
+        """(start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
+        pairs = [(src, dst) for src in self.nodes for dst in self.nodes if src != dst]
+        return [
+            (1_000_000 * (i // 3), *pairs[i % len(pairs)], (i * 7 % 5) * 40 * _MEGABYTE + i) for i in range(3 * len(pairs))
+        ]
+
+    def _run(self) -> tuple[Network, list[tuple[int, int]]]:
+        """The schedule's (number of transfer, time of completion), in order of completion."""
+        env, network = self.build()
+        log: list[tuple[int, int]] = []
+
+        def start(index: int, src: str, dst: str, num_bytes: int) -> None:
+            network.transfer(src, dst, num_bytes, lambda: log.append((index, int(env.now))))
+
+        for index, (time, *transfer) in enumerate(self._schedule()):
+            at(env, time, START, lambda _, args=(index, *transfer): start(*args))
+        env.run()
+        return network, log
+
+    def test_is_registered_under_its_kind(self) -> None:
+        component = self.component()
+        assert NETWORKS.get(component.kind) is type(component)
+
+    def test_everything_arrives_once(self) -> None:
+        network, log = self._run()
+        schedule = self._schedule()
+        assert sorted(index for index, _ in log) == list(range(len(schedule)))
+        assert network.bytes_sent == network.bytes_received == sum(num_bytes for *_, num_bytes in schedule)
+
+    def test_same_calls_same_times_and_order(self) -> None:
+        assert self._run()[1] == self._run()[1]
+
+    def test_alone_takes_the_estimate(self) -> None:
+        for src in self.nodes:
+            for dst in self.nodes:
+                for num_bytes in (0, 1, 12_345_678_901):
+                    env, network = self.build()
+                    times: list[int] = []
+                    network.transfer(src, dst, num_bytes, lambda env=env, times=times: times.append(env.now))  # type: ignore[misc]
+                    assert not times, "done was called before transfer returned"
+                    env.run()
+                    assert times == [network.estimate_ns(src, dst, num_bytes)]
+                    assert isinstance(times[0], int) and isinstance(network.estimate_ns(src, dst, num_bytes), int)
+
+    def test_never_faster_than_alone(self) -> None:
+        network, log = self._run()
+        schedule = self._schedule()
+        for index, end in log:
+            start, src, dst, num_bytes = schedule[index]
+            assert end - start >= network.estimate_ns(src, dst, num_bytes) - 1   # ends are rounded to the nearest ns
+
+    def test_estimates_grow_with_bytes(self) -> None:
+        _, network = self.build()
+        estimates = [network.estimate_ns(self.nodes[0], self.nodes[-1], n) for n in (0, 1, _MEGABYTE, 10**9, 10**12)]
+        assert estimates == sorted(estimates) and estimates[0] >= 0
+
+    def test_within_a_node_nothing_moves(self) -> None:
+        for num_bytes in (0, 10**12):
+            env, network = self.build()
+            times: list[Any] = []
+            network.transfer(self.nodes[0], self.nodes[0], num_bytes, lambda env=env, times=times: times.append(env.now))  # type: ignore[misc]
+            env.run()
+            assert times == [0]
+            assert network.bytes_received == num_bytes
+            assert network.hops(self.nodes[0], self.nodes[0]) == 0
+
+    def test_completion_has_transfer_priority(self) -> None:
+        env, network = self.build()
+        log: list[str] = []
+        end = network.estimate_ns(self.nodes[0], self.nodes[1], _MEGABYTE)
+        at(env, end, TRANSFER + 1, lambda _: log.append("after"))
+        network.transfer(self.nodes[0], self.nodes[1], _MEGABYTE, lambda: log.append("done"))
+        if end:
+            at(env, end, STEP_END, lambda _: log.append("before"))
+        env.run()
+        assert log == (["before"] if end else []) + ["done", "after"]
+
+    def test_done_may_start_the_next(self) -> None:
+        env, network = self.build()
+        log: list[int] = []
+
+        def done() -> None:
+            log.append(int(env.now))
+            if len(log) < 5:
+                network.transfer(self.nodes[0], self.nodes[1], 1_000_000_007, done)
+
+        network.transfer(self.nodes[0], self.nodes[1], 1_000_000_007, done)
+        env.run()
+        alone = network.estimate_ns(self.nodes[0], self.nodes[1], 1_000_000_007)
+        assert log == [alone * (i + 1) for i in range(5)]
+
+    def test_unknown_nodes_are_refused(self) -> None:
+        _, network = self.build()
+        for call in (
+            lambda: network.transfer("nobody", self.nodes[0], 1, lambda: None),
+            lambda: network.transfer(self.nodes[0], "nobody", 1, lambda: None),
+            lambda: network.estimate_ns(self.nodes[0], "nobody", 1),
+            lambda: network.hops("nobody", self.nodes[0]),
+            lambda: network.check([self.nodes[0], "nobody"]),
+        ):
+            try:
+                call()
+            except InputError as error:
+                assert "nobody" in str(error)
+            else:
+                raise AssertionError("a node that does not exist was accepted")
+        assert network.bytes_sent == 0
+
+    def test_check_accepts_its_own_nodes(self) -> None:
+        _, network = self.build()
+        network.check(self.nodes)
+        network.check([])
+
+    def test_link_use_is_what_was_sent(self) -> None:
+        network, log = self._run()
+        end_s = max(end for _, end in log) / 1e9
+        for use in network.links():
+            assert 0 <= use.num_bytes <= network.bytes_sent
+            assert use.utilisation(end_s) <= 1 + 1e-6
