@@ -133,7 +133,10 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
     keys = name.strip().split(".")
     if not equals or not all(keys):
         raise mark.error("KEY.KEY=VALUE", override)
-    value = parse_yaml(text, mark.file)
+    try:
+        value = parse_yaml(text)
+    except InputError as error:
+        raise mark.error(error.expected, error.found, field=name.strip()) from None
     if base_dir is not None and base_dir.resolve() != Path.cwd():
         value = _moved(value, Path(), base_dir)
     return _set(root, keys, _at(value, mark), mark, [])

@@ -44,10 +44,19 @@ def to_yaml(model: BaseModel, header: str = "", text: Callable[[str], str] = str
 
 
 def _fields(model: BaseModel) -> list[_Row]:
-    fields = type(model).model_fields
-    rows = [(name, getattr(model, name), unit_of(f.annotation, f.metadata)) for name, f in fields.items()
-            if not f.exclude]
+    rows: list[_Row] = []
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if type(value) is int and field.annotation is not None and _only_float(field.annotation):
+            value = float(value)  # a default written as an integer; validated values are floats
+        if not field.exclude:
+            rows.append((name, value, unit_of(field.annotation, field.metadata)))
     return sorted(rows, key=lambda row: row[0] != "kind")
+
+
+def _only_float(annotation: Any) -> bool:
+    types = set(get_args(annotation)) or {annotation}
+    return float in types and int not in types
 
 
 class _Writer:

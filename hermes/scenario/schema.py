@@ -8,19 +8,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError
-from hermes.registry import Registry
+from hermes.network import NETWORKS
 from hermes.results.slo import SloConfig
+from hermes.routing import ROUTERS
 from hermes.workload import WorkloadConfig
 from hermes.yamlfile import Node
-
-try:  # until they are there
-    from hermes.clients import CLIENTS
-    from hermes.network import NETWORKS
-    from hermes.routing import ROUTERS
-except ImportError:
-    CLIENTS, NETWORKS, ROUTERS = Registry("clients", "a client"), Registry("networks", "a network"), Registry("routers", "a router")
 
 __all__ = ["Scenario", "Source"]
 
@@ -76,8 +71,8 @@ class Scenario(ConfigModel):
     """Who serves: clients or groups of equal clients. `kind` is `llm` where left out."""
     router: Annotated[Any, Component(ROUTERS), Field(default={"kind": "round_robin"}, validate_default=True)]
     """Which client serves a stage."""
-    network: Annotated[Any, Component(NETWORKS)] | None = None
-    """What moving data between clients costs; nothing where left out."""
+    network: Annotated[Any, Component(NETWORKS), Field(default={"kind": "ideal"}, validate_default=True)]
+    """What moving data between clients costs."""
     kv_transfer: Literal["full", "layerwise"] = "full"
     """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
     slo: SloConfig = SloConfig()

@@ -1,0 +1,138 @@
+"""`--resolved` shows everything and means the same; the schema and plug-ins."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.config import Bytes, ConfigModel, Duration
+from hermes.errors import InputError
+from hermes.routing import ROUTERS
+from hermes.scenario import builtin_scenarios, json_schema, load_scenario, resolved_yaml
+from hermes.scenario.resolved import to_yaml, unit_of
+from hermes.yamlfile import parse_yaml
+
+
+def again(scenario):
+    return load_scenario(parse_yaml(resolved_yaml(scenario)).plain())
+
+
+def test_round_trip(small_file):
+    scenario = load_scenario(small_file)
+    assert again(scenario) == scenario
+    assert resolved_yaml(again(scenario)) == resolved_yaml(scenario)
+
+
+@pytest.mark.parametrize("name", builtin_scenarios())
+def test_built_in_scenarios_round_trip(name):
+    scenario = load_scenario(name)
+    assert again(scenario) == scenario
+
+
+def test_every_default_is_shown(small_file):
+    text = resolved_yaml(load_scenario(small_file), "two\nlines")
+    assert text.startswith("# two\n# lines\nname: small\n")
+    for line in ("stepping: runs", "horizon: null", "bandwidth: 32000000000.0  # B/s", "ttft: 0.5  # s", "count: 2"):
+        assert line in text
+
+
+class Odd(ConfigModel):
+    texts: list[str] = []
+    table: dict[str, list[dict[str, float]]] = {}
+    nested: list[list[int]] = []
+    number: float = 1
+    waits: list[Duration] = []
+    size: Bytes | None = None
+
+
+@given(st.builds(
+    Odd, texts=st.lists(st.text()), number=st.floats(allow_nan=False, allow_infinity=False),
+    table=st.dictionaries(st.text(min_size=1).filter(lambda key: key != "<<"), st.lists(
+        st.dictionaries(st.sampled_from(["a", "b c", "1"]), st.floats(-1, 1), max_size=2), max_size=2), max_size=3),
+    nested=st.lists(st.lists(st.integers(), max_size=3), max_size=3), waits=st.lists(st.floats(0, 1e9), max_size=2),
+))
+def test_any_value_survives(odd):
+    text = to_yaml(odd)
+    try:
+        assert parse_yaml(text).plain() == odd.model_dump()
+    except InputError as error:
+        assert "digits" in str(error)
+
+
+def test_units():
+    fields = Odd.model_fields
+    assert unit_of(fields["waits"].annotation, fields["waits"].metadata) == "s"
+    assert unit_of(fields["size"].annotation, fields["size"].metadata) == "B"
+    assert unit_of(fields["number"].annotation, fields["number"].metadata) is None
+
+
+# -- JSON Schema and plug-ins ------------------------------------------------------------------------------------------
+
+
+def test_schema_is_json_and_described():
+    schema = json.loads(json.dumps(json_schema()))
+    assert schema["properties"]["extends"]["type"] == "string"
+    undescribed = [
+        f"{name}.{key}" for name, model in schema["$defs"].items() for key, value in model.get("properties", {}).items()
+        if key != "kind" and "description" not in value
+    ]
+    assert not undescribed, "attribute docstrings are what editors and docs/reference.md show"
+
+
+def test_schema_accepts_what_hermes_accepts(small_data):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(json_schema())
+    assert not list(validator.iter_errors(small_data))
+    assert not list(validator.iter_errors({"extends": "other.yaml", "seed": 3}))
+    assert list(validator.iter_errors({"seed": 3}))
+    small_data["seeed"] = 3
+    assert list(validator.iter_errors(small_data))
+
+
+class Nearest(ConfigModel):
+    """The client that is nearest."""
+
+    kind: Literal["nearest"] = "nearest"
+    radius: Duration = 1.0
+    """How near."""
+
+    def build(self, context: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_plug_in_is_valid_at_once(small_data):
+    small_data["router"] = {"kind": "nearest", "radius": "20 ms"}
+    with pytest.raises(InputError, match=r"router\.kind: expected one of .*, found 'nearest'"):
+        load_scenario(small_data)
+    ROUTERS.register("nearest")(Nearest)
+    try:
+        scenario = load_scenario(small_data)
+        assert scenario.router == Nearest(radius=0.02)
+        assert again(scenario) == scenario
+        schema = json_schema()
+        assert "nearest" in schema["properties"]["router"]["discriminator"]["mapping"]
+        assert schema["$defs"]["Nearest"]["properties"]["radius"]["description"] == "How near."
+    finally:
+        ROUTERS.unregister("nearest")
+    with pytest.raises(InputError, match="found 'nearest'"):
+        load_scenario(small_data)
+    assert "nearest" not in json_schema()["properties"]["router"]["discriminator"]["mapping"]
+
+
+def test_a_plug_in_deep_inside_is_valid_at_once(small_data):
+    from hermes.schedulers import SCHEDULERS
+
+    @SCHEDULERS.register("lottery")
+    class Lottery(ConfigModel):
+        kind: Literal["lottery"] = "lottery"
+        tickets: int = 3
+
+    try:
+        small_data["clients"][0]["scheduler"] = {"kind": "lottery", "tickets": 4}
+        assert load_scenario(small_data).clients[0].scheduler == Lottery(tickets=4)
+        small_data["clients"][0]["scheduler"] = {"kind": "lottery", "tickts": 4}
+        with pytest.raises(InputError, match=r"clients\.0\.scheduler\.tickts: .*did you mean 'tickets'"):
+            load_scenario(small_data)
+    finally:
+        SCHEDULERS.unregister("lottery")
