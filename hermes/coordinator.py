@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from simpy.core import Environment
 
 from hermes.clients.base import Client
 from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
-from hermes.kernel import ARRIVAL, Tick, at
+from hermes.kernel import ARRIVAL, Clock, Tick
 from hermes.recorder import RowLog
 from hermes.routing.base import LoadCell, Router
 from hermes.schedulers.sequence import Sequence
@@ -71,7 +70,7 @@ class Coordinator:
     """
 
     def __init__(
-        self, env: Environment, clients: list[Any], routers: dict[tuple[str, str], Router],
+        self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
         cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
         handoff: Handoff | None = None,
     ) -> None:
@@ -87,10 +86,16 @@ class Coordinator:
         self.unfinished = total
         self.num_events = 0
         self._stage_count = 0
+        self._observers = observers
+        observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in routers.values() if hasattr(r, "observe")]
         for client in clients:
             client.on_done = self._stage_done
+            if observers:
+                client.on_first_token = self._first_token
         if handoff is not None:
             handoff.assign = self._assign
+            if observers:
+                handoff.observe = self._observe
             handoff.route = lambda stage: self._routers["decode", stage.request.model].choose(stage)
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -115,12 +120,12 @@ class Coordinator:
             request = upcoming
             upcoming = next(requests, None)
             if upcoming is not None:
-                env.schedule(Tick(env, arrive), ARRIVAL, upcoming.arrival_ns - env._now)  # type: ignore[arg-type]
+                env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
                 self._advance(request, None)
 
         if upcoming is not None:
-            at(env, upcoming.arrival_ns, ARRIVAL, arrive)
+            env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
         self.arrivals[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
 
     def _requests(self, stream: Stream) -> Iterator[Request]:
@@ -164,7 +169,7 @@ class Coordinator:
         )
         request.pipeline = stream.pipeline(request)
         self.arrivals[request.id] = request.arrival_ns
-        at(self.env, request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
+        self.env.tick_at(request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
 
     def _contents_one(self, table: RequestTable, i: int) -> Any:
         if table.hash_ids is not None:
@@ -209,7 +214,8 @@ class Coordinator:
         if router is None:
             raise InputError("a client that serves stage 'generate'", request.model, field="clients")
         client = router.choose(stage)
-        disaggregated = client.role == "prefill"  # type: ignore[attr-defined]
+        target = stage.decode_on
+        disaggregated = client.role == "prefill" if target is None else target is not client  # type: ignore[attr-defined]
         if disaggregated:
             stage.target_tokens = 1
         reason = client.refusal(stage)
@@ -259,6 +265,8 @@ class Coordinator:
         if len(rows) >= 8192:
             self.stages.pack()
         request.client = client
+        if self._observers:
+            self._observe("prefilled" if hand_over else "done", client, stage)
         if hand_over:
             assert self.handoff is not None
             self.handoff.start(client, stage)
@@ -272,3 +280,11 @@ class Coordinator:
             if not pending[1] and not self.status[request.id]:
                 request.pending = None
                 self._advance(request, pending[0])
+
+    def _observe(self, event: str, client: Any, stage: Any) -> None:
+        """Tell the routers that keep books: "prefilled", "transferred" or "done"."""
+        for observer in self._observers:
+            observer(event, client, stage)
+
+    def _first_token(self, client: Any, stage: Any) -> None:
+        self._observe("prefilled", client, stage)

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from simpy.core import Environment
 
+from hermes.kernel import TRANSFER, at
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.schedulers.sequence import Sequence
+from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
 
@@ -24,19 +26,24 @@ class Handoff:
     """Moves KV between clients.
 
     granularity: "full" moves everything after the prefill; "layerwise" has moved all but an exposed rest by then.
+    retry_s: None lets requests wait first come first served for memory at the destination and tries as it frees; a
+        number makes each try again by itself after so many seconds (splitwise-sim does, every 1.0 s).
+    observe: called with ("transferred", source, sequence) when a transfer has ended.
     Every LLM client has `kv_bytes_per_token` and `num_layers`.
     """
 
     def __init__(
         self, env: Environment, clients: list[Any], network: Network, transfers: RowLog,
-        granularity: Literal["full", "layerwise"] = "full",
+        granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
     ) -> None:
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
+        self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
+        self.observe: Callable[[str, Any, Sequence], None] | None = None
         self.route: Callable[[Sequence], Any] = _unset
         self.assign: Callable[[Any, Sequence], None] = _unset
         self._decoders = [c for c in clients if "decode" in getattr(c, "stages", ())]
         self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
-        for client in self._decoders:
+        for client in self._decoders if retry_s is None else ():
             client.on_room = lambda client=client: self._retry(client)
         self._largest = max(self._decoders, key=lambda c: c.scheduler.pool.num_blocks * c.scheduler.pool.block_size)
 
@@ -55,18 +62,29 @@ class Handoff:
         twin.num_computed = stage.prompt_tokens
         twin.num_tokens = stage.prompt_tokens + 1
         twin.source = source
-        target = self.route(twin)
+        target = stage.decode_on if stage.decode_on is not None else self.route(twin)
         self.assign(target, twin)
+        if self.retry_ns is not None:
+            self._try(source, stage, target, twin)
+            return
         queue = self._intake[target.index]
         queue.append((source, stage, twin))
         if len(queue) == 1:
             self._retry(target)
 
+    def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        if target.scheduler.reserve(twin):
+            self._transfer(source, stage, target, twin)
+        else:
+            assert self.retry_ns is not None
+            at(self.env, self.env.now + self.retry_ns, TRANSFER,
+               lambda tick: self._try(source, stage, target, twin))  # type: ignore[arg-type]
+
     def _retry(self, target: Any) -> None:
         queue = self._intake[target.index]
         while queue:
             source, stage, twin = queue[0]
-            if not target.scheduler.pool.grow(twin, twin.prompt_tokens):
+            if not target.scheduler.reserve(twin):
                 return
             queue.popleft()
             self._transfer(source, stage, target, twin)
@@ -86,6 +104,8 @@ class Handoff:
             ))
             if len(self.transfers.rows) >= self.transfers.LIMIT:
                 self.transfers.pack()
+            if self.observe is not None:
+                self.observe("transferred", source, stage)
             source.release(stage)
             target.submit(twin)
 

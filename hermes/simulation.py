@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from simpy.core import EmptySchedule, Environment
+from simpy.core import EmptySchedule
 
 from hermes.clients.llm import LLMClient
 from hermes.coordinator import Coordinator, Stream
 from hermes.errors import InputError, suggest
 from hermes.handoff import Handoff
+from hermes.kernel import Clock
 from hermes.network import Network
 from hermes.pipelines import PIPELINES
 from hermes.recorder import RowLog
@@ -36,17 +37,19 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, base_dir: Path) -> None:
         self.scenario, self.base_dir = scenario, base_dir
-        self.env = Environment(initial_time=0)
+        self.env = Clock()
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
         self.streams = self._build_streams()
         self.network = self._build_network()
         handoff = None
-        if any(c.role == "prefill" for c in self.clients):
+        places_both = getattr(scenario.router, "places_both_phases", False)
+        if places_both or any(c.role == "prefill" for c in self.clients):
             if not any(c.role in ("decode", "both") for c in self.clients):
                 raise InputError("a client that decodes beside those that only prefill", field="clients")
-            handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer)
+            handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer,
+                              scenario.kv_transfer_retry)
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
             self.env, self.clients, self._build_routers(), self._cells, self.streams, self._stages, STAGE_KINDS, handoff
@@ -56,7 +59,8 @@ class Simulation:
 
     def _build_clients(self) -> list[LLMClient]:
         clients: list[LLMClient] = []
-        moves_kv = any(config.role == "prefill" for config in self.scenario.clients)
+        moves_kv = any(config.role == "prefill" for config in self.scenario.clients) or getattr(
+            self.scenario.router, "places_both_phases", False)
         for i, config in enumerate(self.scenario.clients):
             with _inside(f"clients.{i}"):
                 clients += config.build(
@@ -98,11 +102,10 @@ class Simulation:
         return wanted
 
     def _build_network(self) -> Network:
-        from hermes.network import IdealConfig
-
-        config = self.scenario.network or IdealConfig()
         with _inside("network"):
-            network: Network = config.build(self.env, [c.name for c in self.clients])
+            network: Network = self.scenario.network.build(self.env, [c.name for c in self.clients])
+            if any(c.role == "prefill" for c in self.clients):
+                network.check([c.name for c in self.clients])
         return network
 
     def _build_routers(self) -> dict[tuple[str, str], Router]:
@@ -155,7 +158,7 @@ class Simulation:
         coordinator.start()
         with _garbage_collection_paused():
             if horizon is None and progress is None:
-                _drain(env)
+                env.drain()
             else:
                 self._run_watched(horizon, progress)
         if horizon is None and coordinator.unfinished:
@@ -233,15 +236,6 @@ def _steps_of(stage: Any, ticks: np.ndarray | None) -> np.ndarray:
         steps = np.arange(start, stop) if ticks is None else ticks[start:stop]
         parts.append(np.concatenate([[emit], steps]) if emit >= 0 else steps)
     return np.concatenate(parts).astype(np.int64)
-
-
-def _drain(env: Environment) -> None:
-    step = env.step
-    try:
-        while True:
-            step()
-    except EmptySchedule:
-        pass
 
 
 @contextmanager

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from simpy.core import Environment
 
 from hermes.clients.base import StageDone
 from hermes.hardware.base import HardwareModel
-from hermes.kernel import START, STEP_END, Tick
+from hermes.kernel import START, STEP_END, Clock, Tick
 from hermes.recorder import RowLog, StepLog
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["LLMClient"]
 
+_accumulate = np.add.accumulate
 MAX_RUN = 1024   # longest run priced at once; a longer one continues in the next
 
 
@@ -31,7 +31,7 @@ class LLMClient:
     """
 
     def __init__(
-        self, env: Environment, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
+        self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
     ) -> None:
         self.env, self.index, self.name = env, index, name
@@ -41,6 +41,7 @@ class LLMClient:
                                  "decode": ("decode",)}[role])
         self.on_done: StageDone = _nobody
         self.on_room: Callable[[], None] | None = None   # called when blocks may have become free
+        self.on_first_token: Callable[[Any, Sequence], None] | None = None   # a prompt ended, the answer goes on here
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
@@ -54,6 +55,8 @@ class LLMClient:
         self._planned = 0                 # steps of the run in flight
         self._start_ns = 0
         self._end: Tick | None = None
+        self._ended = self._on_end        # bound once
+        self._end_priority = STEP_END + index
         self._start: Tick | None = None
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -88,8 +91,7 @@ class LLMClient:
     def wake(self) -> None:
         """Start a step once everything else that happens at this instant has happened."""
         if self._start is None:
-            self._start = tick = Tick(self.env, self._on_start)
-            self.env.schedule(tick, START + self.index, 0)  # type: ignore[arg-type]
+            self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
 
     # -- runs of steps -------------------------------------------------------------------------------------------
 
@@ -118,17 +120,18 @@ class LLMClient:
             pos = steps.pos
             if pos >= len(steps.buffer):
                 pos = steps.reserve(1)
-            delay = self.hardware.step_ns(plan)
-            steps.buffer[pos] = now + delay
+            end = now + self.hardware.step_ns(plan)
+            steps.buffer[pos] = end
         else:
-            pos = steps.reserve(num_steps)
-            ends = steps.buffer[pos : pos + num_steps]
+            pos = steps.pos
+            if pos + num_steps > len(steps.buffer):
+                pos = steps.reserve(num_steps)
             durations = self.hardware.run_ns(plan, num_steps)
-            np.add.accumulate(durations, out=ends)
-            ends += now
-            delay = int(ends[-1]) - now
-        self._end = tick = Tick(env, self._on_end)
-        env.schedule(tick, STEP_END + self.index, delay)  # type: ignore[arg-type]
+            durations[0] += now
+            last = pos + num_steps
+            _accumulate(durations, 0, None, steps.buffer[pos:last])
+            end = int(steps.buffer[last - 1])
+        self._end = env.tick_at(end, self._end_priority, self._ended)
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
@@ -137,8 +140,7 @@ class LLMClient:
         boundary = int(ends.searchsorted(now))
         if boundary + 1 < self._planned:
             self._planned = boundary + 1
-            self._end = tick = Tick(self.env, self._on_end)
-            self.env.schedule(tick, STEP_END + self.index, int(ends[boundary]) - now)  # type: ignore[arg-type]
+            self._end = self.env.tick_at(int(ends[boundary]), self._end_priority, self._ended)
 
     def steps_done(self) -> int:
         """Steps of the run in flight that have ended by now."""
@@ -172,12 +174,17 @@ class LLMClient:
         ))
         if len(rows) >= 8192:
             self._runs.pack()
+        if self.on_first_token is not None:
+            for seq, _n in plan.prefills:
+                if seq.first_token_ns == now and seq.grouped:
+                    self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)
         if finished and self.on_room is not None:
             self.on_room()
         if self._start is None:
-            if self.env.peek() > now:
+            queue = self.env._queue
+            if not queue or queue[0][0] > now:   # nothing else happens at this instant
                 self._begin()
             else:
                 self.wake()

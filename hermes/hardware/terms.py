@@ -173,7 +173,7 @@ def compile_terms(
         run.append(f"ns = {source.total(scalar=False)}")
         # features are never negative: with non-negative coefficients the first part bounds the sum from below
         falls = " or ".join(["c0 < FLOOR", *(f"c{i} < 0.0" for i in range(1, len(source.groups) + 1))])
-        run += [f"if {falls}: maximum(ns, FLOOR, ns)", "return rint(ns, ns).astype(int64)"]
+        run += [f"if {falls}: maximum(ns, FLOOR, out=ns)", "return rint(ns, out=ns).astype(int64)"]
     else:
         run += ["return full(num_steps, step(stats), int64)"]
     text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"

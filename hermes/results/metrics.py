@@ -8,7 +8,9 @@ on another client (whose first token the prefill gives), or several parallel bra
     TTFT = first token of the answer - arrival
     TPOT = (last token - first token) / (tokens - 1), of the branch that ends last; NaN for a single token
     ITL  = gaps between consecutive tokens of each branch, the hand-over from prefill to decode included
-    E2E  = completion - arrival;   queue = sum over stages of (start - assigned)
+    E2E  = completion - arrival
+    queue = sum over stages of (start - assigned), less the transfers to that client that were under way meanwhile (a
+            decode stage is assigned before its KV moves); communication = sum of the transfers
 
 All are of completed requests (spec section 7); the others have NaN.
 """
@@ -131,6 +133,31 @@ def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
     return np.bincount(request, weights=values, minlength=n).astype(np.int64)
 
 
+def _transfers_within_waits(record: RunRecord) -> IntArray:
+    """Per transfer: how much of it lies between assignment and start of a stage on its destination, shape (transfers,).
+
+    That stage is the request's last one assigned to that client before the transfer started.
+    """
+    sent, stages, n = record.transfers, record.stages, len(record.clients) + 1  # + 1: -1 stands for no client
+    if len(sent["request"]) == 0:
+        return np.empty(0, dtype=np.int64)
+    where, towards = (table["request"] * n + table[end] + 1 for table, end in ((stages, "client"), (sent, "dst")))
+    key = np.concatenate((where, towards))
+    time = np.concatenate((stages["assigned_ns"], sent["start_ns"]))
+    is_transfer = np.arange(len(key)) >= len(where)
+    order = np.lexsort((is_transfer, time, key))  # at equal times a stage stands before its transfer
+    latest = np.maximum.accumulate(np.where(is_transfer[order], -1, np.arange(len(order))))
+    at = np.flatnonzero(is_transfer[order])
+    transfer, found = order[at] - len(where), latest[at]
+    stage = order[found]
+    same = (found >= 0) & (key[stage] == towards[transfer])
+    transfer, stage = transfer[same], stage[same]
+    upto = np.minimum(sent["end_ns"][transfer], stages["start_ns"][stage])
+    out = np.zeros(len(towards), dtype=np.int64)
+    out[transfer] = np.maximum(upto - sent["start_ns"][transfer], 0)
+    return out
+
+
 def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     """The columns of `RequestMetrics`."""
     stages, n = record.stages, len(record.arrival_ns)
@@ -158,13 +185,14 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     llm = stages["first_token_ns"] >= 0
     prompted = llm & ~_kind_mask(record, "decode")
     sent = record.transfers
+    moving = _summed(sent["request"], _transfers_within_waits(record), n)
     return RequestMetrics(
         first_token_ns=first,
         last_token_ns=last,
         ttft_ns=np.where(answered, first - record.arrival_ns, -1),
         e2e_ns=np.where(completed, record.finish_ns - record.arrival_ns, -1),
         tpot_s=tpot,
-        queue_ns=_summed(request, stages["start_ns"] - stages["assigned_ns"], n),
+        queue_ns=np.maximum(_summed(request, stages["start_ns"] - stages["assigned_ns"], n) - moving, 0),
         compute_ns=_summed(request, stages["end_ns"] - stages["start_ns"], n),
         communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
         emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),

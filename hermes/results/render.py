@@ -53,7 +53,9 @@ def format_number(value: float | None) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:.3g}%"
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if value == 0 or value >= 0.001 else f"{value * 100:.2g}%"
 
 
 def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
@@ -109,7 +111,7 @@ def _latency(summary: dict[str, Any]) -> Section:
     latency = summary["latency"]
     rows = [
         (label, *(format_s(latency[name][stat]) for stat in _STATS))
-        for name, label in _LATENCIES.items() if latency[name]["count"]
+        for name, label in _LATENCIES.items() if latency[name]["max"] or name == "queue_s"
     ]
     return Section("latency", ("", *_STATS), rows, note="completed requests; throughput over the makespan, from the "
                    "first arrival to the last completion")

@@ -99,16 +99,16 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
 
 
 def _stages(record: RunRecord) -> dict[str, Any]:
-    """Queueing and service per kind of stage, over all completed stages."""
+    """Waiting (assigned to start, transfers included) and service per kind of stage, over all completed stages."""
     stages = record.stages
     out: dict[str, Any] = {}
     for code, name in enumerate(record.stage_kinds):
         mine = stages["kind"] == code
         if not mine.any():
             continue
-        queue = Distribution((stages["start_ns"] - stages["assigned_ns"])[mine], divisor=NS_PER_S)
+        wait = Distribution((stages["start_ns"] - stages["assigned_ns"])[mine], divisor=NS_PER_S)
         service = Distribution((stages["end_ns"] - stages["start_ns"])[mine], divisor=NS_PER_S)
-        out[name] = {"queue_s": queue.stats(), "service_s": service.stats()}
+        out[name] = {"wait_s": wait.stats(), "service_s": service.stats()}
     return out
 
 

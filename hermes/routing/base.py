@@ -25,7 +25,12 @@ class Router(Protocol):
     """Chooses a client for each stage. Must be deterministic given its random generator and the loads it reads."""
 
     def choose(self, stage: Any) -> Client:
-        """The client that serves `stage`; called once per stage, when the stage is ready."""
+        """The client that serves `stage`; called once per stage, when the stage is ready.
+
+        A router that places both phases of a generation at once also sets `stage.decode_on`. A router that keeps books
+        may have a method `observe(event, client, stage)`: "prefilled" (its prompt has ended at `client`), "transferred"
+        (its KV has left `client`), "done" (it is complete at `client`).
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from hermes.errors import InputError
 from hermes.network import NETWORKS
 from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
+from hermes.units import parse_duration
 from hermes.workload import WorkloadConfig
 from hermes.yamlfile import Node
 
@@ -75,6 +76,9 @@ class Scenario(ConfigModel):
     """What moving data between clients costs."""
     kv_transfer: Literal["full", "layerwise"] = "full"
     """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
+    kv_transfer_retry: Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=1e9)] | None = None
+    """A KV transfer that finds its destination full tries again after this long; first come first served, as memory
+    frees, where left out."""
     slo: SloConfig = SloConfig()
     """What counts as served well."""
 

@@ -36,7 +36,9 @@ class Plan(StepStats):
     __slots__ = ("decodes", "num_steps", "preempted", "prefills")
 
     def __init__(self) -> None:
-        super().__init__()
+        # Written out: a plan is made for every run of steps.
+        self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
+        self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
         self.prefills: list[tuple[Sequence, int]] = []
         self.decodes = False
         self.num_steps = 1
@@ -163,6 +165,10 @@ class LLMScheduler:
             else:
                 self.group.add(seq)
         return finished
+
+    def reserve(self, seq: Sequence) -> bool:
+        """Take the blocks for KV that is about to arrive over the network; False if they are not there."""
+        return self.pool.grow(seq, seq.prompt_tokens)
 
     def release(self, seq: Sequence) -> None:
         """The blocks of a finished sequence return to the pool."""

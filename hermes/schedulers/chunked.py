@@ -110,9 +110,15 @@ class ChunkedScheduler(LLMScheduler):
             n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
                 n = cap
+            if n > budget:
+                # The newest running sequence takes what the others leave; anybody else would leave less to those
+                # behind it.
+                if not budget or seq is not next(reversed(self.running)):
+                    return None
+                n = budget
             budget -= n
             free -= max(0, pool.blocks_for(seq.num_computed + n) - seq.num_blocks)
-            if budget < 0 or free < 0:
+            if free < 0:
                 return None
             chunks.append((seq, n))
         if group.n:

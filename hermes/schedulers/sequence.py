@@ -23,12 +23,13 @@ class Sequence:
     first_step: the client's step that gave its first token; emit_step, join_tick: the step that gave the first token
         since it was last admitted, and the decode tick (see `LLMScheduler`) after it
     segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that were never interrupted
+    decode_on: the client a router has chosen for the decode phase, if it places both phases at once
     transferred, source: its prompt's KV comes from another client, and from which
     """
 
     __slots__ = (
-        "arrival_order", "assigned_ns", "base", "cached_tokens", "content", "emit_step", "finish_clock", "first_step",
-        "first_token_ns", "grouped", "join_tick", "num_blocks", "num_computed", "num_tokens", "output_tokens",
+        "arrival_order", "assigned_ns", "base", "cached_tokens", "content", "decode_on", "emit_step", "finish_clock",
+        "first_step", "first_token_ns", "grouped", "join_tick", "num_blocks", "num_computed", "num_tokens", "output_tokens",
         "preemptions", "priority", "prompt_tokens", "request", "run_order", "segments", "source", "start_ns",
         "target_tokens", "transferred",
     )
@@ -53,6 +54,7 @@ class Sequence:
         self.segments: list[tuple[int, int, int]] | None = None
         self.transferred = False
         self.source: Any = None
+        self.decode_on: Any = None
 
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""

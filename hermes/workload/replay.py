@@ -39,5 +39,6 @@ class Replay(WorkloadComponent):
         """The trace; `InputError` where it cannot give `n` requests."""
         table = self._table if self._table is not None else read_trace(self.path)
         if n > len(table) and not (self.repeat and len(table)):
-            raise InputError(f"at most {len(table)} requests, the rows of this trace (or repeat: true)", n, file=self.path)
+            expected = f"at most {len(table)} requests, the rows of this trace (or repeat: true)"
+            raise InputError(expected, n, file=self.path)
         return table

@@ -1,0 +1,150 @@
+"""Figures of one or several simulations. Nothing here touches pyplot's global state: a function returns a figure.
+
+A figure shows itself in a notebook, with or without `%matplotlib inline`; elsewhere call its `savefig`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hermes.errors import InputError, suggest
+from hermes.results.distribution import Distribution
+from hermes.results.record import STATUS_COMPLETED
+from hermes.results.results import Results
+from hermes.results.usage import client_names
+from hermes.units import NS_PER_S
+
+__all__ = ["NotebookFigure", "client_timeseries", "latency_cdf", "queue"]
+
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token latency", "e2e": "end-to-end latency",
+              "queue": "queueing"}
+MAX_CLIENTS = 8
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows although pyplot does not know of it."""
+
+    def _repr_png_(self) -> bytes:
+        out = io.BytesIO()
+        self.savefig(out, format="png", dpi=100)
+        return out.getvalue()
+
+
+def _figure(rows: int, columns: int, width: float, height: float, *, sharex: bool = False) -> tuple[Figure, list[Any]]:
+    figure = NotebookFigure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex)
+    for axis in axes.flat:
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes.flat)
+
+
+def _named(results: Results | Mapping[str, Results]) -> dict[str, Results]:
+    if isinstance(results, Results):
+        return {str(results.meta.get("name") or "run"): results}
+    if not results:
+        raise InputError("at least one run to plot")
+    return dict(results)
+
+
+def _sample(results: Results, metric: str) -> Distribution:
+    if metric == "itl":
+        return results.itl_s()
+    columns = results.columns("requests")
+    return Distribution(np.asarray(columns[f"{metric}_s"])[results.record.status == STATUS_COMPLETED])
+
+
+def latency_cdf(
+    results: Results | Mapping[str, Results], metrics: Sequence[str] = ("ttft", "tpot", "e2e"), *, log: bool = False
+) -> Figure:
+    """Cumulative distributions of latencies (`ttft`, `tpot`, `itl`, `e2e`, `queue`), one panel each.
+
+    results: one run, or several by name (drawn into the same panels). `log`: logarithmic time. Raises `InputError` for
+    an unknown metric. Dashed lines are the p99 limits of the first run's SLO table.
+    """
+    for metric in metrics:
+        if metric not in _LATENCIES:
+            raise InputError(f"one of {', '.join(_LATENCIES)}", metric, suggestion=suggest(metric, _LATENCIES))
+    runs = _named(results)
+    figure, axes = _figure(1, len(metrics), 4 * len(metrics), 3.2)
+    for axis, metric in zip(axes, metrics, strict=True):
+        samples = {name: _sample(run, metric) for name, run in runs.items()}
+        widest = max((float(s.percentiles([100])[0]) for s in samples.values() if s.count), default=1.0)
+        factor, unit = (1e3, "ms") if widest < 1 else (1.0, "s")
+        for name, sample in samples.items():
+            if sample.count:
+                values, shares = sample.cdf()
+                axis.plot(values * factor, shares, label=name, drawstyle="default")
+        limit = next(iter(runs.values())).summary["slo"].get(f"{metric}_p99")
+        if limit is not None and limit["limit_s"] <= 2 * widest:
+            axis.axvline(limit["limit_s"] * factor, color="gray", linestyle="--", linewidth=1)
+        axis.set(xlabel=f"{_LATENCIES[metric]} ({unit})", ylim=(0, 1.02))
+        if log:
+            axis.set_xscale("log")
+        else:
+            axis.set_xlim(left=0)
+    axes[0].set_ylabel("share of requests")
+    if len(runs) > 1:
+        axes[0].legend(frameon=False)
+    return figure
+
+
+def client_timeseries(results: Results, clients: Sequence[str | int] | None = None, bins: int = 200) -> Figure:
+    """Running and waiting sequences and KV blocks over time, one line per client (the first eight by default)."""
+    names = client_names(results.record)
+    chosen = [results.client_index(c) for c in clients] if clients is not None else _stepping(results)[:MAX_CLIENTS]
+    figure, axes = _figure(3, 1, 9, 6.5, sharex=True)
+    for client in chosen:
+        series = results.client_timeseries(client, bins)
+        blocks = results.record.clients[client].num_blocks
+        used = series["kv_blocks"] / blocks * 100 if blocks else series["kv_blocks"] * 0
+        for axis, values in zip(axes, (series["running"], series["waiting"], used), strict=True):
+            axis.plot(series["t_s"], values, linewidth=1, label=names[client])
+    for axis, label in zip(axes, ("running sequences", "waiting sequences", "KV blocks (%)"), strict=True):
+        axis.set(ylabel=label)
+        axis.set_ylim(bottom=0)
+    axes[-1].set_xlabel("time (s)")
+    if chosen:
+        axes[0].legend(frameon=False, ncols=min(len(chosen), 4), fontsize="small", loc="upper right")
+    return figure
+
+
+def _stepping(results: Results) -> list[int]:
+    """Clients that work in runs; only they have a time series."""
+    return [int(c) for c in np.unique(results.record.runs["client"])]
+
+
+def queue(results: Results, bins: int = 200) -> Figure:
+    """Requests in the system, waiting stages and how long stages that start then have waited, over time."""
+    record = results.record
+    figure, axes = _figure(3, 1, 9, 6.5, sharex=True)
+    arrived = np.sort(record.arrival_ns[(record.arrival_ns >= 0) & (record.status != 2)]) / NS_PER_S
+    finished = np.sort(record.finish_ns[record.finish_ns >= 0]) / NS_PER_S
+    stages = record.stages
+    assigned, start = np.sort(stages["assigned_ns"]) / NS_PER_S, np.sort(stages["start_ns"]) / NS_PER_S
+    begin = float(arrived[0]) if len(arrived) else 0.0
+    edges = np.linspace(begin, max(record.end_ns / NS_PER_S, begin), bins + 1)
+    for axis, more, fewer in ((axes[0], arrived, finished), (axes[1], assigned, start)):
+        axis.plot(edges, np.searchsorted(more, edges, "right") - np.searchsorted(fewer, edges, "right"), linewidth=1)
+    place = np.clip(np.searchsorted(edges, stages["start_ns"] / NS_PER_S, "right") - 1, 0, bins - 1)
+    wait = (stages["start_ns"] - stages["assigned_ns"]) / NS_PER_S
+    for code, kind in enumerate(record.stage_kinds):
+        mine = stages["kind"] == code
+        count = np.bincount(place[mine], minlength=bins)
+        if count.any():
+            mean = np.bincount(place[mine], weights=wait[mine], minlength=bins)[count > 0] / count[count > 0]
+            axes[2].plot(((edges[:-1] + edges[1:]) / 2)[count > 0], mean, linewidth=1, label=kind)
+    for axis, label in zip(axes, ("requests in the system", "waiting stages", "mean wait (s)"), strict=True):
+        axis.set(ylabel=label)
+        axis.set_ylim(bottom=0)
+    axes[2].set_xlabel("time (s)")
+    if len(stages["kind"]):
+        axes[2].legend(frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,327 @@
+"""Per-request times measured or simulated elsewhere: a CSV or JSON-lines file and a mapping of its columns.
+
+A mapping says which column holds what (`ttft: ttft_times`), and in which unit. Missing durations follow from what is
+there: TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of
+output tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
+           "mapping_from_options"]
+
+FloatArray = npt.NDArray[np.float64]
+Unit = Literal["s", "ms", "us", "ns"]
+
+PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+INSTANTS = ("arrival", "first_token", "finish")
+DURATIONS = ("ttft", "tpot", "tbt", "e2e")
+FIELDS = ("id", *INSTANTS, *DURATIONS, "output_tokens", "token_times")
+
+
+class Column(ConfigModel):
+    """A column of the reference."""
+
+    column: str
+    """Its name; in JSON lines `a.b` is the key b of the object a."""
+
+    unit: Unit | None = None
+    """Its unit, where it differs from the mapping's."""
+
+
+class ReferenceMapping(ConfigModel):
+    """Which column of the reference holds what."""
+
+    unit: Unit = "s"
+    """Unit of all times that name none."""
+
+    id: str | None = None
+    """The request's number (or a text that ends in it, `bench-12`), for joining with our requests."""
+
+    arrival: Column | str | None = None
+    """When the request arrived. Instants may count from any moment."""
+
+    first_token: Column | str | None = None
+    """When the first output token was there."""
+
+    finish: Column | str | None = None
+    """When the last output token was there."""
+
+    ttft: Column | str | None = None
+    """First token - arrival."""
+
+    tpot: Column | str | None = None
+    """(Finish - first token) / (output tokens - 1)."""
+
+    tbt: Column | str | None = None
+    """(Finish - first token) / output tokens."""
+
+    e2e: Column | str | None = None
+    """Finish - arrival."""
+
+    output_tokens: str | None = None
+    """Number of output tokens."""
+
+    token_times: Column | str | None = None
+    """All token times of a request, as a JSON list or separated by semicolons: for inter-token latencies."""
+
+    join: Literal["id", "order"] | None = None
+    """Compare request by request: by `id`, or in order of the rows. Default: by id where one is mapped."""
+
+    def column(self, field: str) -> tuple[str, float] | None:
+        """(column name, units per second) of a field, or None if it is not mapped."""
+        value = getattr(self, field)
+        if value is None:
+            return None
+        name, unit = (value.column, value.unit) if isinstance(value, Column) else (value, None)
+        return name, PER_S[unit or self.unit]
+
+
+PRESETS = {
+    "splitwise": ReferenceMapping(
+        id="request_id", arrival="arrival", ttft="ttft_times", tbt="tbt_times", e2e="response_times",
+        output_tokens="token_sizes",
+    ),
+}
+
+
+@dataclass
+class Reference:
+    """A reference's columns, seconds, each of shape (requests,), NaN where a row has no value.
+
+    ids: our request ids, or None
+    itl_s: pooled inter-token latencies, or None
+    """
+
+    columns: dict[str, FloatArray]
+    ids: npt.NDArray[np.int64] | None
+    itl_s: FloatArray | None
+    count: int
+
+
+def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[str] | None = None) -> ReferenceMapping:
+    """A mapping from a YAML file and `field=column[:unit]` options (which win), or `unit=ms`, `join=order`."""
+    data: dict[str, Any] = {}
+    if file is not None:
+        data = validate(ReferenceMapping, load_yaml(os.fspath(file))).model_dump(exclude_none=True)
+    for option in options:
+        field, equals, value = option.partition("=")
+        if not equals or not value:
+            raise InputError("field=column, such as ttft=ttft_ms:ms", option, field="mapping")
+        if field not in ReferenceMapping.model_fields:
+            raise InputError(f"one of {', '.join(ReferenceMapping.model_fields)}", field, field="mapping",
+                             suggestion=suggest(field, ReferenceMapping.model_fields))
+        name, colon, unit = value.rpartition(":")
+        data[field] = {"column": name, "unit": unit} if colon and unit in PER_S and name else value
+    return validate(ReferenceMapping, data)
+
+
+def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
+    """The mapping that a file's column names suggest: splitwise-sim's, or `ttft_s`, `e2e_ms`, ... as we call them."""
+    _, row = next(_rows(Path(path)), (0, {}))
+    if {"response_times", "ttft_times"} <= row.keys():
+        return PRESETS["splitwise"]
+    data: dict[str, Any] = {
+        field: {"column": f"{field}_{unit}", "unit": unit}
+        for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
+    }
+    data |= {"output_tokens": "output_tokens"} if "output_tokens" in row else {}
+    named = [name for name in ("request", "request_id", "id") if name in row]
+    data |= {"id": named[0]} if named else {}
+    return validate(ReferenceMapping, data)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, row) of a CSV or JSON-lines file."""
+    name = str(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            if path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
+                yield from _json_rows(file, name)
+            else:
+                yield from _csv_rows(file, name)
+    except OSError as error:
+        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=name) from None
+    except UnicodeDecodeError:
+        raise InputError("UTF-8 text", file=name) from None
+
+
+def _json_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line, text in enumerate(file, start=1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            found = Verbatim(getattr(error, "msg", "one nested too deeply").lower())
+            raise InputError("a JSON object per line", found, file=name, line=line) from None
+        if not isinstance(row, dict):
+            raise InputError("a JSON object per line", row, file=name, line=line)
+        yield line, row
+
+
+def _csv_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.reader(file, strict=True)
+    try:
+        head = next(reader, None)
+        if not head:
+            raise InputError("a line with column names", Verbatim("an empty file"), file=name, line=1)
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(head):
+                raise InputError(f"{len(head)} columns", len(row), file=name, line=reader.line_num)
+            yield reader.line_num, dict(zip(head, row, strict=True))
+    except csv.Error as error:
+        raise InputError("a CSV file", Verbatim(str(error)), file=name, line=reader.line_num) from None
+
+
+def _lookup(row: dict[str, Any], column: str) -> Any:
+    """A row's value; KeyError if there is none under that name."""
+    if column in row or "." not in column:
+        return row[column]
+    value: Any = row
+    for part in column.split("."):
+        if not isinstance(value, dict):
+            raise KeyError(column)
+        value = value[part]
+    return value
+
+
+def _number(value: Any) -> float:
+    """NaN for an empty cell; ValueError for what is not a finite number."""
+    if value is None or value == "" or (isinstance(value, str) and value.strip().lower() in ("", "nan", "null")):
+        return math.nan
+    if isinstance(value, bool):
+        raise ValueError
+    number = float(value)
+    if math.isinf(number):
+        raise ValueError
+    return number
+
+
+def _times(value: Any) -> list[float]:
+    if isinstance(value, str):
+        text = value.strip()
+        value = json.loads(text) if text.startswith("[") else [part for part in text.split(";") if part.strip()]
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError
+    return [_number(part) for part in value]
+
+
+def _request_id(value: Any) -> int:
+    text = str(value).strip()
+    digits = len(text) - len(text.rstrip("0123456789"))
+    if isinstance(value, float) or not digits:
+        raise ValueError
+    return int(text[-digits:])
+
+
+_PARSERS: dict[str, tuple[Any, str]] = {
+    "id": (_request_id, "a request number"), "token_times": (_times, "a list of times"),
+}
+
+
+def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> Reference:
+    """Read a reference; `InputError` names the file, line and column of what is wrong."""
+    wanted = {field: spec for field in FIELDS if (spec := mapping.column(field)) is not None}
+    if not wanted:
+        raise InputError(f"a mapping of at least one of {', '.join(FIELDS)}", field="mapping")
+    name = os.fspath(path)
+    values: dict[str, list[Any]] = {field: [] for field in wanted}
+    lines: list[int] = []
+    for line, row in _rows(Path(path)):
+        lines.append(line)
+        for field, (column, _) in wanted.items():
+            parse, expected = _PARSERS.get(field, (_number, "a finite number"))
+            try:
+                value = _lookup(row, column)
+            except KeyError:
+                raise InputError(f"a column {column!r} (for {field})", Verbatim(", ".join(map(str, row))), file=name,
+                                 line=line, suggestion=suggest(column, row)) from None
+            try:
+                values[field].append(parse(value))
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(expected, value, file=name, line=line, field=column) from None
+    if not lines:
+        raise InputError("at least one request", Verbatim("none"), file=name)
+    ids = _ids(values.pop("id", None), lines, name, mapping)
+    itl = _itl(values.pop("token_times", None), wanted)
+    columns = {
+        field: np.array(column) / (1.0 if field == "output_tokens" else wanted[field][1])
+        for field, column in values.items()
+    }
+    _derive(columns)
+    _check_durations(columns, lines, name)
+    return Reference(columns, ids, itl, len(lines))
+
+
+def _ids(
+    values: list[int] | None, lines: list[int], name: str, mapping: ReferenceMapping
+) -> npt.NDArray[np.int64] | None:
+    if mapping.join == "order":
+        return np.arange(len(lines))
+    if values is None:
+        if mapping.join == "id":
+            raise InputError("a mapping of id, to join by it", field="mapping.id")
+        return None
+    seen: dict[int, int] = {}
+    for line, value in zip(lines, values, strict=True):
+        if value in seen:
+            raise InputError("each request once", Verbatim(f"{value} again (first in line {seen[value]})"), file=name,
+                             line=line, field=str(mapping.id))
+        seen[value] = line
+    return np.array([value if value < 2**62 else -1 for value in values], dtype=np.int64)
+
+
+def _itl(times: list[list[float]] | None, wanted: dict[str, tuple[str, float]]) -> FloatArray | None:
+    if times is None:
+        return None
+    return np.concatenate([np.diff(np.array(row)) for row in times]) / wanted["token_times"][1]
+
+
+def _derive(columns: dict[str, FloatArray]) -> None:
+    """Fill in the durations that follow from others."""
+    have = columns.keys()
+    if "ttft" not in have and {"arrival", "first_token"} <= have:
+        columns["ttft"] = columns["first_token"] - columns["arrival"]
+    if "e2e" not in have and {"arrival", "finish"} <= have:
+        columns["e2e"] = columns["finish"] - columns["arrival"]
+    if {"ttft", "e2e"} <= have:
+        rest = columns["e2e"] - columns["ttft"]
+    elif {"first_token", "finish"} <= have:
+        rest = columns["finish"] - columns["first_token"]
+    else:
+        return
+    if "output_tokens" in have:
+        tokens = columns["output_tokens"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            columns.setdefault("tpot", np.where(tokens > 1, rest / (tokens - 1), np.nan))
+            columns.setdefault("tbt", np.where(tokens > 0, rest / tokens, np.nan))
+
+
+def _check_durations(columns: dict[str, FloatArray], lines: list[int], name: str) -> None:
+    for field in (*DURATIONS, "output_tokens"):
+        if field in columns and (columns[field] < 0).any():
+            row = int(np.argmax(columns[field] < 0))
+            raise InputError("a number of at least 0", float(columns[field][row]), file=name, line=lines[row],
+                             field=field)

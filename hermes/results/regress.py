@@ -1,0 +1,236 @@
+"""Golden predictions: what scenarios predicted when somebody last looked, and what they predict now.
+
+A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
+match exactly unless a tolerance says otherwise; a metric that appears or disappears is a difference too. A golden file
+only proves that nothing changed, so the tests keep an invariant beside each.
+
+    format: 1
+    tolerances: {'energy.*': 1.0e-9}        # relative, by glob; the last match wins
+    scenarios:
+      ../scenarios/quickstart.yaml:          # relative to this file
+        metrics: {latency.ttft_s.p99: 0.25}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.errors import HermesError, InputError, Verbatim
+from hermes.results.export import replacing
+from hermes.results.render import Section, sections_text
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["Difference", "GoldenFile", "RegressReport", "check", "differences", "flatten", "record"]
+
+Value = float | int | bool | str | None
+Run = Callable[[str], Mapping[str, Any]]
+
+
+class GoldenScenario(ConfigModel):
+    """What one scenario predicted."""
+
+    metrics: dict[str, bool | int | float | str | None]
+    tolerances: dict[str, float] = Field(default_factory=dict)
+
+
+class GoldenFile(ConfigModel):
+    """See the module's description."""
+
+    format: Literal[1]
+    tolerances: dict[str, float] = Field(default_factory=dict)
+    scenarios: dict[str, GoldenScenario]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A metric that changed, appeared (`old` None) or disappeared (`new` None), or a scenario that failed.
+
+    change: (new - old) / |old|, None where that is undefined
+    """
+
+    scenario: str
+    metric: str
+    what: Literal["changed", "added", "missing", "failed"]
+    old: Value = None
+    new: Value = None
+    change: float | None = None
+
+
+@dataclass
+class RegressReport:
+    """Differences over all scenarios. `exit_code` is 0 where there are none and 1 otherwise."""
+
+    differences: list[Difference] = field(default_factory=list)
+    scenarios: int = 0
+    metrics: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.differences
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"ok": self.ok, "scenarios": self.scenarios, "metrics": self.metrics,
+                "differences": [asdict(d) for d in self.differences]}
+
+    def to_text(self, limit: int = 100) -> str:
+        """One line if all is well, a table of the first `limit` differences otherwise."""
+        counted = f"{self.metrics:,} metrics of {self.scenarios:,} scenarios"
+        if self.ok:
+            return f"{counted}: no differences\n"
+        rows = [
+            (d.scenario, d.metric, d.what, _shown(d.old, d.what != "added"), _shown(d.new, d.what != "missing"),
+             "-" if d.change is None else f"{d.change * 100:+.4g}%")
+            for d in self.differences[:limit]
+        ]
+        left = len(self.differences) - len(rows)
+        note = f"{len(self.differences):,} differences in {counted}" + (f", {left:,} not shown" if left else "")
+        head = ("scenario", "metric", "", "old", "new", "change")
+        return sections_text([Section("regression", head, rows, note)], width=160)
+
+
+def _shown(value: Value, there: bool) -> str:
+    return "-" if not there else "none" if value is None else str(value)
+
+
+def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
+    """Nested mappings and lists as one mapping of dotted names to values. Empty ones leave nothing."""
+    out: dict[str, Value] = {}
+
+    def walk(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            items: Iterable[tuple[Any, Any]] = value.items()
+        elif isinstance(value, list | tuple):
+            items = enumerate(value)
+        else:
+            out[prefix] = value
+            return
+        for key, item in items:
+            walk(f"{prefix}.{key}" if prefix else str(key), item)
+
+    walk("", summary)
+    return out
+
+
+def _tolerance(metric: str, tolerances: Iterable[tuple[str, float]]) -> float:
+    found = 0.0
+    for pattern, tolerance in tolerances:
+        if fnmatchcase(metric, pattern):
+            found = tolerance
+    return found
+
+
+def differences(
+    scenario: str, old: Mapping[str, Value], new: Mapping[str, Value], tolerances: Iterable[tuple[str, float]] = ()
+) -> list[Difference]:
+    """What differs between two flat summaries by more than its tolerance allows."""
+    tolerances = list(tolerances)
+    out = []
+    for metric in [*old, *(name for name in new if name not in old)]:
+        if metric not in new:
+            out.append(Difference(scenario, metric, "missing", old=old[metric]))
+        elif metric not in old:
+            out.append(Difference(scenario, metric, "added", new=new[metric]))
+        elif not _same(old[metric], new[metric], _tolerance(metric, tolerances)):
+            change = _change(old[metric], new[metric])
+            out.append(Difference(scenario, metric, "changed", old[metric], new[metric], change))
+    return out
+
+
+def _same(old: Value, new: Value, tolerance: float) -> bool:
+    if isinstance(old, int | float) and isinstance(new, int | float) and isinstance(old, bool) == isinstance(new, bool):
+        return abs(new - old) <= tolerance * abs(old)
+    return type(old) is type(new) and old == new
+
+
+def _change(old: Value, new: Value) -> float | None:
+    if not isinstance(old, int | float) or not isinstance(new, int | float) or isinstance(old, bool) or not old:
+        return None
+    return float((new - old) / abs(old))
+
+
+def record(
+    scenarios: Iterable[str | os.PathLike[str]], out_file: str | os.PathLike[str], run: Run,
+    tolerances: Mapping[str, float] | None = None,
+) -> GoldenFile:
+    """Run scenarios and write what they predict. Tolerances of an existing file are kept unless new ones are given.
+
+    run: a scenario's path (as a string) to its summary
+    """
+    path = Path(out_file)
+    before = _load(path) if path.exists() else None
+    golden: dict[str, Any] = {"format": 1}
+    golden["tolerances"] = dict(tolerances if tolerances is not None else before.tolerances if before else {})
+    golden["scenarios"] = {}
+    for scenario in scenarios:
+        name = _stored_name(os.fspath(scenario), path)
+        entry: dict[str, Any] = {"metrics": flatten(run(os.fspath(scenario)))}
+        if before and name in before.scenarios and before.scenarios[name].tolerances:
+            entry["tolerances"] = dict(before.scenarios[name].tolerances)
+        golden["scenarios"][name] = entry
+    if path.suffix == ".json":
+        text = json.dumps(golden, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    else:
+        text = yaml.safe_dump(golden, sort_keys=False, allow_unicode=True, width=1000)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise HermesError(f"cannot write {path}: {error}") from error
+    return _load(path)
+
+
+def _stored_name(scenario: str, golden: Path) -> str:
+    """How a golden file calls a scenario: relative to itself, so that both can move; a built-in by its name."""
+    if not Path(scenario).exists():
+        return scenario
+    return Path(os.path.relpath(scenario, golden.parent)).as_posix()
+
+
+def _load(path: Path) -> GoldenFile:
+    golden = validate(GoldenFile, load_yaml(path), str(path))
+    for tolerances in (golden.tolerances, *(s.tolerances for s in golden.scenarios.values())):
+        for pattern, tolerance in tolerances.items():
+            if tolerance < 0:
+                raise InputError("a relative tolerance of at least 0", tolerance, file=str(path),
+                                 field=f"tolerances.{pattern}")
+    if not golden.scenarios:
+        raise InputError("at least one scenario", Verbatim("none"), file=str(path), field="scenarios")
+    return golden
+
+
+def check(file: str | os.PathLike[str], run: Run) -> RegressReport:
+    """Run the scenarios of a golden file and compare. A scenario that cannot be run is a difference too.
+
+    run: a scenario's path (as a string) to its summary. Raises `InputError` for a golden file that cannot be read.
+    """
+    path = Path(file)
+    golden, report = _load(path), RegressReport()
+    for name, expected in golden.scenarios.items():
+        beside = path.parent / name
+        report.scenarios += 1
+        report.metrics += len(expected.metrics)
+        try:
+            summary = run(str(beside) if beside.exists() else name)
+        except HermesError as error:
+            report.differences.append(Difference(name, "", "failed", new=str(error)))
+            continue
+        tolerances = [*golden.tolerances.items(), *expected.tolerances.items()]
+        report.differences += differences(name, expected.metrics, flatten(summary), tolerances)
+    return report

@@ -1,0 +1,147 @@
+"""Contract suite for hardware models.
+
+Inherit it in a test module, give `make_model()`, and pytest checks what the kernel relies on:
+
+    class TestMyModel(HardwareModelContract):
+        def make_model(self):
+            return MyModel().build()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from hermes.hardware.base import HardwareModel, IntArray, StepStats
+
+__all__ = ["FIELDS", "HardwareModelContract", "advanced", "batch", "columns_of", "random_stats"]
+
+FIELDS: tuple[str, ...] = tuple(StepStats.__slots__)
+
+
+def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
+    """Statistics of a step: `prefills` are (new tokens, past tokens), `contexts` the cached tokens of each decode.
+    Every sequence samples."""
+    return StepStats(
+        prefill_seqs=len(prefills),
+        prefill_tokens=sum(n for n, _ in prefills),
+        prefill_past=sum(past for _, past in prefills),
+        prefill_attn=sum(n * past + n * (n + 1) // 2 for n, past in prefills),
+        decode_seqs=len(contexts),
+        decode_ctx=sum(contexts),
+        decode_ctx_max=max(contexts, default=0),
+        sampled=len(prefills) + len(contexts),
+    )
+
+
+def advanced(stats: StepStats, steps: int) -> StepStats:
+    """The statistics `steps` steps later in the same run."""
+    values = {name: getattr(stats, name) for name in FIELDS}
+    values["decode_ctx"] += steps * stats.decode_seqs
+    values["decode_ctx_max"] += steps if stats.decode_seqs else 0
+    return StepStats(**values)
+
+
+def columns_of(rows: list[StepStats]) -> dict[str, IntArray]:
+    """One int64 array per field, as `out_of_range` gets them."""
+    return {name: np.array([getattr(stats, name) for stats in rows], dtype=np.int64) for name in FIELDS}
+
+
+def random_stats(rng: np.random.Generator, count: int) -> Iterator[StepStats]:
+    """Batches of every kind: prefill only, decodes only, both; from one token to long contexts and large batches."""
+    for i in range(count):
+        prefills, decodes = [(1, 0), (0, 1), (1, 1)][i % 3]
+        size = int(np.exp(rng.uniform(0, 6)))
+        lengths = np.exp(rng.uniform(0, 10, 4)).astype(int)
+        pasts = np.where(rng.random(4) < 0.5, 0, np.exp(rng.uniform(0, 10, 4))).astype(int)
+        contexts = np.exp(rng.uniform(0, 11, size)).astype(int)
+        seqs = int(rng.integers(1, 5))
+        yield batch(
+            [(int(n), int(past)) for n, past in zip(lengths[:seqs], pasts[:seqs], strict=True)] * prefills,
+            [int(context) for context in contexts] * decodes,
+        )
+
+
+class HardwareModelContract(ABC):
+    """What holds for every hardware model. Inherit it and give `make_model()`."""
+
+    examples: ClassVar[int] = 150
+    """How many random batches each test draws."""
+
+    @abstractmethod
+    def make_model(self) -> HardwareModel:
+        """A new model, the same at each call."""
+
+    def cases(self) -> Iterator[tuple[StepStats, int]]:
+        """Random runs: statistics of the first step, and the number of steps."""
+        rng = np.random.default_rng(7)
+        for stats in random_stats(rng, self.examples):
+            yield stats, int(rng.integers(1, 60))
+
+    def test_a_run_is_its_steps_bit_for_bit(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            single = [model.step_ns(advanced(stats, j)) for j in range(steps)]
+            assert model.run_ns(stats, steps).tolist() == single, f"run of {steps} steps from {stats}"
+
+    def test_a_long_run_is_its_steps(self) -> None:
+        model = self.make_model()
+        stats = batch([], [100, 2000, 30_000])
+        long = model.run_ns(stats, 3000)
+        assert long[[0, 1, 1500, 2999]].tolist() == [model.step_ns(advanced(stats, j)) for j in (0, 1, 1500, 2999)]
+
+    def test_a_run_can_be_cut_anywhere(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            first = steps // 2 + 1
+            parts = [model.run_ns(stats, first), model.run_ns(advanced(stats, first), steps)]
+            assert model.run_ns(stats, first + steps).tolist() == np.concatenate(parts).tolist()
+
+    def test_times_are_positive_integers(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            run = model.run_ns(stats, steps)
+            assert run.dtype == np.int64, f"{run.dtype}, not int64"
+            assert run.shape == (steps,), f"shape {run.shape} for {steps} steps"
+            assert run.min() >= 1, f"{run.min()} ns for {stats}"
+            single = model.step_ns(stats)
+            assert isinstance(single, int), f"{type(single)}, not int"
+
+    def test_answers_do_not_depend_on_what_was_asked_before(self) -> None:
+        used, asked = self.make_model(), list(self.cases())
+        first = [used.run_ns(stats, steps).tolist() for stats, steps in asked]
+        backwards = [used.run_ns(stats, steps).tolist() for stats, steps in reversed(asked)]
+        fresh = self.make_model()
+        assert first == backwards[::-1] == [fresh.run_ns(stats, steps).tolist() for stats, steps in asked]
+
+    def test_statistics_are_left_alone(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            before = repr(stats)
+            model.step_ns(stats)
+            model.run_ns(stats, steps)
+            assert repr(stats) == before
+
+    def test_the_caller_may_write_into_a_run(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            run = model.run_ns(stats, steps)
+            kept = run.tolist()
+            run[:] = -1
+            assert model.run_ns(stats, steps).tolist() == kept
+
+    def test_steps_out_of_range_are_counted_alike_in_runs_and_steps(self) -> None:
+        model, cases = self.make_model(), list(self.cases())
+        counts = model.out_of_range(columns_of([stats for stats, _ in cases]), np.array([k for _, k in cases]))
+        assert counts.shape == (len(cases),)
+        assert counts.dtype == np.int64
+        for (stats, steps), count in zip(cases, counts.tolist(), strict=True):
+            single = [advanced(stats, j) for j in range(steps)]
+            assert count == model.out_of_range(columns_of(single), np.ones(steps, dtype=np.int64)).sum(), f"{stats}"
+
+    def test_no_runs_have_no_steps_out_of_range(self) -> None:
+        none = np.zeros(0, dtype=np.int64)
+        assert self.make_model().out_of_range(dict.fromkeys(FIELDS, none), none).shape == (0,)
