@@ -86,8 +86,8 @@ class Coordinator:
         self.unfinished = total
         self.num_events = 0
         self._stage_count = 0
-        self._observers = observers
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in routers.values() if hasattr(r, "observe")]
+        self._observers = observers
         for client in clients:
             client.on_done = self._stage_done
             if observers:
@@ -257,9 +257,10 @@ class Coordinator:
         if stage.segments is not None:
             stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
             self.gaps[len(self.stages)] = stage
+        last_step = client.num_steps - 1 if not client.scheduler.returns_together else stage.first_step + emitted - 1
         rows.append((
             request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
-            self.env._now, stage.prompt_tokens, emitted, stage.first_step, client.num_steps - 1, stage.preemptions,
+            self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step, stage.preemptions,
             stage.cached_tokens,
         ))
         if len(rows) >= 8192:

@@ -24,8 +24,11 @@ class Slowdowns(ConfigModel):
     """How many times the baseline a percentile may be."""
 
     p50: float = Field(gt=0)
+    """Of the median."""
     p90: float = Field(gt=0)
+    """Of the 90th percentile."""
     p99: float = Field(gt=0)
+    """Of the 99th percentile."""
 
 
 class SloConfig(ConfigModel):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
 from hermes.yamlfile import Mark, resolve_scalar
 
-__all__ = ["to_yaml", "unit_of"]
+__all__ = ["to_flow", "to_yaml", "unit_of"]
 
 _UNITS: dict[Any, str] = {parse_duration: "s", parse_bytes: "B", parse_bandwidth: "B/s", parse_rate: "/s"}
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
@@ -41,6 +41,17 @@ def to_yaml(model: BaseModel, header: str = "", text: Callable[[str], str] = str
     """`model` as YAML, in the order of its fields; `header` lines become comments on top; `text` maps every string."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
     return comments + "\n".join(_Writer(text).mapping(_fields(model), "")) + "\n"
+
+
+def to_flow(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, BaseModel):
+        value = {name: item for name, item, _ in _fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {to_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(map(to_flow, value))}]"
+    return _scalar(value)
 
 
 def _fields(model: BaseModel) -> list[_Row]:

@@ -65,6 +65,7 @@ class LLMScheduler:
     """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
 
     ticks_every_step = True
+    returns_together = False   # sequences come back when their batch ends, maybe long after their last token
 
     def __init__(
         self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",
@@ -196,6 +197,16 @@ class LLMScheduler:
         for j, _order, seq in events:
             seq.num_tokens = clock + seq.base + j + 1
             pool.grow(seq, seq.num_tokens)
+
+    def _steps_of_run(self, max_steps: int) -> int:
+        """Steps the whole group can decode: until the first completion, or until blocks run out."""
+        group = self.group
+        steps = group.steps_to_finish()
+        if steps > max_steps:
+            steps = max_steps
+        if steps > 1:
+            steps = group.steps_within(steps, self.pool.free_blocks) or 1
+        return steps
 
     def _admit(self, seq: Sequence) -> None:
         """Move the next waiting sequence to the end of running."""

@@ -143,16 +143,6 @@ class ChunkedScheduler(LLMScheduler):
                 plan.num_steps = self._steps_of_run(max_steps)
         return plan
 
-    def _steps_of_run(self, max_steps: int) -> int:
-        """Steps the whole group can decode: until the first completion, or until blocks run out."""
-        group = self.group
-        steps = group.steps_to_finish()
-        if steps > max_steps:
-            steps = max_steps
-        if steps > 1:
-            steps = group.steps_within(steps, self.pool.free_blocks) or 1
-        return steps
-
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
         pool, running = self.pool, self.running

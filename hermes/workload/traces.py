@@ -110,7 +110,9 @@ def check_trace(
             raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
     require_columns(columns, _REQUIRED, file)
     times = to_floats(columns["arrival_s"], "arrival_s", file, locate)
-    _bounds(times, "arrival_s", f"seconds from 0 to {_MAX_SECONDS:g}", 0.0, _MAX_SECONDS, file, locate)
+    bad = np.flatnonzero((times < 0) | (times > _MAX_SECONDS))
+    if bad.size:
+        raise _refuse(f"seconds from 0 to {_MAX_SECONDS:g}", times, "arrival_s", int(bad[0]), file, locate)
     checked: dict[str, Any] = {"arrival_s": times}
     for name, (low, high) in _INTEGERS.items():
         if name in columns:
@@ -154,7 +156,7 @@ def _refuse(expected: str, values: Any, name: str, row: int, file: str, locate: 
 
 def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
     """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
-    plain = values.to_numpy() if isinstance(values, pd.Series) else values
+    plain = _plain(values)
     if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
         raise InputError("a column of numbers", Verbatim(f"one of {plain.dtype}"), field=name, file=file)
     try:
@@ -174,12 +176,9 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
     return floats
 
 
-def _bounds(
-    floats: FloatArray, name: str, expected: str, low: float, high: float, file: str, locate: Locate
-) -> None:
-    bad = np.flatnonzero((floats < low) | (floats > high))
-    if bad.size:
-        raise _refuse(expected, floats, name, int(bad[0]), file, locate)
+def _plain(values: Any) -> Any:
+    """A column as an array or a sequence: something whose rows are found by their position."""
+    return values.to_numpy() if isinstance(values, pd.Series) else values
 
 
 def _in_order(frame: pd.DataFrame, file: str, locate: Locate) -> None:
@@ -192,14 +191,13 @@ def _in_order(frame: pd.DataFrame, file: str, locate: Locate) -> None:
 
 
 def _integers(values: Any, name: str, low: int, high: int, file: str, locate: Locate) -> IntArray:
-    expected = f"an integer from {low} to {high}"
+    expected = f"an integer from {low} to 2**{high.bit_length() - 1}"
     floats = to_floats(values, name, file, locate)
-    _bounds(floats, name, expected, low, high, file, locate)
-    broken = np.flatnonzero(floats != np.rint(floats))
-    if broken.size:
-        raise _refuse(expected, floats, name, int(broken[0]), file, locate)
-    plain = np.asarray(values)
-    if plain.dtype.kind in "iu":
+    plain = _plain(values)
+    bad = np.flatnonzero((floats < low) | (floats > high) | (floats != np.rint(floats)))
+    if bad.size:
+        raise _refuse(expected, plain, name, int(bad[0]), file, locate)
+    if isinstance(plain, np.ndarray) and plain.dtype.kind in "iu":
         return plain.astype(np.int64)  # exact past 2^53, where floats are not
     return floats.astype(np.int64)
 
@@ -257,6 +255,7 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, Sequen
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, delimiter=delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
+            line = 1
             for row in reader:
                 line = reader.line_num
                 if row and len(row) != len(header):

@@ -1,0 +1,123 @@
+"""Static batching (FasterTransformer): a batch is formed, runs to the end of its longest member, then the next is.
+
+The batch is a rectangle: prompts are padded to the longest, every member decodes until the longest answer is complete,
+and all members return together. Blocks for the whole rectangle are taken when the batch is formed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.memory.blocks import BlockPool
+from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["StaticConfig", "StaticScheduler"]
+
+
+@SCHEDULERS.register("static")
+class StaticConfig(ConfigModel):
+    """FasterTransformer's batching: fixed batches, padded to their longest member, returned together."""
+
+    kind: Literal["static"] = "static"
+    max_num_seqs: int = Field(default=16, ge=1, le=2**31)
+    """Most sequences in a batch. A batch is formed from whoever waits when the one before is done."""
+    max_num_batched_tokens: int = Field(default=2**31, ge=1, le=2**31)
+    """Most tokens of the padded prompts; a longer single prompt is a batch of its own."""
+    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    """Order in which waiting sequences are put into a batch."""
+
+    def build(self, pool: BlockPool, *, every_step: bool) -> StaticScheduler:
+        return StaticScheduler(self, pool)
+
+
+class StaticScheduler(LLMScheduler):
+    """See the module's docstring. The decode group is not used: a batch decodes as `width` equal rows."""
+
+    returns_together = True
+
+    def __init__(self, config: StaticConfig, pool: BlockPool) -> None:
+        super().__init__(
+            pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            packing=config.policy, grows=False,
+        )
+        self._length = 0      # tokens of the longest prompt
+        self._emitted = 0     # tokens every row has emitted
+        self._longest = 0     # tokens the longest answer has
+
+    def can_ever_fit(self, seq: Sequence) -> str | None:
+        need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens)
+        if need > self.pool.num_blocks:
+            return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
+                    f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
+        return None
+
+    def wants_cut(self, seq: Sequence) -> bool:
+        return False   # nobody joins a batch that runs
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if not self.running:
+            return self._form_batch()
+        plan = Plan()
+        width = len(self.running)
+        past = self._length + self._emitted - 1
+        plan.decodes = True
+        plan.decode_seqs = width
+        plan.decode_ctx = width * past
+        plan.decode_ctx_max = past
+        plan.sampled = sum(1 for s in self.running if s.target_tokens > self._emitted)   # the others are padding
+        plan.num_steps = min(max_steps, self._steps_to_change())
+        return plan
+
+    def _steps_to_change(self) -> int:
+        """Steps until the next answer is complete (its row goes on, but its last token has come)."""
+        return min(s.target_tokens - self._emitted for s in self.running if s.target_tokens > self._emitted)
+
+    def _form_batch(self) -> Plan | None:
+        """The next members, as many as fit as a padded rectangle of prompts and answers."""
+        members: list[Sequence] = []
+        prompt = output = 0
+        while self.num_waiting and len(members) < self.max_num_seqs:
+            seq = self.next_waiting()
+            longest, answer = max(prompt, seq.prompt_tokens), max(output, seq.target_tokens)
+            rows = len(members) + 1
+            if members and (rows * longest > self.max_num_batched_tokens
+                            or rows * self.pool.blocks_for(longest + answer) > self.pool.num_blocks):
+                break
+            self._admit(seq)
+            members.append(seq)
+            prompt, output = longest, answer
+        if not members:
+            return None
+        plan = Plan()
+        blocks = self.pool.blocks_for(prompt + output)
+        for seq in members:
+            self.partial.pop(seq)
+            self.pool.grow(seq, blocks * self.pool.block_size)
+            plan.prefills.append((seq, prompt))
+        width = len(members)
+        plan.prefill_seqs = plan.sampled = width
+        plan.prefill_tokens = width * prompt
+        plan.prefill_attn = width * (prompt * (prompt + 1) // 2)
+        self._length, self._longest, self._emitted = prompt, output, 0
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        if plan.decodes:
+            self._emitted += num_steps
+        else:
+            self._emitted = 1
+            for seq, _n in plan.prefills:
+                seq.first_step = step
+                seq.first_token_ns = now_ns
+        if self._emitted < self._longest:
+            return []
+        finished = list(self.running)
+        self.running.clear()
+        return finished
+
+    def tokens_cached(self) -> int:
+        return len(self.running) * (self._length + self._emitted)
