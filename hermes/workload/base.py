@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, inside
 from hermes.units import NS_PER_S
 
 __all__ = [
@@ -113,11 +112,3 @@ def seconds_to_ns(seconds: FloatArray) -> IntArray:
     if seconds.size and not float(seconds.max()) < 9.2e9:
         raise InputError("arrivals within 292 years, the range of the clock", Verbatim(f"{float(seconds.max()):.3g} s"))
     return np.rint(seconds * NS_PER_S).astype(np.int64)
-
-@contextmanager
-def inside(field: str) -> Iterator[None]:
-    """Put `field` in front of the field of errors from within; those about a file have a better place already."""
-    try:
-        yield
-    except InputError as error:
-        raise error if error.file else error.located(field=field) from None

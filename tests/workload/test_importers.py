@@ -1,0 +1,173 @@
+"""Trace importers: each format's example, its options, and its malformed variants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hermes.errors import InputError
+from hermes.workload import TRACE_IMPORTERS, import_trace, read_trace, write_trace
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+MOONCAKE = {"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": [0, 7]}
+
+
+def file(folder: Path, text: str, name: str = "in.csv") -> Path:
+    (folder / name).write_bytes(text.encode())
+    return folder / name
+
+
+def refused(kind: str, path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        import_trace(kind, path, **options)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+class TestAzure:
+    def test_rows(self, tmp_path: Path) -> None:
+        rows = "2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109\r\n"
+        frame = import_trace("azure", file(tmp_path, AZURE + rows))
+        assert frame["arrival_s"].tolist() == [0.0, 4.314579]
+        assert frame["prompt_tokens"].tolist() == [374, 396]
+        assert frame["output_tokens"].tolist() == [44, 109]
+
+    def test_time_zones(self, tmp_path: Path) -> None:
+        rows = "2024-05-10 00:00:00.009930+00:00,1,1\n2024-05-10 01:00:00.5+01:00,1,1\n"
+        assert import_trace("azure", file(tmp_path, AZURE + rows))["arrival_s"].tolist() == [0.0, 0.49007]
+
+    def test_zero_tokens(self, tmp_path: Path) -> None:
+        rows = "2023-11-16 18:15:46,374,0\n2023-11-16 18:15:50,396,109\n2023-11-16 18:15:51,0,9\n"
+        path = file(tmp_path, AZURE + rows)
+        assert refused("azure", path).startswith("FILE:4: ContextTokens: expected an integer from 1 to")
+        dropped = import_trace("azure", path, zero_tokens="drop")
+        assert dropped["arrival_s"].tolist() == [0.0]
+        assert dropped["output_tokens"].tolist() == [109]
+        one = import_trace("azure", path, zero_tokens="one")
+        assert one["output_tokens"].tolist() == [1, 109, 9]
+        assert one["prompt_tokens"].tolist() == [374, 396, 1]
+
+    def test_order(self, tmp_path: Path) -> None:
+        rows = "2023-11-16 18:15:50,1,1\n2023-11-16 18:15:46,2,2\n2023-11-16 18:15:50,3,3\n"
+        path = file(tmp_path, AZURE + rows)
+        text = refused("azure", path)
+        assert text.startswith("FILE:3: TIMESTAMP: expected an arrival not before the previous row's (4.0")
+        frame = import_trace("azure", path, sort=True)
+        assert frame["prompt_tokens"].tolist() == [2, 1, 3]
+        assert frame["arrival_s"].tolist() == [0.0, 4.0, 4.0]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("TIMESTAMP,Context,GeneratedTokens\n", "FILE: expected a column ContextTokens, found columns TIMESTAMP"),
+            (AZURE + "yesterday,1,1\n", "FILE:2: TIMESTAMP: expected an ISO 8601 date and time, found 'yesterday'"),
+            (AZURE + "99999-01-01,1,1\n", "FILE:2: TIMESTAMP: expected an ISO 8601 date and time"),
+            (AZURE + "0001-01-01,1,1\n", "FILE"),
+            (AZURE + ",1,1\n", "FILE:2: TIMESTAMP: expected an ISO 8601 date and time, found ''"),
+            (AZURE + "2023-11-16 18:15:46,1,x\n", "FILE:2: GeneratedTokens: expected a number, found 'x'"),
+            (AZURE + "2023-11-16 18:15:46,-1,1\n", "FILE:2: ContextTokens: expected an integer from 1 to"),
+        ],
+    )
+    def test_malformed(self, tmp_path: Path, text: str, message: str) -> None:
+        assert refused("azure", file(tmp_path, text)).startswith(message)
+
+    def test_no_rows(self, tmp_path: Path) -> None:
+        assert len(import_trace("azure", file(tmp_path, AZURE))) == 0
+
+
+class TestMooncake:
+    def test_rows_survive_a_round_trip(self, tmp_path: Path) -> None:
+        lines = [MOONCAKE, MOONCAKE | {"timestamp": 1500, "hash_ids": []}]
+        path = file(tmp_path, "\n".join(map(json.dumps, lines)) + "\n\n", "in.jsonl")
+        write_trace(import_trace("mooncake", path), tmp_path / "t.parquet", source="test")
+        table = read_trace(tmp_path / "t.parquet")
+        assert table.arrival_ns is not None
+        assert table.arrival_ns.tolist() == [0, 500_000_000]
+        assert table.hash_ids == [(0, 7), ()]
+        assert table.hash_block_tokens == 512
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("{", "FILE:1: expected a JSON object, found '{'"),
+            ("[1]", "FILE:1: expected a JSON object, found [1]"),
+            ("[" * 100_000, "FILE:1: expected a JSON object"),
+            ("\n{}", "FILE:2: timestamp: expected a value, found none"),
+            (json.dumps(MOONCAKE | {"timestamp": "x"}), "FILE:1: timestamp: expected a number, found 'x'"),
+            (json.dumps(MOONCAKE | {"timestamp": None}), "FILE:1: timestamp: expected a"),
+            (json.dumps(MOONCAKE | {"input_length": 10**400}), "FILE:1: input_length: expected a number"),
+            (json.dumps(MOONCAKE | {"input_length": [1]}), "FILE:1: input_length: expected a number"),
+            (json.dumps(MOONCAKE | {"input_length": {}}), "FILE:1: input_length: expected a number"),
+            (json.dumps(MOONCAKE | {"hash_ids": [1.5]}), "FILE:1: hash_ids: expected a list of integers"),
+            (json.dumps(MOONCAKE | {"hash_ids": 3}), "FILE:1: hash_ids: expected a list of integers"),
+        ],
+    )
+    def test_malformed(self, tmp_path: Path, text: str, message: str) -> None:
+        assert refused("mooncake", file(tmp_path, text)).startswith(message)
+
+    def test_not_text(self, tmp_path: Path) -> None:
+        (tmp_path / "in").write_bytes(b"\xff\xfe")
+        assert "UTF-8" in refused("mooncake", tmp_path / "in")
+        assert "No such file" in refused("mooncake", tmp_path / "no")
+
+
+class TestMapped:
+    TEXT = "t;in;out;user;prio\n1700000000500;5;6;bob;1\n1700000001000;7;8;amy;0\n1700000002500;9;10;bob;0\n"
+    OPTIONS: dict[str, Any] = {  # noqa: RUF012
+        "arrival": "t", "arrival_unit": "ms", "prompt": "in", "output": "out", "session": "user", "priority": "prio",
+    }
+
+    def test_csv(self, tmp_path: Path) -> None:
+        frame = import_trace("csv", file(tmp_path, self.TEXT), delimiter=";", **self.OPTIONS)
+        assert frame.to_dict("list") == {
+            "arrival_s": [0.0, 0.5, 2.0], "prompt_tokens": [5, 7, 9], "output_tokens": [6, 8, 10],
+            "priority": [1, 0, 0], "session": [0, 1, 0],
+        }
+
+    def test_parquet(self, tmp_path: Path) -> None:
+        frame = pd.read_csv(file(tmp_path, self.TEXT), sep=";")
+        frame.to_parquet(tmp_path / "in.parquet")
+        got = import_trace("parquet", tmp_path / "in.parquet", **self.OPTIONS)
+        assert got["arrival_s"].tolist() == [0.0, 0.5, 2.0]
+        assert got["session"].tolist() == [0, 1, 0]
+        frame["t"] = pd.to_datetime(frame["t"], unit="ms")
+        frame.to_parquet(tmp_path / "in.parquet")
+        got = import_trace("parquet", tmp_path / "in.parquet", **self.OPTIONS | {"arrival_unit": "timestamp"})
+        assert got["arrival_s"].tolist() == [0.0, 0.5, 2.0]
+        assert "expected a column of numbers" in refused("parquet", tmp_path / "in.parquet", **self.OPTIONS)
+
+    @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns", "timestamp"])
+    def test_units(self, tmp_path: Path, unit: str) -> None:
+        per_s = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}.get(unit)
+        times = ["2024-01-01T00:00:00Z", "2024-01-01T00:00:02Z"] if per_s is None else [str(5 * per_s), str(7 * per_s)]
+        text = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at},1,1\n" for at in times)
+        assert import_trace("csv", file(tmp_path, text), arrival_unit=unit)["arrival_s"].tolist() == [0.0, 2.0]
+
+    def test_errors_use_the_file_s_own_names(self, tmp_path: Path) -> None:
+        path = file(tmp_path, self.TEXT.replace("5;6", "x;6"))
+        text = refused("csv", path, delimiter=";", **self.OPTIONS)
+        assert text.startswith("FILE:2: in: expected a number, found 'x'")
+        text = refused("csv", path, delimiter=";", **self.OPTIONS | {"prompt": "inn"})
+        assert text == "FILE: expected a column inn, found columns t, in, out, user, prio (did you mean 'in'?)"
+        pd.DataFrame({"t": [1.0], "in": [0], "out": [1]}).to_parquet(tmp_path / "in.parquet")
+        text = refused("parquet", tmp_path / "in.parquet", arrival="t", prompt="in", output="out")
+        assert text.startswith("FILE: in[0]: expected an integer from 1 to")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("azur", {}, "did you mean 'azure'"), ("azure", {"sorted": True}, "did you mean 'sort'"),
+        ("csv", {"delimiter": "ab"}, "delimiter: expected"), ("csv", {"arrival_unit": "min"}, "arrival_unit: expected"),
+        ("azure", {"sort": "yes"}, "sort: expected true or false"),
+    ],
+)
+def test_options(tmp_path: Path, kind: str, options: dict[str, Any], message: str) -> None:
+    assert message in refused(kind, file(tmp_path, AZURE), **options)
+
+
+def test_kinds() -> None:
+    assert set(TRACE_IMPORTERS.names()) >= {"azure", "csv", "mooncake", "parquet"}
