@@ -13,7 +13,7 @@ from simpy.core import EmptySchedule
 
 from hermes.clients.llm import LLMClient
 from hermes.coordinator import Coordinator, Stream
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network
@@ -22,7 +22,7 @@ from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
-from hermes.units import s_to_ns
+from hermes.units import NS_PER_S, s_to_ns
 from hermes.workload.streams import stream as random_stream
 from hermes.workload.table import RequestTable
 
@@ -38,6 +38,7 @@ class Simulation:
     def __init__(self, scenario: Scenario, base_dir: Path) -> None:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
+        self.interrupted = False
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
@@ -62,7 +63,7 @@ class Simulation:
         moves_kv = any(config.role == "prefill" for config in self.scenario.clients) or getattr(
             self.scenario.router, "places_both_phases", False)
         for i, config in enumerate(self.scenario.clients):
-            with _inside(f"clients.{i}"):
+            with inside(f"clients.{i}"):
                 clients += config.build(
                     self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
                     base_dir=self.base_dir, moves_kv=moves_kv,
@@ -78,7 +79,7 @@ class Simulation:
         streams: list[Stream] = []
         first_id = 0
         for i, config in enumerate(self.scenario.workload):
-            with _inside(f"workload.{i}"):
+            with inside(f"workload.{i}"):
                 if config.pipeline not in PIPELINES:
                     raise InputError(f"a pipeline: one of {', '.join(PIPELINES)}", config.pipeline, field="pipeline",
                                      suggestion=suggest(config.pipeline, PIPELINES))
@@ -102,7 +103,7 @@ class Simulation:
         return wanted
 
     def _build_network(self) -> Network:
-        with _inside("network"):
+        with inside("network"):
             network: Network = self.scenario.network.build(self.env, [c.name for c in self.clients])
             if any(c.role == "prefill" for c in self.clients):
                 network.check([c.name for c in self.clients])
@@ -135,7 +136,7 @@ class Simulation:
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns
         )
-        with _inside("router"):
+        with inside("router"):
             routers[kind, model] = self.scenario.router.build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
@@ -152,34 +153,41 @@ class Simulation:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> RunRecord:
-        """Run until every request is completed or rejected, or the horizon is reached."""
+        """Run until every request is completed or rejected, the horizon is reached, or the user interrupts."""
         env, coordinator = self.env, self.coordinator
         horizon = None if self.scenario.horizon is None else s_to_ns(self.scenario.horizon)
         coordinator.start()
         with _garbage_collection_paused():
-            if horizon is None and progress is None:
-                env.drain()
-            else:
-                self._run_watched(horizon, progress)
-        if horizon is None and coordinator.unfinished:
-            raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
+            try:
+                if horizon is None and progress is None:
+                    env.drain()
+                else:
+                    self._run_watched(horizon, progress)
+            except KeyboardInterrupt:
+                self.interrupted = True
+        if coordinator.unfinished:
+            if horizon is None and not self.interrupted:
+                raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
+            for client in self.clients:
+                client.settle()
         return self._record()
 
     def _run_watched(self, horizon: int | None, progress: Progress | None) -> None:
         env, coordinator = self.env, self.coordinator
         total = coordinator.unfinished
-        step = env.step
         count = 0
         try:
             while horizon is None or env.peek() <= horizon:
-                step()
+                env.step()
                 count += 1
                 if progress is not None and not count & 0xFFFF:
-                    progress(total - coordinator.unfinished, total, env.now / 1e9)
+                    progress(total - coordinator.unfinished, total, env.now / NS_PER_S)
         except EmptySchedule:
             pass
+        if horizon is not None and coordinator.unfinished:
+            env._now = horizon
         if progress is not None:
-            progress(total - coordinator.unfinished, total, env.now / 1e9)
+            progress(total - coordinator.unfinished, total, env.now / NS_PER_S)
 
     def _record(self) -> RunRecord:
         coordinator = self.coordinator
@@ -248,12 +256,3 @@ def _garbage_collection_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@contextmanager
-def _inside(field: str) -> Iterator[None]:
-    """Put `field` in front of the field of errors raised inside."""
-    try:
-        yield
-    except InputError as error:
-        raise error.located(field=field) from None

@@ -11,13 +11,19 @@ from simpy.core import Environment
 from hermes.clients.base import CLIENTS
 from hermes.clients.llm import LLMClient
 from hermes.config import Bytes, Component, ConfigModel
-from hermes.errors import InputError
+from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
+from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
+
+
+def _description(model: str, base_dir: Path | None) -> ModelDescription:
+    with inside("model"):
+        return load_model(model, base_dir)
 
 
 class MemoryConfig(ConfigModel):
@@ -60,9 +66,7 @@ class MemoryConfig(ConfigModel):
         """KV bytes of one token on the whole client."""
         if self.kv_bytes_per_token is not None:
             return self.kv_bytes_per_token
-        from hermes.hardware.models import load_model
-
-        return float(load_model(model, base_dir).kv_bytes_per_token(self.kv_bits / 8))
+        return float(_description(model, base_dir).kv_bytes_per_token(self.kv_bits / 8))
 
     def blocks(self, model: str, devices: int, base_dir: Path | None) -> int:
         """Blocks of one client; `InputError` if the weights leave no room for any."""
@@ -71,9 +75,7 @@ class MemoryConfig(ConfigModel):
         assert self.capacity is not None
         weights = self.weights
         if weights is None:
-            from hermes.hardware.models import load_model
-
-            weights = round(load_model(model, base_dir).num_params * self.weight_bits / 8)
+            weights = round(_description(model, base_dir).num_params() * self.weight_bits / 8)
         left = devices * self.capacity * self.utilization - weights - devices * self.activations
         num_blocks = int(left // (self.block_size * self.kv_bytes(model, base_dir)))
         if num_blocks < 1:
@@ -129,7 +131,8 @@ class LLMClientConfig(ConfigModel):
     def build(self, env: Environment, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
               moves_kv: bool) -> list[LLMClient]:
         """The group's clients, numbered from `first_index`. They share one hardware model, which has no state."""
-        hardware = self.hardware.build(base_dir)
+        with inside("hardware"):
+            hardware = self.hardware.build(base_dir)
         num_blocks = self.memory.blocks(self.model, self.devices, base_dir)
         pool_type = PrefixBlockPool if self.memory.prefix_caching else BlockPool
         options: dict[str, Any] = {}
@@ -145,8 +148,6 @@ class LLMClientConfig(ConfigModel):
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(self.model, base_dir)
                 if self.memory.kv_bytes_per_token is None:
-                    from hermes.hardware.models import load_model
-
-                    client.num_layers = load_model(self.model, base_dir).num_layers
+                    client.num_layers = _description(self.model, base_dir).num_layers
             clients.append(client)
         return clients

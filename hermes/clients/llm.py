@@ -163,17 +163,7 @@ class LLMClient:
         if self.ticks is not None and plan.decodes:
             self.ticks.extend(range(first, first + count))
         finished = scheduler.complete(plan, count, first + count - 1, now)
-        self.emitted += plan.sampled * count
-        pool = scheduler.pool
-        rows = self._runs.rows
-        rows.append((
-            self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past,
-            plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
-            plan.decode_seqs + plan.prefill_seqs, scheduler.num_waiting, pool.num_blocks - pool.free_blocks,
-            len(plan.preempted),
-        ))
-        if len(rows) >= 8192:
-            self._runs.pack()
+        self._record(plan, first, count, now)
         if self.on_first_token is not None:
             for seq, _n in plan.prefills:
                 if seq.first_token_ns == now and seq.grouped:
@@ -188,6 +178,33 @@ class LLMClient:
                 self._begin()
             else:
                 self.wake()
+
+    def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
+        """`count` steps of `plan` have run, from step number `first` on."""
+        scheduler = self.scheduler
+        self.emitted += plan.sampled * count
+        pool = scheduler.pool
+        rows = self._runs.rows
+        rows.append((
+            self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past,
+            plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
+            plan.decode_seqs + plan.prefill_seqs, scheduler.num_waiting, pool.num_blocks - pool.free_blocks,
+            len(plan.preempted),
+        ))
+        if len(rows) >= 8192:
+            self._runs.pack()
+
+    def settle(self) -> None:
+        """The simulation ends now: keep the steps of the run in flight that have ended."""
+        plan, count = self._plan, self.steps_done()
+        if plan is not None and count:
+            end = int(self.steps.buffer[self.steps.pos + count - 1])
+            self.steps.pos += count
+            self.num_steps += count
+            if self.ticks is not None and plan.decodes:
+                self.ticks.extend(range(self.num_steps - count, self.num_steps))
+            self._record(plan, self.num_steps - count, count, end)
+            self._plan = None
 
     # -- load, as of now -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""What a notebook imports: `simulate`, `open_run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes import __version__
+from hermes.errors import InputError
+from hermes.results import Results, open_run
+from hermes.scenario import Scenario, load_scenario, resolved_yaml
+from hermes.simulation import Simulation
+
+__all__ = ["open_run", "simulate"]
+
+
+def simulate(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    *,
+    overrides: Iterable[str] = (),
+    seed: int | None = None,
+    stepping: str | None = None,
+    progress: bool | Callable[[int, int, float], None] = False,
+) -> Results:
+    """Simulate a scenario and return its results.
+
+    scenario: a file, the name of a built-in scenario, a dict, or a `Scenario`; overrides: `"clients.0.count=4"` and the
+    like; progress: True shows a bar on stderr, or a function of (requests done, requests in all, simulated seconds).
+    Raises `InputError` for anything in the scenario that is not what it has to be. Interrupted (Ctrl-C), it returns the
+    results so far, with `meta["interrupted"]` set.
+    """
+    overrides = list(overrides)
+    if seed is not None:
+        overrides.append(f"seed={seed}")
+    if stepping is not None:
+        overrides.append(f"stepping={stepping}")
+    started = time.perf_counter()
+    checked = load_scenario(scenario, overrides)
+    try:
+        simulation = Simulation(checked, checked.source.base_dir)
+    except InputError as error:
+        raise checked.source.located(error) from None
+    if progress is True:
+        with _Bar() as bar:
+            record = simulation.run(bar.update)
+    else:
+        record = simulation.run(progress or None)
+    meta: dict[str, Any] = {
+        "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
+        "wall_s": time.perf_counter() - started,
+    }
+    if simulation.interrupted:
+        meta["interrupted"] = True
+    return Results(record, meta, checked.slo)
+
+
+class _Bar:
+    """A progress bar that appears only for runs of some length, and only on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+            disable=not console.is_terminal, transient=True,
+        )
+        self._task = self._progress.add_task("requests", total=None)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._progress.stop()
+
+    def update(self, done: int, total: int, simulated_s: float) -> None:
+        self._progress.update(self._task, completed=done, total=total, description=f"t = {simulated_s:.0f} s")
