@@ -8,9 +8,10 @@ an ordinary exception. Bugs in hermes itself are not `HermesError`s and keep the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "Verbatim", "shown", "suggest"]
+__all__ = ["HermesError", "InputError", "Verbatim", "inside", "shown", "suggest"]
 
 
 class HermesError(Exception):
@@ -58,6 +59,15 @@ class InputError(HermesError, ValueError):
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
         return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+
+
+@contextmanager
+def inside(field: str) -> Iterator[None]:
+    """Put `field` in front of the field of errors from within; those about a file have a better place already."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.file else error.located(field=field) from None
 
 
 class Verbatim(str):

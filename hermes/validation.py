@@ -152,7 +152,7 @@ class _Problem:
             suggestion = cause.suggestion
             found = cause.found if not isinstance(cause.found, dict | list) else found
             if cause.field:
-                mark = self.node.nearest(cause.field).mark
+                mark = self.node.nearest(cause.field)[0].mark
                 field.append(cause.field)
         return InputError(
             " or ".join(dict.fromkeys(expected)), found, field=".".join(field) or None, file=mark.file,

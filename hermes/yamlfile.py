@@ -86,15 +86,22 @@ class Node:
             return self.value[key]  # type: ignore[no-any-return]
         return None
 
-    def nearest(self, path: str | None) -> Node:
-        """The node at a dotted path, or the last one on the way there that exists."""
-        node = self
+    def nearest(self, path: str | None) -> tuple[Node, str | None]:
+        """The node at a dotted path, or the last one on the way there that exists; and the path as it is written.
+
+        Where a single item stands in place of a list of one, its index is not part of what is written.
+        """
+        node, written, missing = self, [], False
         for part in path.split(".") if path else ():
-            child = node.child(int(part) if part.isdecimal() else part)
-            if child is None:
-                break
-            node = child
-        return node
+            child = None if missing else node.child(int(part) if part.isdecimal() else part)
+            if child is not None:
+                node = child
+            elif not missing and part == "0" and isinstance(node.value, dict):
+                continue
+            else:
+                missing = True
+            written.append(part)
+        return node, ".".join(written) or None
 
 
 def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:

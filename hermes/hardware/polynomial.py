@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.errors import inside
 from hermes.hardware.base import HARDWARE, IntArray, StepStats
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile
 from hermes.hardware.ranges import steps_outside
@@ -111,4 +112,6 @@ class Polynomial(ConfigModel):
 
     def build(self, base_dir: Path | None = None) -> PolynomialModel:
         """The model; a profile path is relative to `base_dir`. Raises `InputError` for a bad profile."""
-        return PolynomialModel(load_profile(self.profile, base_dir), self.scale)
+        with inside("profile"):
+            profile = load_profile(self.profile, base_dir)
+        return PolynomialModel(profile, self.scale)

@@ -28,6 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
+from hermes.errors import inside
 from hermes.hardware.base import HARDWARE, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.models import ModelDescription, load_model, precision
@@ -72,9 +73,12 @@ class Roofline(ConfigModel):
 
     def build(self, base_dir: Path | None = None) -> RooflineModel:
         """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
-        model = load_model(self.model, base_dir)
+        with inside("model"):
+            model = load_model(self.model, base_dir)
+        with inside("device"):
+            device = load_device(self.device, base_dir)
         model.check_tp(self.tp)
-        return RooflineModel(self, model, load_device(self.device, base_dir))
+        return RooflineModel(self, model, device)
 
 
 class RooflineModel:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError
+from hermes.errors import InputError, inside
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
 from hermes.hardware.files import find, read_yaml, validate
 from hermes.hardware.profile import Number, Provenance
@@ -165,4 +165,6 @@ class Table(ConfigModel):
 
     def build(self, base_dir: Path | None = None) -> TableModel:
         """The model; a file path is relative to `base_dir`. Raises `InputError` for a bad file."""
-        return TableModel(load_table(self.profile, base_dir), self.scale, self.mixed_factor, self.extrapolate)
+        with inside("profile"):
+            table = load_table(self.profile, base_dir)
+        return TableModel(table, self.scale, self.mixed_factor, self.extrapolate)

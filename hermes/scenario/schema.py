@@ -38,8 +38,8 @@ class Source:
         """An error found while building the simulation, with the position its field was written at."""
         if self.node is None or error.file is not None:
             return error
-        mark = self.node.nearest(error.field).mark
-        return mark.error(error.expected, error.found, field=error.field, suggestion=error.suggestion)
+        node, field = self.node.nearest(error.field)
+        return node.mark.error(error.expected, error.found, field=field, suggestion=error.suggestion)
 
 
 def _as_list(value: object) -> object:

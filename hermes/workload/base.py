@@ -8,7 +8,6 @@ more requests does not change the first ones (draws are prefixes of longer draws
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self

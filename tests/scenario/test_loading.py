@@ -113,8 +113,8 @@ def test_merge_keeps_positions():
     base, over = parse_yaml("a: {x: 1, y: 2}", "base"), parse_yaml("\na: {y: 3}", "over")
     merged = merge(base, over)
     assert merged.plain() == {"a": {"x": 1, "y": 3}}
-    assert merged.nearest("a.x").mark.file == "base"
-    assert (merged.nearest("a.y").mark.file, merged.nearest("a.y").mark.line) == ("over", 2)
+    assert merged.nearest("a.x")[0].mark.file == "base"
+    assert (merged.nearest("a.y")[0].mark.file, merged.nearest("a.y")[0].mark.line) == ("over", 2)
 
 
 # -- --set -------------------------------------------------------------------------------------------------------------

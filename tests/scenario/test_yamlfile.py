@@ -79,7 +79,7 @@ def test_positions():
     inner = node.child("a").child(0).child("cc")
     assert (inner.mark.line, inner.mark.column) == (3, 9)
     assert (inner.key.line, inner.key.column) == (3, 5)
-    assert node.nearest("a.0.nothing.here").value.keys() == {"b", "cc"}
+    assert node.nearest("a.0.nothing.here")[0].value.keys() == {"b", "cc"}
 
 
 @pytest.mark.parametrize(("raw", "expected"), [

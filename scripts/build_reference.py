@@ -1,0 +1,159 @@
+"""Write docs/reference.md: every key of a scenario, from the models that read it.
+
+    python scripts/build_reference.py            writes docs/reference.md
+    python scripts/build_reference.py --check    exits 1 if it is out of date
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from hermes.config import Component
+from hermes.registry import Registry
+from hermes.scenario import Scenario
+from hermes.scenario.registries import refresh
+from hermes.scenario.resolved import to_flow, unit_of
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+INTRODUCTION = """\
+# Reference: every key of a scenario
+
+Written by `python scripts/build_reference.py` from the models that read scenarios; a test keeps it up to date.
+
+A quantity is a number in SI units or text with a unit: `20 ms`, `80 GiB`, `32 GB/s`, `40 /s`. Keys without a default
+are required. `hermes validate --resolved SCENARIO` prints a scenario with every default filled in; `hermes schema`
+prints the same reference as JSON Schema for editors. Besides the keys below, a file may say `extends: other.yaml` to be
+put over another scenario (relative to itself): mappings merge, everything else is replaced, and so is a mapping whose
+`kind` differs.
+"""
+QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
+BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
+
+
+class Reference:
+    """Sections in the order in which they are first mentioned."""
+
+    def __init__(self) -> None:
+        self.pending: list[type[BaseModel] | Registry[Any]] = [Scenario]
+        self.seen: list[type[BaseModel] | Registry[Any]] = [Scenario]
+
+    def text(self) -> str:
+        parts = [INTRODUCTION]
+        while self.pending:
+            item = self.pending.pop(0)
+            parts += self._registry(item) if isinstance(item, Registry) else [self._model(item, "##", title(item))]
+        return "\n".join(parts)
+
+    def _registry(self, registry: Registry[Any]) -> Iterator[str]:
+        names = ", ".join(f"`{name}`" for name in registry.names())
+        yield f"## {title(registry)}\n\nOne of {names}, chosen by `kind`.\n"
+        for name in registry.names():
+            yield self._model(registry.get(name), "###", f"{title(registry)}: {name}")
+
+    def _model(self, model: type[BaseModel], level: str, heading: str) -> str:
+        rows = [
+            f"| `{name}` | {cell(self.type_of(field.annotation, field.metadata))} | {default(field)} "
+            f"| {cell(description(field))} |"
+            for name, field in model.model_fields.items() if name != "kind" and not field.exclude
+        ]
+        table = "\n".join(["| key | type | default | |", "| --- | --- | --- | --- |", *rows]) if rows else "No keys."
+        return f"{level} {heading}\n\n{' '.join((model.__doc__ or '').split())}\n\n{table}\n"
+
+    def _link(self, item: type[BaseModel] | Registry[Any]) -> str:
+        if item not in self.seen:
+            self.seen.append(item)
+            self.pending.append(item)
+        return f"[{title(item).lower()}](#{anchor(title(item))})"
+
+    def type_of(self, annotation: Any, metadata: Any = ()) -> str:
+        """A field's type in words."""
+        for item in metadata:
+            if isinstance(item, Component):
+                return self._link(item.registry)
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if origin is Annotated:
+            return self.type_of(arguments[0], arguments[1:])
+        unit = unit_of(None, metadata)
+        if unit:
+            return f"{QUANTITIES[unit]} ({unit}){bounds(metadata, skip_zero=True)}"
+        if origin in (Union, types.UnionType):
+            some = [self.type_of(a, metadata) for a in arguments if a is not type(None)]
+            return " or ".join(dict.fromkeys(some))
+        if origin is Literal:
+            return ", ".join(f"`{to_flow(value)}`" for value in arguments)
+        if origin in (list, set, tuple):
+            return f"list of {self.type_of(arguments[0])}"
+        if origin is dict:
+            return f"mapping to {self.type_of(arguments[1])}"
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return self._link(annotation)
+        word = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}.get(annotation, "any")
+        return word + bounds(metadata)
+
+
+def bounds(metadata: Any, *, skip_zero: bool = False) -> str:
+    """Bounds a user may run into; those far beyond any use are left out."""
+    words = []
+    for item in metadata:
+        for part in getattr(item, "metadata", None) or [item]:  # a FieldInfo inside Annotated holds its own
+            for name, sign in BOUNDS:
+                limit = getattr(part, name, None)
+                if limit is not None and abs(limit) < 1000 and not (skip_zero and limit == 0):
+                    words.append(f"{sign} {to_flow(limit)}")
+    return " " + ", ".join(dict.fromkeys(words)) if words else ""
+
+
+def default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel) and value == type(value).model_construct():
+        return "its defaults"
+    return "**required**" if value is PydanticUndefined else f"`{cell(to_flow(value))}`"
+
+
+def description(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def title(item: type[BaseModel] | Registry[Any]) -> str:
+    """`LLMClientConfig` -> "LLMClient"; a registry by what its errors call an entry."""
+    if isinstance(item, Registry):
+        return item.what.split(" ", 1)[1].capitalize()
+    return item.__name__.removesuffix("Config")
+
+
+def anchor(heading: str) -> str:
+    """As GitHub makes them from headings."""
+    return heading.lower().replace(" ", "-").replace(":", "")
+
+
+def build() -> str:
+    refresh(Scenario)
+    return Reference().text()
+
+
+def main() -> int:
+    text = build()
+    if "--check" in sys.argv[1:]:
+        if TARGET.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{TARGET.name} is out of date: run python scripts/build_reference.py", file=sys.stderr)
+        return 1
+    TARGET.write_text(text, encoding="utf-8")
+    print(f"written: {TARGET}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
