@@ -116,7 +116,7 @@ class MarkovModulated(ArrivalProcess):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if min(self.dwells) <= 0:
-            raise InputError("dwell times above 0", self.dwells, field="dwells")
+            raise InputError("dwell times above 0", min(self.dwells), field="dwells")
         # Below this the process is Poisson for all purposes, and most of the work would be changes of state.
         if self._per_cycle() < 0.01:
             raise InputError(

@@ -25,9 +25,9 @@ class Priorities(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.weights is not None and len(self.weights) != len(self.values):
-            raise InputError(f"as many weights as values ({len(self.values)})", self.weights, field="weights")
+            raise InputError(f"as many weights as values ({len(self.values)})", len(self.weights), field="weights")
         if self.weights is not None and sum(self.weights) <= 0:
-            raise InputError("weights with a sum above 0", self.weights, field="weights")
+            raise InputError("weights with a sum above 0", sum(self.weights), field="weights")
         return self
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:

@@ -25,6 +25,7 @@ from hermes.workload.traces import (
     Locate,
     ZeroTokens,
     check_trace,
+    open_text,
     read_csv_columns,
     read_parquet_columns,
     require_columns,
@@ -190,17 +191,10 @@ class ParquetTrace(_Mapped):
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a text file that are not blank, numbered from 1."""
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield number, line.strip()
-    except OSError as error:
-        raise InputError(f"a readable file ({error.strerror})", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("a text file in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
-    except ValueError as error:  # a path with a zero byte in it
-        raise InputError(f"a readable file ({error})", str(path)) from None
+    with open_text(path, "a file of JSON lines") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield number, line.strip()
 
 
 def _seconds(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.resources import resource_dir
 from hermes.validation import validate
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
@@ -46,9 +46,9 @@ class QuantileTable(ConfigModel):
         if len(self.levels) != len(self.values):
             raise InputError(f"as many values as levels ({len(self.levels)})", len(self.values), field="values")
         if self.levels[0] != 0 or self.levels[-1] != 1 or min(np.diff(self.levels)) <= 0:
-            raise InputError("levels that increase strictly from 0 to 1", self.levels, field="levels")
+            raise InputError("levels that increase strictly from 0 to 1", Verbatim("others"), field="levels")
         if min(np.diff(self.values)) < 0:
-            raise InputError("values that do not decrease", self.values, field="values")
+            raise InputError("values that do not decrease", Verbatim("a decrease"), field="values")
         return self
 
     def at(self, u: FloatArray) -> IntArray:

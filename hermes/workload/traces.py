@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import numpy as np
 import pandas as pd
@@ -26,8 +27,8 @@ from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 from hermes.workload.table import RequestTable
 
 __all__ = [
-    "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame", "read_csv_columns",
-    "read_parquet_columns", "read_trace", "require_columns", "to_floats", "write_trace",
+    "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame", "open_text",
+    "read_csv_columns", "read_parquet_columns", "read_trace", "require_columns", "to_floats", "write_trace",
 ]
 
 TRACE_KEY = b"hermes-trace/1"
@@ -246,15 +247,18 @@ def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]
     raise InputError(f"{expected} ({reason})", file=str(path))
 
 
-def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, Sequence[str]], Sequence[int]]:
+def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:
     """The columns of a CSV file as texts by header name, and the line each row ends on. `InputError` if it is none."""
-    rows: list[list[str]] = []
     lines: list[int] = []
     line = 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+    with open_text(path, "a CSV file") as stream:
+        reader = csv.reader(stream, delimiter=delimiter, strict=True)
+        try:
             header = [name.strip() for name in next(reader, [])]
+            if not header or "" in header or len(set(header)) != len(header):
+                raise InputError("a header line with distinct column names", header, file=str(path), line=1)
+            columns: dict[str, list[str]] = {name: [] for name in header}
+            rows: list[list[str]] = []
             line = 1
             for row in reader:
                 line = reader.line_num
@@ -263,17 +267,32 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, Sequen
                 if row:
                     rows.append(row)
                     lines.append(line)
+                if len(rows) == 4096:  # many small lists alive at once keep the garbage collector busy
+                    _transpose(rows, columns)
+            _transpose(rows, columns)
+        except csv.Error as error:
+            raise InputError(f"a CSV file ({error})", file=str(path), line=line + 1) from None
+    return columns, lines
+
+
+def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
+    """Move the rows to the ends of the columns."""
+    for column, values in zip(columns.values(), zip(*rows, strict=True), strict=False):
+        column.extend(values)
+    rows.clear()
+
+
+@contextmanager
+def open_text(path: Path, what: str) -> Iterator[TextIO]:
+    """The file opened as UTF-8 with its line ends kept; `InputError` where opening or reading it fails."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield stream
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"a readable CSV file ({error.strerror})", file=str(path)) from None
+        raise InputError(f"{what} ({error.strerror})", file=str(path)) from None
     except UnicodeDecodeError:
-        raise InputError("a CSV file in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
-    except csv.Error as error:
-        raise InputError(f"a CSV file ({error})", file=str(path), line=line + 1) from None
+        raise InputError(f"{what} in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
     except ValueError as error:  # a path with a zero byte in it
-        raise InputError(f"a readable CSV file ({error})", str(path)) from None
-    if not header or "" in header or len(set(header)) != len(header):
-        raise InputError("a header line with distinct column names", header, file=str(path), line=1)
-    columns = list(zip(*rows, strict=True)) if rows else [() for _ in header]
-    return dict(zip(header, columns, strict=True)), lines
+        raise InputError(f"{what} ({error})", str(path)) from None
