@@ -142,6 +142,7 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
         if plan is None:
             step += 1
             continue
+        scheduler.take_blocks(plan, 1)
         rows += _rows(scheduler, plan, ids)
         step += plan.num_steps
         for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):

@@ -73,7 +73,7 @@ class Handoff:
             self._retry(target)
 
     def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
-        if target.scheduler.reserve(twin):
+        if target.reserve(twin):
             self._transfer(source, stage, target, twin)
         else:
             assert self.retry_ns is not None
@@ -84,7 +84,7 @@ class Handoff:
         queue = self._intake[target.index]
         while queue:
             source, stage, twin = queue[0]
-            if not target.scheduler.reserve(twin):
+            if not target.reserve(twin):
                 return
             queue.popleft()
             self._transfer(source, stage, target, twin)

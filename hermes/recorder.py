@@ -69,8 +69,8 @@ class StepLog:
 
     def __init__(self) -> None:
         self._full: list[IntArray] = []
-        self.count = 0
         self.buffer: IntArray = np.empty(64, dtype=np.int64)
+        self.view = memoryview(self.buffer)   # the same, for single elements: several times faster than numpy's indexing
         self.pos = 0
 
     def reserve(self, num_steps: int) -> int:
@@ -81,6 +81,7 @@ class StepLog:
             # Small at first, so that a thousand clients with little to do stay small.
             size = max(num_steps, min(_CHUNK, 2 * len(self.buffer)))
             self.buffer, self.pos = np.empty(size, dtype=np.int64), 0
+            self.view = memoryview(self.buffer)
         return self.pos
 
     def array(self) -> IntArray:

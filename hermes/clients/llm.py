@@ -6,6 +6,7 @@ sleeps until the run ends. Whatever may change the batch before that cuts the ru
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,7 @@ class LLMClient:
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
         self._plan: Plan | None = None
+        self._fits = 0                    # sequences of so many tokens are known to fit
         self._planned = 0                 # steps of the run in flight
         self._start_ns = 0
         self._end: Tick | None = None
@@ -62,7 +64,12 @@ class LLMClient:
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def refusal(self, stage: Sequence) -> str | None:
-        return self.scheduler.can_ever_fit(stage)
+        if stage.prompt_tokens + stage.target_tokens <= self._fits:
+            return None
+        reason = self.scheduler.can_ever_fit(stage)
+        if reason is None:
+            self._fits = max(self._fits, stage.prompt_tokens + stage.target_tokens)
+        return reason
 
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
@@ -73,8 +80,22 @@ class LLMClient:
         elif self._planned > 1 and scheduler.wants_cut(stage):
             self.cut()
 
+    def reserve(self, stage: Sequence) -> bool:
+        """Take memory for KV that is about to arrive; False if it is not there."""
+        self._catch_up()
+        taken = self.scheduler.reserve(stage)
+        if taken and self._planned > 1 and self._plan is not None:
+            self.cut()   # the rest of the run may not find its blocks now
+        return taken
+
+    def _catch_up(self) -> None:
+        """The blocks of all steps that have started are taken (a run takes them when it ends)."""
+        if self._plan is not None:
+            self.scheduler.take_blocks(self._plan, min(self.steps_done() + 1, self._planned))
+
     def release(self, stage: Sequence) -> None:
         """KV kept for a transfer can go: whoever waits for memory may be admitted."""
+        self._catch_up()
         self.scheduler.release(stage)
         self.memory_freed()
 
@@ -121,7 +142,7 @@ class LLMClient:
             if pos >= len(steps.buffer):
                 pos = steps.reserve(1)
             end = now + self.hardware.step_ns(plan)
-            steps.buffer[pos] = end
+            steps.view[pos] = end
         else:
             pos = steps.pos
             if pos + num_steps > len(steps.buffer):
@@ -130,24 +151,24 @@ class LLMClient:
             durations[0] += now
             last = pos + num_steps
             _accumulate(durations, 0, None, steps.buffer[pos:last])
-            end = int(steps.buffer[last - 1])
+            end = steps.view[last - 1]
         self._end = env.tick_at(end, self._end_priority, self._ended)
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
-        steps, now = self.steps, self.env._now
-        ends = steps.buffer[steps.pos : steps.pos + self._planned]
-        boundary = int(ends.searchsorted(now))
-        if boundary + 1 < self._planned:
-            self._planned = boundary + 1
-            self._end = self.env.tick_at(int(ends[boundary]), self._end_priority, self._ended)
+        steps = self.steps
+        pos = steps.pos
+        boundary = bisect_left(steps.view, self.env._now, pos, pos + self._planned)
+        if boundary - pos + 1 < self._planned:
+            self._planned = boundary - pos + 1
+            self._end = self.env.tick_at(steps.view[boundary], self._end_priority, self._ended)
 
     def steps_done(self) -> int:
         """Steps of the run in flight that have ended by now."""
         if self._plan is None:
             return 0
         steps = self.steps
-        return int(steps.buffer[steps.pos : steps.pos + self._planned].searchsorted(self.env._now, "right"))
+        return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + self._planned) - steps.pos
 
     def _on_end(self, tick: Tick) -> None:
         if tick is not self._end:
@@ -198,7 +219,7 @@ class LLMClient:
         """The simulation ends now: keep the steps of the run in flight that have ended."""
         plan, count = self._plan, self.steps_done()
         if plan is not None and count:
-            end = int(self.steps.buffer[self.steps.pos + count - 1])
+            end = self.steps.view[self.steps.pos + count - 1]
             self.steps.pos += count
             self.num_steps += count
             if self.ticks is not None and plan.decodes:

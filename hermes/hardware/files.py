@@ -65,11 +65,14 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"expected each key once, found {key.value!r} twice", key.start_mark
-                )
-            seen.add(str(key.value))
+            if not isinstance(key, yaml.ScalarNode):
+                problem = "expected a plain key, found a list or mapping"
+            elif key.value in seen:
+                problem = f"expected each key once, found {key.value!r} twice"
+            else:
+                seen.add(key.value)
+                continue
+            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heappush
 
 __all__ = ["NO_LIMIT", "RATE_UNIT", "MaxMin", "Stream", "fair_levels"]
 
-RATE_UNIT = 1 << 20    # rate units in one byte/s: 1e-6 byte/s is finer than any bandwidth is known
+RATE_UNIT = 1 << 32    # rate units in one byte/s: a share of 1 byte/s is still exact to ten digits
 NO_LIMIT = 1 << 100    # level of a link that stops nobody; above every capacity
 
 
@@ -179,6 +179,12 @@ class MaxMin:
                     new = spare // count
                     num_joins += 1
                 del joins[num_joins:]
+                lowest = min(old, new)
+                if self._queue and self._queue[0][0] < lowest:
+                    # only now is it known how far up the link is: others come first and may yet change what it sees
+                    self._exceeded[link] = self._queued[link] = 1
+                    heappush(self._queue, (lowest, link))
+                    return
         new = max(new, 1)
         if new != old:
             self._set_level(link, new)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from hermes.errors import InputError, suggest
 from hermes.results.distribution import Distribution
-from hermes.results.record import STATUS_COMPLETED
+from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.results import Results
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
@@ -81,7 +81,7 @@ def latency_cdf(
         for name, sample in samples.items():
             if sample.count:
                 values, shares = sample.cdf()
-                axis.plot(values * factor, shares, label=name, drawstyle="default")
+                axis.plot(values * factor, shares, label=name)
         limit = next(iter(runs.values())).summary["slo"].get(f"{metric}_p99")
         if limit is not None and limit["limit_s"] <= 2 * widest:
             axis.axvline(limit["limit_s"] * factor, color="gray", linestyle="--", linewidth=1)
@@ -112,7 +112,8 @@ def client_timeseries(results: Results, clients: Sequence[str | int] | None = No
         axis.set_ylim(bottom=0)
     axes[-1].set_xlabel("time (s)")
     if chosen:
-        axes[0].legend(frameon=False, ncols=min(len(chosen), 4), fontsize="small", loc="upper right")
+        axes[0].legend(frameon=False, ncols=min(len(chosen), 8), fontsize="small", loc="lower left",
+                       bbox_to_anchor=(0, 1))
     return figure
 
 
@@ -122,10 +123,13 @@ def _stepping(results: Results) -> list[int]:
 
 
 def queue(results: Results, bins: int = 200) -> Figure:
-    """Requests in the system, waiting stages and how long stages that start then have waited, over time."""
+    """Requests in the system, waiting stages and how long stages that start then have waited, over time.
+
+    The last two are of stages that completed.
+    """
     record = results.record
     figure, axes = _figure(3, 1, 9, 6.5, sharex=True)
-    arrived = np.sort(record.arrival_ns[(record.arrival_ns >= 0) & (record.status != 2)]) / NS_PER_S
+    arrived = np.sort(record.arrival_ns[(record.arrival_ns >= 0) & (record.status != STATUS_REJECTED)]) / NS_PER_S
     finished = np.sort(record.finish_ns[record.finish_ns >= 0]) / NS_PER_S
     stages = record.stages
     assigned, start = np.sort(stages["assigned_ns"]) / NS_PER_S, np.sort(stages["start_ns"]) / NS_PER_S
@@ -140,7 +144,8 @@ def queue(results: Results, bins: int = 200) -> Figure:
         count = np.bincount(place[mine], minlength=bins)
         if count.any():
             mean = np.bincount(place[mine], weights=wait[mine], minlength=bins)[count > 0] / count[count > 0]
-            axes[2].plot(((edges[:-1] + edges[1:]) / 2)[count > 0], mean, linewidth=1, label=kind)
+            middle = ((edges[:-1] + edges[1:]) / 2)[count > 0]
+            axes[2].plot(middle, mean, linewidth=1, marker=".", markersize=3, label=kind)
     for axis, label in zip(axes, ("requests in the system", "waiting stages", "mean wait (s)"), strict=True):
         axis.set(ylabel=label)
         axis.set_ylim(bottom=0)

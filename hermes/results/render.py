@@ -113,8 +113,8 @@ def _latency(summary: dict[str, Any]) -> Section:
         (label, *(format_s(latency[name][stat]) for stat in _STATS))
         for name, label in _LATENCIES.items() if latency[name]["max"] or name == "queue_s"
     ]
-    return Section("latency", ("", *_STATS), rows, note="completed requests; throughput over the makespan, from the "
-                   "first arrival to the last completion")
+    return Section("latency", ("", *_STATS), rows, note="of completed requests; makespan: first arrival to last "
+                   "completion, or to the end if requests are unfinished")
 
 
 def _slo(summary: dict[str, Any]) -> Section:

@@ -19,7 +19,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["grouped_reasons", "summarise"]
 
-_NUMBER = re.compile(r"\d[\d,_.]*")
+_NUMBER = re.compile(r"\d+(?:[,_.]\d+)*")
 
 
 def _ratio(a: float, b: float) -> float | None:

@@ -30,10 +30,11 @@ class Plan(StepStats):
 
     prefills: (sequence, new tokens) for everything outside the decode group; decodes: the decode group advances by one
     token a step; num_steps: steps that can run before anything changes (1 whenever there are prefills); preempted:
-    sequences preempted to make this plan, in order.
+    sequences preempted to make this plan, in order; taken: steps whose decode blocks are taken (the rest are when the
+    run ends, or as soon as somebody outside looks at the memory).
     """
 
-    __slots__ = ("decodes", "num_steps", "preempted", "prefills")
+    __slots__ = ("decodes", "num_steps", "preempted", "prefills", "taken")
 
     def __init__(self) -> None:
         # Written out: a plan is made for every run of steps.
@@ -43,6 +44,7 @@ class Plan(StepStats):
         self.decodes = False
         self.num_steps = 1
         self.preempted: list[Sequence] = []
+        self.taken = 0
 
     def add_prefill(self, seq: Sequence, n: int, past: int) -> None:
         """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt is a decode."""
@@ -129,8 +131,8 @@ class LLMScheduler:
         group = self.group
         finished: list[Sequence] = []
         if plan.decodes:
-            if num_steps > 1 and group.grows:
-                self._take_decode_blocks(1, num_steps)
+            if plan.taken < num_steps:
+                self.take_blocks(plan, num_steps)
             group.clock += num_steps
             group.ctx += group.n * num_steps
             finished = group.pop_finished()
@@ -177,11 +179,16 @@ class LLMScheduler:
 
     # -- helpers for subclasses ----------------------------------------------------------------------------------
 
-    def _take_decode_blocks(self, first: int, last: int) -> None:
-        """Blocks that the group takes in the steps [first, last) from the present clock."""
-        group, pool = self.group, self.pool
+    def take_blocks(self, plan: Plan, num_steps: int) -> None:
+        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet."""
+        first, group, pool = plan.taken, self.group, self.pool
+        if not plan.decodes or first >= num_steps:
+            return
+        plan.taken = num_steps
+        if not group.grows:
+            return
         if not pool.caching:
-            blocks = group.blocks_for(last)
+            blocks = group.blocks_for(num_steps)
             if first:
                 blocks -= group.blocks_for(first)
             pool.free_blocks -= blocks
@@ -192,20 +199,23 @@ class LLMScheduler:
             computed = clock + seq.base
             for offset in {-computed % bs, -(computed + 1) % bs}:   # takes a block; fills one, which is then hashed
                 start = offset + (-(-(first - offset) // bs) * bs if first > offset else 0)
-                events.extend((j, seq.run_order, seq) for j in range(start, last, bs))
+                events.extend((j, seq.run_order, seq) for j in range(start, num_steps, bs))
         events.sort(key=_event_order)
         for j, _order, seq in events:
             seq.num_tokens = clock + seq.base + j + 1
             pool.grow(seq, seq.num_tokens)
 
     def _steps_of_run(self, max_steps: int) -> int:
-        """Steps the whole group can decode: until the first completion, or until blocks run out."""
+        """Steps the whole group can decode: until the first completion, or until blocks run out.
+
+        No block of these steps has been taken yet; those of the first are there.
+        """
         group = self.group
         steps = group.steps_to_finish()
         if steps > max_steps:
             steps = max_steps
-        if steps > 1:
-            steps = group.steps_within(steps, self.pool.free_blocks) or 1
+        if group.grows and (steps // group.block_size + 1) * group.n > self.pool.free_blocks:
+            steps = group.steps_within(steps, self.pool.free_blocks)
         return steps
 
     def _admit(self, seq: Sequence) -> None:
@@ -245,10 +255,11 @@ class LLMScheduler:
     def _decode_stats(self, plan: Plan) -> None:
         """The whole decode group joins `plan`."""
         group = self.group
+        n = group.n
         plan.decodes = True
-        plan.decode_seqs += group.n
+        plan.decode_seqs += n
         plan.decode_ctx += group.ctx
-        plan.sampled += group.n
+        plan.sampled += n
         longest = group.longest
         if longest > plan.decode_ctx_max:
             plan.decode_ctx_max = longest

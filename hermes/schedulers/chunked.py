@@ -122,12 +122,9 @@ class ChunkedScheduler(LLMScheduler):
                 return None
             chunks.append((seq, n))
         if group.n:
-            if not chunks and not self.waiting and not self.holding:
-                self._decode_stats(plan)
-                plan.num_steps = self._steps_of_run(max_steps)
-                self._take_decode_blocks(0, 1)
-                return plan
-            self._take_decode_blocks(0, 1)
+            plan.decodes = True
+            if chunks or (self.num_waiting and len(self.running) < self.max_num_seqs):
+                self.take_blocks(plan, 1)
         # Blocks are taken in running order. Members of the group and chunks interleave there, but which of them takes
         # which block changes nothing: popped blocks lose their hash whoever takes them.
         for seq, n in chunks:
@@ -140,7 +137,8 @@ class ChunkedScheduler(LLMScheduler):
         if group.n:
             self._decode_stats(plan)
             if not plan.prefills:
-                plan.num_steps = self._steps_of_run(max_steps)
+                # If the first step's blocks are taken already, the run can only be cut too short by that.
+                plan.num_steps = max(1, self._steps_of_run(max_steps))
         return plan
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:

@@ -77,6 +77,5 @@ class ContinuousScheduler(LLMScheduler):
             self._preempt(next(reversed(self.running)), plan)
         if group.n:
             self._decode_stats(plan)
-            self._take_decode_blocks(0, 1)
             if not plan.preempted:
                 plan.num_steps = self._steps_of_run(max_steps)

@@ -27,34 +27,36 @@ class Sequence:
     transferred, source: its prompt's KV comes from another client, and from which
     """
 
-    __slots__ = (
-        "arrival_order", "assigned_ns", "base", "cached_tokens", "content", "decode_on", "emit_step", "finish_clock",
-        "first_step", "first_token_ns", "grouped", "join_tick", "num_blocks", "num_computed", "num_tokens", "output_tokens",
-        "preemptions", "priority", "prompt_tokens", "request", "run_order", "segments", "source", "start_ns",
-        "target_tokens", "transferred",
-    )
+    # Defaults live on the class: a sequence is made for every generation, and most of these are set much later, or never.
+    num_computed = 0
+    num_blocks = 0
+    base = 0
+    finish_clock = 0
+    run_order = 0
+    join_tick = 0
+    grouped = False
+    first_step = -1
+    emit_step = -1
+    assigned_ns = -1
+    start_ns = -1
+    first_token_ns = -1
+    preemptions = 0
+    cached_tokens = 0
+    segments: list[tuple[int, int, int]] | None = None
+    transferred = False
+    source: Any = None
+    decode_on: Any = None
 
     def __init__(
         self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Any = None, arrival_order: int = 0,
         content: Any = None,
     ) -> None:
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.target_tokens = output_tokens
+        self.prompt_tokens = self.num_tokens = prompt_tokens
+        self.output_tokens = self.target_tokens = output_tokens
         self.priority = priority
         self.request = request
         self.arrival_order = arrival_order
         self.content = content
-        self.num_computed = 0
-        self.num_tokens = prompt_tokens
-        self.num_blocks = 0
-        self.grouped = False
-        self.first_step = self.emit_step = self.start_ns = self.first_token_ns = -1
-        self.preemptions = self.cached_tokens = 0
-        self.segments: list[tuple[int, int, int]] | None = None
-        self.transferred = False
-        self.source: Any = None
-        self.decode_on: Any = None
 
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""

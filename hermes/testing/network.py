@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from simpy.core import Environment
@@ -37,7 +38,8 @@ class NetworkContract:
         """(start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
         pairs = [(src, dst) for src in self.nodes for dst in self.nodes if src != dst]
         return [
-            (1_000_000 * (i // 3), *pairs[i % len(pairs)], (i * 7 % 5) * 40 * _MEGABYTE + i) for i in range(3 * len(pairs))
+            (1_000_000 * (i // 3), *pairs[i % len(pairs)], (i * 7 % 5) * 40 * _MEGABYTE + i)
+            for i in range(3 * len(pairs))
         ]
 
     def _run(self) -> tuple[Network, list[tuple[int, int]]]:
@@ -45,13 +47,22 @@ class NetworkContract:
         env, network = self.build()
         log: list[tuple[int, int]] = []
 
-        def start(index: int, src: str, dst: str, num_bytes: int) -> None:
+        def start(index: int, src: str, dst: str, num_bytes: int, _: object) -> None:
             network.transfer(src, dst, num_bytes, lambda: log.append((index, int(env.now))))
 
-        for index, (time, *transfer) in enumerate(self._schedule()):
-            at(env, time, START, lambda _, args=(index, *transfer): start(*args))
+        for index, (time, src, dst, num_bytes) in enumerate(self._schedule()):
+            at(env, time, START, partial(start, index, src, dst, num_bytes))
         env.run()
         return network, log
+
+    def _alone(self, src: str, dst: str, num_bytes: int) -> tuple[Network, list[Any]]:
+        """When a transfer that has the network to itself from time 0 is done."""
+        env, network = self.build()
+        times: list[Any] = []
+        network.transfer(src, dst, num_bytes, lambda: times.append(env.now))
+        assert not times, "done was called before transfer returned"
+        env.run()
+        return network, times
 
     def test_is_registered_under_its_kind(self) -> None:
         component = self.component()
@@ -70,13 +81,10 @@ class NetworkContract:
         for src in self.nodes:
             for dst in self.nodes:
                 for num_bytes in (0, 1, 12_345_678_901):
-                    env, network = self.build()
-                    times: list[int] = []
-                    network.transfer(src, dst, num_bytes, lambda env=env, times=times: times.append(env.now))  # type: ignore[misc]
-                    assert not times, "done was called before transfer returned"
-                    env.run()
+                    network, times = self._alone(src, dst, num_bytes)
                     assert times == [network.estimate_ns(src, dst, num_bytes)]
-                    assert isinstance(times[0], int) and isinstance(network.estimate_ns(src, dst, num_bytes), int)
+                    assert isinstance(times[0], int)
+                    assert isinstance(network.estimate_ns(src, dst, num_bytes), int)
 
     def test_never_faster_than_alone(self) -> None:
         network, log = self._run()
@@ -88,14 +96,12 @@ class NetworkContract:
     def test_estimates_grow_with_bytes(self) -> None:
         _, network = self.build()
         estimates = [network.estimate_ns(self.nodes[0], self.nodes[-1], n) for n in (0, 1, _MEGABYTE, 10**9, 10**12)]
-        assert estimates == sorted(estimates) and estimates[0] >= 0
+        assert estimates == sorted(estimates)
+        assert estimates[0] >= 0
 
     def test_within_a_node_nothing_moves(self) -> None:
         for num_bytes in (0, 10**12):
-            env, network = self.build()
-            times: list[Any] = []
-            network.transfer(self.nodes[0], self.nodes[0], num_bytes, lambda env=env, times=times: times.append(env.now))  # type: ignore[misc]
-            env.run()
+            network, times = self._alone(self.nodes[0], self.nodes[0], num_bytes)
             assert times == [0]
             assert network.bytes_received == num_bytes
             assert network.hops(self.nodes[0], self.nodes[0]) == 0
