@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ def main() -> None:
     sha256 = hashlib.sha256(options.csv.read_bytes()).hexdigest()
     rows = usable(pd.read_csv(options.csv))
     for key, part in rows.groupby(["model", "hardware", "tensor_parallel"]):
-        model, device, degree = (str(value) for value in cast("tuple[object, ...]", key))
+        model, device, degree = (str(value) for value in key)
         short, hardware = DEVICES[device]
         name = f"{MODELS[model]}-{short}-tp{degree}"
         title = f"{MODELS[model]} on {hardware}, TP{degree}; times in seconds."

@@ -1,0 +1,218 @@
+"""Model and device descriptions: published parameter counts, Hugging Face configs, bytes."""
+
+import json
+
+import pytest
+
+from hermes.errors import InputError
+from hermes.hardware import load_device, load_model
+from hermes.hardware.files import names_in
+from hermes.hardware.hf_config import SUPPORTED, from_hf_config
+
+# parameter counts of the published checkpoints (sum of the tensors on Hugging Face)
+PUBLISHED = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen2-7b": 7_615_616_512,
+    "qwen3-32b": 32_762_123_264,
+    "gemma-2b": 2_506_172_416,
+    "bloom-176b": 176_247_271_424,
+    "e5-base": 109_482_240,
+    "contriever": 109_482_240,
+}
+
+
+@pytest.mark.parametrize("name", names_in("models"))
+def test_parameter_counts_are_the_published_ones(name):
+    assert load_model(name).num_params() == PUBLISHED[name]
+
+
+def test_names_in_the_files_are_the_file_names():
+    for name in names_in("models"):
+        assert load_model(name).name == name
+    for name in names_in("devices"):
+        assert load_device(name).name == name
+
+
+def test_active_parameters():
+    assert load_model("mixtral-8x7b").active_params() == 12_879_925_248  # "13B active"
+    assert load_model("llama-2-7b").active_params() == PUBLISHED["llama-2-7b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_bytes"),
+    [("llama-2-70b", 327_680), ("llama-2-7b", 524_288), ("llama-3.1-8b", 131_072), ("bloom-176b", 4_014_080)],
+)
+def test_kv_bytes_per_token(name, kv_bytes):
+    model = load_model(name)
+    assert model.kv_bytes_per_token() == kv_bytes
+    assert model.kv_bytes_per_token(1) == kv_bytes // 2
+    if model.num_kv_heads == 8:
+        assert model.kv_bytes_per_token(2, tp=8) == kv_bytes
+        assert model.kv_bytes_per_token(2, tp=16) == 2 * kv_bytes  # every device keeps a whole head
+
+
+def test_weight_bytes():
+    model = load_model("llama-3.1-70b")
+    assert model.weight_bytes("bf16") == 2 * PUBLISHED["llama-3.1-70b"]
+    assert model.weight_bytes("fp16", tp=8) == PUBLISHED["llama-3.1-70b"] // 4
+    assert model.weight_bytes("fp32") == 4 * PUBLISHED["llama-3.1-70b"]
+    embeddings = 2 * 128_256 * 8192
+    assert model.weight_bytes("fp8") == pytest.approx(PUBLISHED["llama-3.1-70b"] + embeddings, rel=1e-4)
+    # the published AWQ checkpoint of this model has 39.8 GB
+    assert model.weight_bytes("int4-awq") == pytest.approx(39.8e9, rel=0.01)
+    copied = 80 * 8 * 2 * 8192 * 128 * 2  # eight key and eight value heads twice, bf16
+    assert model.weight_bytes("bf16", tp=16) == pytest.approx((2 * PUBLISHED["llama-3.1-70b"] + copied) / 16, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "tp", "field"), [("int3", 1, "dtype"), ("bf16", 3, "tp"), ("bf16", 0, "tp")])
+def test_weight_bytes_refuses(dtype, tp, field):
+    with pytest.raises(InputError, match=f"^{field}: expected"):
+        load_model("llama-3.1-70b").weight_bytes(dtype, tp)
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 128_256, "tie_word_embeddings": False,
+    "max_position_embeddings": 131_072, "torch_dtype": "bfloat16", "rope_scaling": {"factor": 8.0},
+}
+BERT = {
+    "model_type": "bert", "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+    "num_hidden_layers": 12, "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2,
+}
+CONFIGS = {
+    "llama-3.1-8b": LLAMA,
+    "llama-3.2-3b": LLAMA | {
+        "hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 24, "num_hidden_layers": 28,
+        "head_dim": 128, "tie_word_embeddings": True,
+    },
+    "llama-2-7b": {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+        "num_hidden_layers": 32, "vocab_size": 32000,
+    },
+    "mistral-7b": LLAMA | {"model_type": "mistral", "vocab_size": 32000, "head_dim": None},
+    "mixtral-8x7b": LLAMA | {
+        "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    },
+    "qwen2-7b": LLAMA | {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
+        "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152_064,
+    },
+    "qwen3-32b": LLAMA | {
+        "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 25600, "num_attention_heads": 64,
+        "num_hidden_layers": 64, "vocab_size": 151_936, "head_dim": 128,
+    },
+    "gemma-2b": LLAMA | {
+        "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
+        "num_hidden_layers": 18, "num_key_value_heads": 1, "vocab_size": 256_000, "head_dim": 256,
+        "tie_word_embeddings": True,
+    },
+    "bloom-176b": {
+        "model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250_880,
+    },
+    "e5-base": BERT,
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hugging_face_configs_give_the_shipped_description(name, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
+    loaded, shipped = load_model(name + "/config.json", tmp_path), load_model(name)
+    ignored = {"source", "max_context"}
+    assert loaded.model_dump(exclude=ignored) == shipped.model_dump(exclude=ignored)
+    assert load_model(folder) == loaded
+
+
+def test_a_mixture_with_its_own_expert_width():
+    config = LLAMA | {
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48, "head_dim": 128,
+        "vocab_size": 151_936, "num_experts": 128, "num_experts_per_tok": 8,
+    }
+    fields = from_hf_config(config, "qwen3-30b-a3b")
+    model = type(load_model("llama-2-7b")).model_validate(fields)
+    assert model.num_params() == 30_532_122_624
+    assert model.active_params() == pytest.approx(3.3e9, rel=0.02)
+
+
+def test_attention_bias_of_a_llama_config_counts():
+    fields = from_hf_config(LLAMA | {"attention_bias": True}, "x")
+    assert fields["qkv_bias"] is True
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": None, "n_embed": None}, "hidden_size: expected this field"),
+        ({"hidden_size": "4096"}, "hidden_size: expected a positive integer, found '4096'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: expected a positive integer, found 0"),
+        ({"vocab_size": True}, "vocab_size: expected a positive integer, found true"),
+        ({"vocab_size": 10**30}, "vocab_size: expected a positive integer, found 1"),
+        ({"num_attention_heads": 7}, "hidden_size: expected a multiple of the 7 attention heads, found 4096"),
+        ({"num_attention_heads": 3.5}, "num_attention_heads: expected a positive integer, found 3.5"),
+    ],
+)
+def test_bad_configs_name_the_key(kind, change, message, tmp_path):
+    config = LLAMA | {
+        "type_vocab_size": 2, "num_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 100, "model_type": kind,
+    }
+    (tmp_path / "ok.json").write_text(json.dumps(config))
+    assert load_model("ok.json", tmp_path).name == "ok"
+    (tmp_path / "bad.json").write_text(json.dumps(config | change))
+    with pytest.raises(InputError) as caught:
+        load_model("bad.json", tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'bad.json'}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ([], r"expected a Hugging Face config\.json"),
+        ({}, "model_type: expected one of"),
+        ({"model_type": "lama"}, r"model_type: .*did you mean 'llama'"),
+        ({"model_type": ["llama"]}, "model_type: expected one of"),
+        (LLAMA | {"num_key_value_heads": 5}, r"num_kv_heads: expected a divisor of num_heads \(32\), found 5"),
+        (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings: expected true or false, found 'no'"),
+        (LLAMA | {"model_type": "mixtral"}, "num_local_experts: expected this field"),
+        (
+            LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+            r"experts_per_token: expected 1 to num_experts \(4\)",
+        ),
+    ],
+)
+def test_other_configs_are_refused(config, message, tmp_path):
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=message):
+        load_model("c.json", tmp_path)
+
+
+@pytest.mark.parametrize("name", names_in("devices"))
+def test_devices_are_plausible(name):
+    device = load_device(name)
+    assert 1e12 < device.peak("bf16") < 1e16
+    assert 2e11 < device.memory_bandwidth < 1e13
+    assert 20e9 < device.memory < 5e12
+    assert device.host_bandwidth <= device.link_bandwidth < device.memory_bandwidth
+    assert device.sources
+    if device.tdp_w is not None:
+        assert device.idle_w < device.tdp_w / 4
+
+
+def test_devices_by_name():
+    assert load_device("h100-sxm").memory == 81559 * 2**20
+    assert load_device("a100-80gb").peak("fp8") == load_device("a100-80gb").peak("bf16") == 312e12
+    assert load_device("cpu-large").peak("bf16") == 14.2e12
+    with pytest.raises(InputError, match="did you mean 'h100-sxm'"):
+        load_device("h100-smx")

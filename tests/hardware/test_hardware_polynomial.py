@@ -1,0 +1,209 @@
+"""The polynomial model: which phase prices a step, floors, ranges, and the shipped profiles."""
+
+import hashlib
+import re
+
+import numpy as np
+import pytest
+import yaml
+
+from hermes.errors import InputError
+from hermes.hardware import HARDWARE, StepStats, load_model, load_profile
+from hermes.hardware.files import names_in
+from hermes.hardware.polynomial import PolynomialModel
+from hermes.hardware.profile import Profile, dump_yaml
+from hermes.testing.hardware import batch, columns_of
+
+SHIPPED = names_in("")
+
+
+def shipped(name, **options):
+    return HARDWARE.get("polynomial").model_validate({"kind": "polynomial", "profile": name, **options}).build()
+
+
+def profile(phases, **changes):
+    provenance = {
+        "source": "test", "hardware": "h", "engine": "e", "model": "m", "dtype": "bf16", "date": "2026-01-01",
+    }
+    data = {"format": "hermes-profile/1", "name": "test", "provenance": provenance}
+    data["phases"] = {
+        phase: {"terms": [{"term": k, "seconds": v} for k, v in terms.items()]} | changes.get(phase, {})
+        for phase, terms in phases.items()
+    }
+    return Profile.model_validate(data)
+
+
+def test_each_kind_of_step_is_priced_by_its_phase():
+    model = PolynomialModel(profile({
+        "prefill": {"1": 0.001, "prefill_tokens": 1e-6},
+        "decode": {"1": 0.002, "decode_ctx": 1e-9},
+        "mixed": {"1": 0.003, "tokens": 1e-7, "decode_ctx": 2e-9},
+    }))
+    assert model.step_ns(batch([(100, 50), (20, 0)], [])) == 1_000_000 + 120_000
+    assert model.run_ns(batch([], [10, 20]), 3).tolist() == [2_000_030, 2_000_032, 2_000_034]
+    assert model.run_ns(batch([(8, 0)], [10, 20]), 3).tolist() == [3_001_060, 3_001_064, 3_001_068]
+
+
+def test_mixed_steps_are_composed_when_none_was_measured():
+    model = PolynomialModel(profile({
+        "prefill": {"1": 0.001, "prefill_tokens": 1e-6, "max(prefill_tokens-100,0)": 1e-6, "prefill_attn": 1e-9},
+        "decode": {"1": 0.0005, "decode_seqs": 1e-4, "decode_ctx": 1e-9},
+    }))
+    # 1 ms + (98 + 5) us + 3 us past the knot + attention pairs 98 * 10 + 98 * 99 / 2 + context 5 * 200
+    assert model.step_ns(batch([(98, 10)], [200] * 5)) == 1_000_000 + 103_000 + 3_000 + 980 + 4851 + 1000
+    # thirty decodes beside one prompt token: never below what the decodes alone need, context apart
+    assert model.step_ns(batch([(1, 0)], [200] * 30)) == 500_000 + 3_000_000 + 6000
+
+
+def test_a_mixed_step_takes_at_least_as_long_as_its_decodes_and_its_prefill():
+    for name in SHIPPED:
+        model = shipped(name)
+        for tokens in (1, 64, 511, 2048, 9000):
+            for seqs in (1, 16, 64):
+                both = model.step_ns(batch([(tokens, 100)], [500] * seqs))
+                assert both >= model.step_ns(batch([(tokens, 100)], [])), name
+                assert both >= model.step_ns(batch([], [500] * seqs)), name
+
+
+def test_times_below_the_floor_are_raised_to_it():
+    model = PolynomialModel(profile(
+        {"prefill": {"1": 0.001, "prefill_tokens": -1e-6}, "decode": {"1": 0.001, "decode_ctx": -1e-8}},
+        prefill={"floor_s": 0.0002}, decode={"floor_s": 0.0003},
+    ))
+    assert [model.step_ns(batch([(n, 0)], [])) for n in (700, 800, 801, 5000)] == [300_000, 200_000, 200_000, 200_000]
+    assert model.run_ns(batch([], [69_990] * 2), 8).min() == 300_000
+    assert model.run_ns(batch([], [34_990] * 2), 8).tolist() == [300_200 - 20 * j if j < 10 else 0 for j in range(8)]
+    assert model.step_ns(batch([(1, 0)], [99_999])) == 300_000
+
+
+def test_scale_multiplies_every_time():
+    for stats in (batch([(700, 0)], []), batch([], [900] * 9), batch([(300, 0)], [900] * 9)):
+        once, twice = (shipped("llama-2-70b-h100-tp8", scale=scale).step_ns(stats) for scale in (1.0, 2.0))
+        assert abs(twice - 2 * once) <= 1
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_changing_one_coefficient_by_one_percent_changes_predictions(phase):
+    original = load_profile("llama-2-70b-h100-tp8")
+    cases = [batch([(n, 0)], []) for n in (300, 3000, 6000, 30_000)] + [batch([], [n] * 40) for n in (64, 2000)]
+    before = [PolynomialModel(original).step_ns(stats) for stats in cases]
+    for index in range(len(getattr(original.phases, phase).terms)):
+        data = original.model_dump()
+        data["phases"][phase]["terms"][index]["seconds"] *= 1.01
+        after = [PolynomialModel(Profile.model_validate(data)).step_ns(stats) for stats in cases]
+        assert after != before, original.phases.decode.terms[index]
+
+
+def test_out_of_range_counts_steps():
+    model = PolynomialModel(profile(
+        {"prefill": {"prefill_tokens": 1e-6}, "decode": {"1": 1e-3, "decode_ctx": 1e-9}},
+        prefill={"range": {"prefill_tokens": [100, 1000]}},
+        decode={"range": {"decode_seqs": [1, 4], "decode_ctx": [100, 200], "decode_ctx_max": [50, 120]}},
+    ))
+    runs = [
+        (batch([(99, 0)], []), 1, 1),
+        (batch([(100, 0)], []), 1, 0),
+        (batch([(1001, 0)], []), 2, 2),
+        (batch([], [60, 50]), 46, 0),        # 110, 112, ..., 200
+        (batch([], [60, 50]), 50, 4),
+        (batch([], [45, 45]), 10, 5),        # below 100 until the sixth step
+        (batch([], [110]), 30, 19),          # the longest context passes 120 after 11 steps
+        (batch([], [25] * 5), 3, 3),         # five decodes were never measured
+        (batch([(97, 0)], [60, 60]), 1, 1),  # 99 tokens
+        (batch([(98, 0)], [60, 60]), 1, 0),  # 100 tokens
+    ]
+    out = model.out_of_range(columns_of([stats for stats, _, _ in runs]), np.array([k for _, k, _ in runs]))
+    assert out.tolist() == [expected for _, _, expected in runs]
+
+
+def test_a_measured_mixed_phase_has_its_own_range():
+    model = PolynomialModel(profile(
+        {"prefill": {"1": 1e-3}, "decode": {"1": 1e-3}, "mixed": {"1": 1e-3}},
+        prefill={"range": {"prefill_tokens": [1, 1]}}, mixed={"range": {"tokens": [10, 20]}},
+    ))
+    stats = [batch([(n, 0)], [5] * 5) for n in (4, 5, 15, 16)]
+    assert model.out_of_range(columns_of(stats), np.ones(4, dtype=np.int64)).tolist() == [1, 0, 0, 1]
+
+
+def test_a_phase_cannot_use_features_its_steps_do_not_have():
+    with pytest.raises(ValueError, match=r"features of a decode step \(.*\), found 'prefill_tokens'"):
+        profile({"prefill": {"1": 1.0}, "decode": {"prefill_tokens": 1.0}})
+    with pytest.raises(ValueError, match="features of a prefill step"):
+        profile({"prefill": {"decode_ctx": 1.0}, "decode": {"1": 1.0}})
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+class TestShippedProfiles:
+    def test_it_names_a_shipped_model_and_its_source(self, name):
+        loaded = load_profile(name)
+        assert loaded.name == name
+        assert load_model(loaded.provenance.model).name in name
+        assert len(loaded.provenance.sha256) == len(hashlib.sha256().hexdigest())
+        assert any("pcap" in line for line in loaded.provenance.excluded)
+        assert ("corrupt" in " ".join(loaded.provenance.excluded)) == (loaded.provenance.tensor_parallel == 2)
+
+    def test_errors_are_reported_and_within_what_the_data_allows(self, name):
+        phases = load_profile(name).phases
+        assert 0.005 < phases.decode.error.mape < 0.05
+        assert 0.02 < phases.prefill.error.mape < 0.12
+        for phase in (phases.prefill, phases.decode):
+            assert phase.error.in_sample_mape <= phase.error.mape <= phase.error.worst
+            mean = np.mean([group.mape for group in phase.error.by_configuration])
+            assert mean == pytest.approx(phase.error.mape, rel=1e-6)
+            assert sum(group.points for group in phase.error.by_configuration) == phase.points
+            assert phase.noise.median_cv < phase.error.mape + 0.01
+
+    def test_times_never_fall_when_a_batch_grows_even_beyond_the_data(self, name):
+        model = shipped(name)
+        prefill = [model.step_ns(batch([(n, 0)], [])) for n in range(1, 60_000, 97)]
+        assert prefill == sorted(prefill)
+        past = [model.step_ns(batch([(512, n)], [])) for n in range(0, 60_000, 97)]
+        assert past == sorted(past)
+        seqs = [model.step_ns(batch([], [300] * n)) for n in range(1, 600)]
+        assert seqs == sorted(seqs)
+        context = model.run_ns(batch([], [1] * 8), 20_000)
+        assert np.all(np.diff(context) >= 0)
+        mixed = [model.step_ns(batch([(n, 0)], [500] * 30)) for n in range(1, 20_000, 97)]
+        assert mixed == sorted(mixed)
+
+    def test_even_the_smallest_step_stays_above_the_floor(self, name):
+        model, phases = shipped(name), load_profile(name).phases
+        assert model.step_ns(StepStats(prefill_seqs=1, prefill_tokens=1)) > 1e9 * phases.prefill.floor_s
+        assert model.step_ns(StepStats(decode_seqs=1)) > 1e9 * phases.decode.floor_s
+
+
+# medians of the measurements the profiles were fitted on, in ms: (prompt, batch) -> prompt time, token time
+MEASURED = {
+    "llama-2-70b-h100-tp8": {(512, 1): (53.8, 30.8), (2048, 1): (136.8, 31.05), (512, 16): (811.9, 34.17)},
+    "llama-2-70b-h100-tp2": {(512, 1): (83.9, 37.2), (512, 32): (2397.8, 52.3), (8192, 1): (1339.8, 37.8)},
+    "bloom-176b-a100-tp8": {(512, 1): (174.4, 49.5), (512, 16): (3510.1, 57.3), (8192, 1): (3593.2, 51.3)},
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_shipped_profiles_are_near_the_measured_medians(name):
+    model = shipped(name)
+    for (prompt, size), (prompt_ms, token_ms) in MEASURED[name].items():
+        assert model.step_ns(batch([(prompt, 0)] * size, [])) / 1e6 == pytest.approx(prompt_ms, rel=0.12)
+        assert model.step_ns(batch([], [prompt + 63] * size)) / 1e6 == pytest.approx(token_ms, rel=0.06)
+
+
+def test_profiles_can_be_written_and_read_back(tmp_path):
+    for name in SHIPPED:
+        loaded = load_profile(name)
+        dump_yaml(loaded, tmp_path / "copy.yaml", "a copy\nof two lines")
+        assert load_profile("copy.yaml", tmp_path) == loaded
+        assert (tmp_path / "copy.yaml").read_text().startswith("# a copy\n# of two lines\nformat: hermes-profile/1\n")
+
+
+def test_profiles_are_found_by_name_and_by_path(tmp_path):
+    with pytest.raises(InputError, match=r"did you mean 'llama-2-70b-h100-tp8'"):
+        shipped("llama-2-70b-h100-tp9")
+    text = yaml.safe_dump(load_profile("llama-2-70b-h100-tp8").model_dump())
+    (tmp_path / "own.yaml").write_text(re.sub("name: llama.*", "name: own", text))
+    component = HARDWARE.get("polynomial").model_validate({"kind": "polynomial", "profile": "own.yaml"})
+    model = component.build(tmp_path)
+    assert model.name == "own"
+    assert "llama-2-70b" in model.description
+    with pytest.raises(InputError, match=r"an existing file, found 'own\.yaml'"):
+        component.build(tmp_path / "elsewhere")
