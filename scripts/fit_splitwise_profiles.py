@@ -44,10 +44,12 @@ PREFILL_KNOTS: tuple[tuple[float, ...], ...] = (
 )
 DECODE_KNOTS: tuple[tuple[float, ...], ...] = ((), (16,), (32,))
 NOTES = [
-    "prefill: past tokens were never measured; they enter through attention pairs only",
+    "prefill: past tokens were never measured; they enter through attention pairs only, and cost nothing where the fit "
+    "gives those no weight",
     "decode: context slope comes from batch 1 (noise as large as the effect) and from batches at prompt 512, where "
     "context and batch size are proportional; it is uncertain by a factor of several",
-    "mixed: no step with prefill and decode was measured; such steps are composed (hermes.hardware.polynomial)",
+    "mixed: no step with prefill and decode was measured; such steps are composed (hermes.hardware.polynomial); "
+    "prefills below 128 tokens were not measured either, so a small chunk costs what the shortest prompts cost",
     "the feature sets were chosen on the same cross-validation that is reported",
 ]
 
