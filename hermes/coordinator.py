@@ -253,18 +253,15 @@ class Coordinator:
         request = stage.request
         hand_over = stage.target_tokens < stage.output_tokens
         kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
-        rows = self.stages.rows
         if stage.segments is not None:
             stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
             self.gaps[len(self.stages)] = stage
         last_step = client.num_steps - 1 if not client.scheduler.returns_together else stage.first_step + emitted - 1
-        rows.append((
+        self.stages.add(
             request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
             self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step, stage.preemptions,
             stage.cached_tokens,
-        ))
-        if len(rows) >= 8192:
-            self.stages.pack()
+        )
         request.client = client
         if self._observers:
             self._observe("prefilled" if hand_over else "done", client, stage)

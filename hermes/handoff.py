@@ -91,7 +91,7 @@ class Handoff:
 
     def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
         num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-        asked = self.env._now
+        asked = self.env.now
         to_move = num_bytes
         if self.granularity == "layerwise":
             compute_s = (asked - stage.start_ns) / 1e9
@@ -99,11 +99,7 @@ class Handoff:
             to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds if seconds else 0.0)
 
         def arrived() -> None:
-            self.transfers.rows.append((
-                stage.request.id, source.index, target.index, num_bytes, asked, self.env._now
-            ))
-            if len(self.transfers.rows) >= self.transfers.LIMIT:
-                self.transfers.pack()
+            self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, self.env.now)
             if self.observe is not None:
                 self.observe("transferred", source, stage)
             source.release(stage)

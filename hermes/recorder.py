@@ -1,10 +1,12 @@
 """Rows the kernel writes while it simulates.
 
-Appending one tuple to a list is the cheapest thing Python can do with a record; every few thousand rows the list is
-packed into numpy columns, so that nothing per run or per stage stays a Python object.
+Packing a row into a byte buffer is the cheapest thing Python can do with a record that is to become numpy columns, and
+leaves no Python object behind. Every few thousand rows the buffer is turned into columns.
 """
 
 from __future__ import annotations
+
+import struct
 
 import numpy as np
 import numpy.typing as npt
@@ -13,40 +15,52 @@ __all__ = ["RowLog", "StepLog"]
 
 IntArray = npt.NDArray[np.int64]
 
-_PACK_ROWS = 8192
+_ROWS = 8192
 _CHUNK = 1 << 14
 
 
 class RowLog:
-    """Rows of integers. `rows.append(tuple)` is the hot path; call `pack()` when `len(rows)` reaches `LIMIT`."""
+    """Rows of integers, `fields` in each.
 
-    LIMIT = _PACK_ROWS
+    `add(*row)` writes one. The hot path does the same without the call:
+    `log.write(log.buffer, log.pos, *row); log.pos += log.size`, and `log.flush()` when `log.pos == log.limit`.
+    """
 
     def __init__(self, fields: tuple[str, ...]) -> None:
         self.fields = fields
-        self.rows: list[tuple[int, ...]] = []
+        row = struct.Struct(f"{len(fields)}q")
+        self.write, self.size, self.limit = row.pack_into, row.size, row.size * _ROWS
+        self.buffer = bytearray(self.limit)
+        self.pos = 0
         self._packed: list[list[npt.NDArray[np.integer]]] = []
         self._count = 0
 
     def __len__(self) -> int:
-        return self._count + len(self.rows)
+        return self._count + self.pos // self.size
 
-    def pack(self) -> None:
+    def add(self, *row: int) -> None:
+        """Write a row."""
+        self.write(self.buffer, self.pos, *row)
+        self.pos += self.size
+        if self.pos == self.limit:
+            self.flush()
+
+    def flush(self) -> None:
         """Move the rows into columns, in 32 bits where they fit."""
-        if not self.rows:
+        if not self.pos:
             return
-        table = np.array(self.rows, dtype=np.int64).T
+        table = np.frombuffer(self.buffer, dtype=np.int64, count=self.pos // 8).reshape(-1, len(self.fields)).T
         columns: list[npt.NDArray[np.integer]] = []
         for column in table:
             small = -(2**31) <= column.min() and column.max() < 2**31
             columns.append(column.astype(np.int32) if small else column.copy())
         self._packed.append(columns)
-        self._count += len(self.rows)
-        self.rows.clear()
+        self._count += table.shape[1]
+        self.pos = 0
 
     def columns(self) -> dict[str, IntArray]:
         """All rows so far as int64 columns. The packed pieces are given up, so call it once, at the end."""
-        self.pack()
+        self.flush()
         out: dict[str, IntArray] = {}
         for i, name in enumerate(self.fields):
             column = np.empty(self._count, dtype=np.int64)

@@ -204,16 +204,16 @@ class LLMClient:
         """`count` steps of `plan` have run, from step number `first` on."""
         scheduler = self.scheduler
         self.emitted += plan.sampled * count
-        pool = scheduler.pool
-        rows = self._runs.rows
-        rows.append((
-            self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens, plan.prefill_past,
-            plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
-            plan.decode_seqs + plan.prefill_seqs, scheduler.num_waiting, pool.num_blocks - pool.free_blocks,
-            len(plan.preempted),
-        ))
-        if len(rows) >= 8192:
-            self._runs.pack()
+        pool, log = scheduler.pool, self._runs
+        log.write(
+            log.buffer, log.pos, self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
+            plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
+            plan.decode_seqs + plan.prefill_seqs, len(scheduler.waiting) + len(scheduler.holding),
+            pool.num_blocks - pool.free_blocks, len(plan.preempted),
+        )
+        log.pos += log.size
+        if log.pos == log.limit:
+            log.flush()
 
     def settle(self) -> None:
         """The simulation ends now: keep the steps of the run in flight that have ended."""

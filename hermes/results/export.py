@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 
 from hermes.errors import HermesError, InputError
-from hermes.results.frames import TABLES, Coded, Columns
+from hermes.results.frames import TABLES, Coded, Columns, step_decodes
 from hermes.results.record import RunRecord
 from hermes.results.results import Results
 from hermes.results.stored import FORMAT, KEPT_META
@@ -88,18 +88,21 @@ def _write_steps(record: RunRecord, path: Path) -> None:
 
     names = client_names(record)
     schema = pa.schema(
-        [("client", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("end_s", pa.float64())]
+        [("client", pa.dictionary(pa.int32(), pa.string())), ("step", pa.int64()), ("end_s", pa.float64()),
+         ("decodes", pa.bool_())]
     )
     packing = {"step": "DELTA_BINARY_PACKED", "end_s": "BYTE_STREAM_SPLIT"}
     with pq.ParquetWriter(
         path, schema, compression="zstd", use_dictionary=["client"], column_encoding=packing
     ) as writer:
         for client, ends in enumerate(record.step_ends):
+            decodes = step_decodes(record, client)
             for low in range(0, len(ends), _ROWS):
                 part = ends[low:low + _ROWS]
                 columns = {
                     "client": Coded(np.full(len(part), client, dtype=np.int32), names),
                     "step": np.arange(low, low + len(part)), "end_s": part / NS_PER_S,
+                    "decodes": decodes[low:low + _ROWS],
                 }
                 writer.write_table(_arrow(columns))
 

@@ -22,7 +22,7 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "seconds", "table_columns", "to_frame"]
+__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "seconds", "step_decodes", "table_columns", "to_frame"]
 
 STATUSES = ["unfinished", "completed", "rejected"]
 TABLES = ("requests", "stages", "runs", "transfers", "clients", "steps", "token_steps")
@@ -126,7 +126,17 @@ def _steps(record: RunRecord) -> Columns:
         "client": Coded(client, client_names(record)),
         "step": np.concatenate(step) if step else np.empty(0, dtype=np.int32),
         "end_s": seconds(np.concatenate(record.step_ends) if step else np.empty(0, dtype=np.int64)),
+        "decodes": np.concatenate([step_decodes(record, c) for c in range(len(counts))] or [np.empty(0, dtype=bool)]),
     }
+
+
+def step_decodes(record: RunRecord, client: int) -> npt.NDArray[np.bool_]:
+    """Which steps of a client advance all its decoding sequences, shape (steps,)."""
+    ticks = record.decode_steps[client] if record.decode_steps else None
+    out = np.full(len(record.step_ends[client]), ticks is None)
+    if ticks is not None:
+        out[ticks] = True
+    return out
 
 
 def _token_steps(record: RunRecord) -> Columns:

@@ -206,41 +206,60 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Distribution:
     """Pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
 
-    A client's step interval (end of one step to the end of the next) is a gap of every stage that got a token from
-    both; how many those are is a running sum over the stages' first and last steps. The few stages with skipped steps
-    and the hand-overs are counted one by one.
+    The interval between two of a client's steps is a gap of every stage that got a token from both; how many those are
+    is a running sum over the stages' first and last steps. The few stages with skipped steps, and the hand-overs, are
+    counted one by one.
     """
     stages = record.stages
     chosen = parts.member if select is None else parts.member & select[stages["request"]]
-    regular = chosen & (stages["last_step"] > stages["first_step"]) & (stages["first_step"] >= 0)
+    regular = chosen & (stages["output_tokens"] > 1) & (stages["first_step"] >= 0)
     irregular = np.fromiter(record.gaps, dtype=np.int64, count=len(record.gaps))
     regular[irregular] = False
     values: list[IntArray] = []
     weights: list[npt.NDArray[np.int32]] = []
+
+    def once(gaps: IntArray) -> None:
+        values.append(gaps)
+        weights.append(np.ones(len(gaps), dtype=np.int32))
+
     for client, rows in _by_client(record, np.flatnonzero(regular)):
         ends = record.step_ends[client]
         begin, stop = stages["first_step"][rows], stages["last_step"][rows]
+        ticks = _decode_steps(record, client)
+        if ticks is not None:  # in a numbering of these steps, tokens after the first are consecutive
+            ends = ends[ticks]
+            stop = np.searchsorted(ticks, stop, side="right") - 1
+            begin = stop - stages["output_tokens"][rows] + 2
+            once(ends[begin] - stages["first_token_ns"][rows])
         # interval j lies between steps j and j + 1: a stage counts from its first step up to before its last
         tokens = np.cumsum(np.bincount(begin, minlength=len(ends)) - np.bincount(stop, minlength=len(ends)))
         used = np.flatnonzero(tokens)
         values.append(ends[used + 1] - ends[used])
         weights.append(tokens[used].astype(np.int32))
-    singles = [
-        np.diff(record.step_ends[int(stages["client"][row])][record.gaps[int(row)]]) for row in irregular if chosen[row]
-    ]
+    for row in irregular[chosen[irregular]].tolist():
+        once(np.diff(record.step_ends[int(stages["client"][row])][record.gaps[row]]))
     continued = chosen[parts.handover]
-    singles.append(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
-    values += singles
-    weights += [np.ones(len(s), dtype=np.int32) for s in singles]
+    once(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
     return Distribution(np.concatenate(values), np.concatenate(weights), divisor=NS_PER_S)
 
 
+def _decode_steps(record: RunRecord, client: int) -> IntArray | None:
+    return record.decode_steps[client] if record.decode_steps else None
+
+
 def stage_token_steps(record: RunRecord, row: int) -> IntArray:
-    """The client's step indices that gave a stage's tokens, shape (tokens,)."""
+    """The client's step indices that gave a stage's tokens, shape (tokens,); empty for a client without steps."""
     if row in record.gaps:
         return record.gaps[row]
-    first, last = int(record.stages["first_step"][row]), int(record.stages["last_step"][row])
-    return np.arange(first, last + 1) if first >= 0 else np.empty(0, dtype=np.int64)
+    stages = record.stages
+    first, last, tokens = (int(stages[name][row]) for name in ("first_step", "last_step", "output_tokens"))
+    if first < 0:
+        return np.empty(0, dtype=np.int64)
+    ticks = _decode_steps(record, int(stages["client"][row]))
+    if ticks is None:
+        return np.arange(first, last + 1)
+    stop = int(np.searchsorted(ticks, last, side="right"))
+    return np.concatenate(([first], ticks[stop - (tokens - 1):stop]))
 
 
 def token_times_ns(record: RunRecord, rows: npt.NDArray[Any]) -> IntArray:

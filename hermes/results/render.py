@@ -63,6 +63,7 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
     requests, latency = summary["requests"], summary["latency"]
     parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
     parts += [f"{_LATENCIES[m]} p50 {format_s(latency[m]['p50'])}" for m in ("ttft_s", "tpot_s", "e2e_s")]
+    parts += ["interrupted"] if meta.get("interrupted") else []
     name = meta.get("name")
     return (f"{name}: " if name else "") + ", ".join(parts)
 
@@ -102,6 +103,8 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
     if energy is not None:
         rows.append(("energy", f"{format_number(energy['total_j'])} J, "
                                f"{format_number(energy['per_output_token_j'])} J per output token"))
+    if meta.get("interrupted"):
+        rows.append(("interrupted", "results up to the interruption"))
     if meta.get("wall_s") is not None:
         rows.append(("simulated in", format_s(float(meta["wall_s"]))))
     return Section(str(meta.get("name") or "results"), ("", ""), rows)

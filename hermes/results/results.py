@@ -38,7 +38,8 @@ class Results:
 
     record: what the kernel left behind, or a function that reads it when it is needed
     meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
-        `seed`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give equal files
+        `seed`, `interrupted`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give
+        equal files
     slo: what counts as served well
     """
 

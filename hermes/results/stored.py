@@ -26,7 +26,8 @@ from hermes.units import NS_PER_S
 __all__ = ["FORMAT", "KEPT_META", "StoredResults", "open_run"]
 
 FORMAT = 1
-KEPT_META = ("name", "version", "seed")  # what is written of a run's meta: nothing that differs between equal runs
+# what is written of a run's meta: nothing that differs between equal runs
+KEPT_META = ("name", "version", "seed", "interrupted")
 
 
 class StoredResults(Results):
@@ -118,6 +119,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
     reasons: Coded = requests["reject_reason"]
     owner = np.array([by_name[name] for name in steps["client"].names] + [-1], dtype=np.int64)[steps["client"].codes]
     ends, bounds = _ns(steps["end_s"]), np.searchsorted(owner, np.arange(len(infos) + 1))
+    decodes = steps["decodes"]
     cut = np.flatnonzero(np.diff(tokens["stage"])) + 1
     gap_rows = tokens["stage"][np.concatenate(([0], cut))] if len(tokens["stage"]) else []
     return RunRecord(
@@ -138,6 +140,9 @@ def _read_record(stored: StoredResults) -> RunRecord:
         transfers=_fields(stored.columns("transfers"), TRANSFER_FIELDS, {"src": by_name, "dst": by_name}),
         step_ends=[ends[a:b] for a, b in pairwise(bounds)],
         gaps={int(row): part for row, part in zip(gap_rows, np.split(tokens["step"], cut), strict=False)},
+        decode_steps=[
+            None if decodes[a:b].all() else np.flatnonzero(decodes[a:b]) for a, b in pairwise(bounds)
+        ],
         out_of_range_steps=[int(count) for count in clients.get("out_of_range_steps", ())],
         end_ns=round(stored._run["end_s"] * NS_PER_S),
         counters=dict(stored.summary["counters"]),

@@ -85,6 +85,8 @@ class LLMScheduler:
         self.partial: dict[Sequence, None] = {}   # running, and not (or not any more) in the decode group
         self.group = DecodeGroup(pool.block_size, grows=grows)
         self.num_preemptions = 0
+        self._run = Plan()   # of pure decode runs; one is in flight at a time, and it is made for most events
+        self._run.decodes = True
         self._admissions = 0
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -135,7 +137,8 @@ class LLMScheduler:
                 self.take_blocks(plan, num_steps)
             group.clock += num_steps
             group.ctx += group.n * num_steps
-            finished = group.pop_finished()
+            if group.next_finish <= group.clock:
+                finished = group.pop_finished()
         elif self.ticks_every_step:
             group.clock += 1
         if plan.prefills:
@@ -217,6 +220,16 @@ class LLMScheduler:
         if group.grows and (steps // group.block_size + 1) * group.n > self.pool.free_blocks:
             steps = group.steps_within(steps, self.pool.free_blocks)
         return steps
+
+    def _decode_run(self, num_steps: int) -> Plan:
+        """`num_steps` steps in which the whole decode group advances and nothing else happens."""
+        plan, group = self._run, self.group
+        plan.decode_seqs = plan.sampled = group.n
+        plan.decode_ctx = group.ctx
+        plan.decode_ctx_max = group.longest
+        plan.num_steps = num_steps
+        plan.taken = 0
+        return plan
 
     def _admit(self, seq: Sequence) -> None:
         """Move the next waiting sequence to the end of running."""

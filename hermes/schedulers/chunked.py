@@ -76,6 +76,14 @@ class ChunkedScheduler(LLMScheduler):
         if not self.running and not self.waiting and not self.holding:
             return None
         if not self.every_step:
+            group = self.group
+            if (
+                group.n and not self.partial and group.n <= self.max_num_batched_tokens
+                and (not (self.waiting or self.holding) or len(self.running) >= self.max_num_seqs)
+            ):
+                steps = self._steps_of_run(max_steps)
+                if steps:
+                    return self._decode_run(steps)
             plan = self._lockstep_plan(max_steps)
             if plan is not None:
                 return plan if plan.prefills or plan.decodes else None
@@ -123,8 +131,7 @@ class ChunkedScheduler(LLMScheduler):
             chunks.append((seq, n))
         if group.n:
             plan.decodes = True
-            if chunks or (self.num_waiting and len(self.running) < self.max_num_seqs):
-                self.take_blocks(plan, 1)
+            self.take_blocks(plan, 1)
         # Blocks are taken in running order. Members of the group and chunks interleave there, but which of them takes
         # which block changes nothing: popped blocks lose their hash whoever takes them.
         for seq, n in chunks:
@@ -136,9 +143,8 @@ class ChunkedScheduler(LLMScheduler):
             self._admit_waiting(plan, budget, cap)
         if group.n:
             self._decode_stats(plan)
-            if not plan.prefills:
-                # If the first step's blocks are taken already, the run can only be cut too short by that.
-                plan.num_steps = max(1, self._steps_of_run(max_steps))
+            if not plan.prefills:   # the next cannot be admitted before somebody is done
+                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
         return plan
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:

@@ -107,6 +107,11 @@ class DecodeGroup:
             self._max_known = True
         return self.clock + self._max_base
 
+    @property
+    def next_finish(self) -> int:
+        """No member finishes at an earlier clock. (A member that left keeps its place in the heap for a while.)"""
+        return self._heap[0][0] if self._heap else 1 << 62
+
     def steps_to_finish(self) -> int:
         """Steps until the first member finishes."""
         heap = self._heap
