@@ -107,6 +107,7 @@ def random_record(seed: int, requests: int = 12, clients: int = 3) -> tuple[RunR
     """
     rng = np.random.default_rng(seed)
     step_ends = [np.cumsum(rng.integers(1, 50, size=int(rng.integers(40, 120)))) for _ in range(clients)]
+    decode_steps = [np.flatnonzero(rng.random(len(ends)) < 0.7) if rng.random() < 0.4 else None for ends in step_ends]
     runs = []
     for client, ends in enumerate(step_ends):
         at = 0
@@ -143,14 +144,16 @@ def random_record(seed: int, requests: int = 12, clients: int = 3) -> tuple[RunR
         return int(ends[-1]), ends.tolist()
 
     def later(client: int, after: int, most: int = 15) -> np.ndarray | None:
-        """Consecutive or scattered steps of a client that end later than `after`."""
-        low = int(np.searchsorted(step_ends[client], after, side="right"))
+        """Steps of a client that end later than `after`: after the first decode steps in a row, or scattered ones."""
+        low = int(np.searchsorted(step_ends[client], after, side="right")) + int(rng.integers(0, 3))
         if low >= len(step_ends[client]):
             return None
-        steps = np.arange(low, len(step_ends[client]))[int(rng.integers(0, 3)):][: int(rng.integers(1, most))]
+        ticks = decode_steps[client]
+        rest = np.arange(low + 1, len(step_ends[client])) if ticks is None else ticks[ticks > low]
+        steps = np.concatenate(([low], rest[: int(rng.integers(0, most))]))
         if len(steps) > 2 and rng.random() < 0.3:
             steps = np.sort(rng.choice(steps, size=len(steps) - 1, replace=False))
-        return steps if len(steps) else None
+        return steps
 
     for request in range(requests):
         now = arrival[request] = int(rng.integers(0, 300))
@@ -184,9 +187,15 @@ def random_record(seed: int, requests: int = 12, clients: int = 3) -> tuple[RunR
         else:
             branches.append([])
     order = np.argsort([row["end_ns"] for row in stages], kind="stable") if stages else []
+
+    def regular(steps: np.ndarray, ticks: np.ndarray | None) -> bool:
+        if ticks is None:
+            return bool(steps[-1] - steps[0] + 1 == len(steps))
+        return bool(np.array_equal(ticks[ticks <= steps[-1]][::-1][: len(steps) - 1], steps[1:][::-1]))
+
     gaps = {
         place: steps_of[row] for place, row in enumerate(order)
-        if stages[row]["last_step"] - stages[row]["first_step"] + 1 != stages[row]["output_tokens"]
+        if not regular(steps_of[row], decode_steps[stages[row]["client"]])
     }
     record = RunRecord(
         clients=[
@@ -210,6 +219,7 @@ def random_record(seed: int, requests: int = 12, clients: int = 3) -> tuple[RunR
         gaps=gaps,
         out_of_range_steps=rng.integers(0, 3, clients).tolist(),
         end_ns=max(int(ends[-1]) for ends in step_ends),
+        decode_steps=decode_steps,
         counters={"events": 1, "steps": 2},
     )
     return record, branches

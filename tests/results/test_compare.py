@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
@@ -191,6 +191,7 @@ def test_any_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, r
         load_reference(file, ReferenceMapping(ttft="t"))
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.floats(0.1, 10))
 def test_statistics_scale(tmp_path_factory: pytest.TempPathFactory, seed: int, factor: float) -> None:
     results = Results(random_record(seed)[0])

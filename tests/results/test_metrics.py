@@ -143,6 +143,16 @@ def test_stage_without_steps_ends_with_its_last_token() -> None:
     assert len(Results(record).token_times_s(0)) == 0
 
 
+def test_decodes_that_pause_while_others_prefill() -> None:
+    """Continuous batching: the steps of client a at 20 and 40 ms computed prompts of others."""
+    record = _record([stage(0, 0, 0, 0, 0, 10, 50, (0, 4), tokens=3)], [10, 20, 30, 40, 50], 50)
+    record.decode_steps = [np.array([2, 4])]
+    results = Results(record)
+    np.testing.assert_allclose(results.token_times_s(0), [0.010, 0.030, 0.050])
+    assert results.itl_s().stats()["p50"] == 0.020
+    assert results.itl_s().count == 2
+
+
 def test_no_requests() -> None:
     record = by_hand()
     empty = np.empty(0, dtype=np.int64)
