@@ -30,18 +30,18 @@ class PrefixBlockPool(BlockPool):
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._refs = [0] * num_blocks
         self._key_of: list[Any] = [None] * num_blocks
-        self._cached: dict[Any, dict[int, None]] = {}   # key -> blocks that carry it, oldest first
+        self._cached: dict[Any, int | list[int]] = {}   # key -> the block that carries it, or several, oldest first
         self._blocks: dict[Any, list[int]] = {}         # sequence -> its blocks, in order
         self._committed: dict[Any, int] = {}            # sequence -> how many of its blocks were offered to the cache
 
     def _hits(self, seq: BlockHolder) -> list[int]:
-        cached, bs = self._cached, self.block_size
+        cached, bs, block_key = self._cached, self.block_size, seq.block_key
         hits: list[int] = []
         for index in range((seq.num_tokens - 1) // bs):
-            blocks = cached.get(seq.block_key(index, bs))
-            if not blocks:
+            block = cached.get(block_key(index, bs))
+            if block is None:
                 break
-            hits.append(next(iter(blocks)))
+            hits.append(block if type(block) is int else block[0])  # type: ignore[index]
         return hits
 
     def hit_tokens(self, seq: BlockHolder) -> int:
@@ -88,20 +88,31 @@ class PrefixBlockPool(BlockPool):
 
     def _evict(self, block: int, key: Any) -> None:
         self._key_of[block] = None
-        blocks = self._cached[key]
-        del blocks[block]
-        if not blocks:
+        carriers = self._cached[key]
+        if type(carriers) is int:
             del self._cached[key]
+            return
+        carriers.remove(block)  # type: ignore[union-attr]
+        if len(carriers) == 1:  # type: ignore[arg-type]
+            self._cached[key] = carriers[0]  # type: ignore[index]
 
     def _commit(self, seq: BlockHolder, held: list[int], num_tokens: int) -> None:
         """Hash the blocks that are full once `num_tokens` tokens are scheduled (visible within the same step)."""
-        first, full, bs = self._committed.get(seq, 0), num_tokens // self.block_size, self.block_size
+        first, bs = self._committed.get(seq, 0), self.block_size
+        full = num_tokens // bs
+        if full <= first:
+            return
+        self._committed[seq] = full
+        cached, key_of, block_key = self._cached, self._key_of, seq.block_key
         for index in range(first, full):
-            key, block = seq.block_key(index, bs), held[index]
-            self._key_of[block] = key
-            self._cached.setdefault(key, {})[block] = None
-        if full > first:
-            self._committed[seq] = full
+            block = held[index]
+            key_of[block] = key = block_key(index, bs)
+            carriers = cached.setdefault(key, block)
+            if carriers is not block and carriers != block:
+                if type(carriers) is int:
+                    cached[key] = [carriers, block]
+                else:
+                    carriers.append(block)  # type: ignore[union-attr]
 
     def free(self, seq: BlockHolder) -> None:
         held = self._blocks.pop(seq, [])

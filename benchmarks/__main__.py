@@ -1,0 +1,5 @@
+"""`python -m benchmarks` (what `make bench` runs): the kernel's benchmarks."""
+
+from benchmarks.core import main
+
+main()

@@ -1,0 +1,215 @@
+"""How fast the kernel is: requests per second, how cost scales with requests and clients, every scheduler.
+
+    python benchmarks/core.py [--json FILE] [--quick]
+
+Every case runs in a process of its own, on one core, and counts everything from building the simulation to the finished
+summary (imports excluded). `bare_process` is a SimPy process that yields three timeouts, as many in flight as the
+simulation has requests, measured in the same process as the case it is compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BASE: dict[str, Any] = {
+    "seed": 1,
+    "workload": {
+        "requests": 50_000,
+        "arrivals": {"kind": "poisson", "rate": 40},
+        "lengths": {"kind": "empirical", "profile": "azure-conv-2023"},
+    },
+    "clients": [{
+        "name": "llm", "count": 10, "devices": 8,
+        "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+        "scheduler": {"kind": "chunked"},
+        "memory": {"num_blocks": 80_000},
+    }],
+}
+
+
+def scenario(
+    requests: int = 50_000, clients: int = 10, *, scheduler: dict[str, Any] | None = None, blocks: int = 80_000,
+    router: str | None = None, rate_per_client: float = 4.0, **top: Any,
+) -> dict[str, Any]:
+    """The benchmark's scenario with a few things changed."""
+    out: dict[str, Any] = json.loads(json.dumps(BASE)) | top
+    out["workload"] |= {"requests": requests}
+    out["workload"]["arrivals"]["rate"] = rate_per_client * clients
+    out["clients"][0] |= {"count": clients, "memory": {"num_blocks": blocks}}
+    if scheduler is not None:
+        out["clients"][0]["scheduler"] = scheduler
+    if router is not None:
+        out["router"] = {"kind": "least_loaded", "load": router}
+    return out
+
+
+def disaggregated(requests: int) -> dict[str, Any]:
+    """5 prefill and 5 decode clients, KV over 200 GB/s links."""
+    out = scenario(requests)
+    group = out["clients"][0] | {"count": 5}
+    out["clients"] = [
+        group | {"name": "prefill", "role": "prefill"}, group | {"name": "decode", "role": "decode"}
+    ]
+    for client in out["clients"]:
+        client["memory"] = {"num_blocks": 80_000, "kv_bytes_per_token": 327_680}
+    out["network"] = {"kind": "link", "bandwidth": "200 GB/s", "latency": "10 us"}
+    return out
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chunked": ("10 chunked clients, 50,000 requests at 40/s", scenario()),
+    "requests_1e4": ("the same, 10^4 requests", scenario(10_000)),
+    "requests_1e5": ("the same, 10^5 requests", scenario(100_000)),
+    "requests_1e6": ("the same, 10^6 requests", scenario(1_000_000)),
+    "clients_10": ("10 clients, least loaded (input tokens), 1,000 requests each",
+                   scenario(10_000, 10, router="input_tokens")),
+    "clients_100": ("100 clients", scenario(100_000, 100, router="input_tokens")),
+    "clients_1000": ("1,000 clients", scenario(1_000_000, 1000, router="input_tokens")),
+    "clients_100_tokens_left": ("100 clients, least loaded (tokens left, evaluated as of now)",
+                                scenario(20_000, 100, router="tokens_left")),
+    "continuous": ("continuous", scenario(scheduler={"kind": "continuous"})),
+    "static": ("static, batches of 32, 1/s per client",
+               scenario(scheduler={"kind": "static", "max_num_seqs": 32}, rate_per_client=1.0)),
+    "mixed": ("mixed", scenario(scheduler={"kind": "mixed"})),
+    "disaggregated": ("5 prefill + 5 decode clients", disaggregated(50_000)),
+    "preemption": ("chunked, 1,500 blocks: preemption", scenario(20_000, blocks=1_500)),
+    "prefix_cache": ("chunked with a prefix cache", scenario(20_000)),
+    "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
+}
+CASES["prefix_cache"][1]["clients"][0]["memory"]["prefix_caching"] = True
+CASES["prefix_cache"][1]["workload"]["prefixes"] = {"groups": 100, "tokens": 512}
+REPEATS = {"chunked": 5, "requests_1e4": 5, "clients_10": 5}
+QUICK = ("chunked", "requests_1e4", "clients_10", "clients_100", "continuous", "every_step")
+
+
+def bare_process(count: int, in_flight: int) -> float:
+    """Seconds a SimPy process with three timeouts costs, with about `in_flight` of them alive."""
+    import simpy
+
+    def process(env: simpy.Environment) -> Iterator[Any]:
+        yield env.timeout(in_flight)
+        yield env.timeout(in_flight)
+        yield env.timeout(in_flight)
+
+    def source(env: simpy.Environment) -> Iterator[Any]:
+        for _ in range(count):
+            env.process(process(env))
+            yield env.timeout(3)
+
+    env = simpy.Environment()
+    env.process(source(env))
+    started = time.perf_counter()
+    env.run()
+    return (time.perf_counter() - started) / count
+
+
+def measure(name: str) -> dict[str, float]:
+    """Run one case in this process."""
+    from hermes.results.results import Results
+    from hermes.scenario import load_scenario
+    from hermes.simulation import Simulation
+
+    _, spec = CASES[name]
+    seconds, bare = [], []
+    for _ in range(REPEATS.get(name, 1)):
+        checked = load_scenario(spec)
+        started = time.perf_counter()
+        simulation = Simulation(checked, Path())
+        record = simulation.run()
+        results = Results(record, {}, checked.slo)
+        summary = results.summary
+        seconds.append(time.perf_counter() - started)
+        if name == "chunked":
+            bare.append(bare_process(30_000, 300))
+    assert summary is not None
+    median = statistics.median(seconds)
+    requests = spec["workload"]["requests"]
+    out = {
+        "requests": requests, "seconds": median, "requests_per_s": requests / median,
+        "us_per_request": 1e6 * median / requests, "steps_per_s": record.counters["steps"] / median,
+        "runs_per_request": record.counters["runs"] / requests, "simulated_s_per_s": record.end_ns / 1e9 / median,
+        "preemptions": float(record.runs["preempted"].sum()),
+        "rss_bytes": 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "cv": statistics.stdev(seconds) / statistics.mean(seconds) if len(seconds) > 1 else 0.0,
+    }
+    if bare:
+        out["bare_process_us"] = 1e6 * statistics.median(bare)
+    return out
+
+
+def run_case(name: str) -> dict[str, float]:
+    """Run one case in a process of its own, on one core."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--case", name]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"case {name} failed:\n{done.stderr}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Flat figures, with the ratios the project watches."""
+    flat: dict[str, float] = {}
+    for name, result in results.items():
+        for key in ("requests_per_s", "us_per_request", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv"):
+            flat[f"{name}_{key}"] = result[key]
+    if "chunked" in results:
+        flat["bare_process_us"] = results["chunked"]["bare_process_us"]
+        flat["bare_process_ratio"] = results["chunked"]["us_per_request"] / flat["bare_process_us"]
+
+    def spread(*names: str) -> float:
+        costs = [results[n]["us_per_request"] for n in names if n in results]
+        return max(costs) / min(costs)
+
+    if "requests_1e4" in results and "requests_1e6" in results:
+        flat["requests_scaling_ratio"] = spread("requests_1e4", "requests_1e5", "requests_1e6")
+    if "clients_10" in results and "clients_100" in results:
+        flat["clients_scaling_ratio"] = spread("clients_10", "clients_100", "clients_1000")
+    return flat
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the figures as flat JSON")
+    parser.add_argument("--quick", action="store_true", help="the short cases only")
+    parser.add_argument("--only", nargs="*", metavar="CASE", help="these cases only")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        print(json.dumps(measure(options.case)))
+        return
+    names = options.only or (QUICK if options.quick else list(CASES))
+    print(f"{'case':58} {'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}")
+    results: dict[str, dict[str, float]] = {}
+    for name in names:
+        result = results[name] = run_case(name)
+        print(
+            f"{CASES[name][0]:58} {result['requests']:9.0f} {result['requests_per_s']:8.0f} "
+            f"{result['us_per_request']:7.1f} {result['steps_per_s']:9.0f} {result['simulated_s_per_s']:8.0f} "
+            f"{result['rss_bytes'] / 1e6:7.0f} {100 * result['cv']:4.0f}%", flush=True,
+        )
+    flat = figures(results)
+    watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "clients_scaling_ratio")
+    for key in watched:
+        if key in flat:
+            print(f"{key}: {flat[key]:.2f}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(flat, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(f"written to {options.json}")
+
+
+if __name__ == "__main__":
+    main()
