@@ -235,6 +235,8 @@ class Coordinator:
         client.num_assigned += 1
         for values, pos, is_input in self._cells[client.index]:
             values[pos] += stage.prompt_tokens if is_input else stage.target_tokens
+        for track, position in client.tracks:
+            track.moved(position, client)
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
         client.input_tokens -= stage.prompt_tokens
@@ -242,6 +244,8 @@ class Coordinator:
         client.num_assigned -= 1
         for values, pos, is_input in self._cells[client.index]:
             values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens
+        for track, position in client.tracks:
+            track.moved(position, client)
 
     # -- completions ---------------------------------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class Simulation:
                 return
             raise InputError(f"a client that serves stage {kind!r} of model {model!r}", field="clients")
         context = RouterContext(
-            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns
+            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
+            lambda: self.env._now,
         )
         with inside("router"):
             routers[kind, model] = self.scenario.router.build(context)

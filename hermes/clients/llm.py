@@ -46,6 +46,7 @@ class LLMClient:
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
+        self.tracks: list[tuple[Any, int]] = []   # (who keeps bounds of this client's load, its position there)
         self.input_tokens = self.output_tokens = self.num_assigned = 0
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
@@ -56,6 +57,7 @@ class LLMClient:
         self._fits = 0                    # sequences of so many tokens are known to fit
         self._planned = 0                 # steps of the run in flight
         self._start_ns = 0
+        self._step_range = (1, 1)         # shortest and longest step of the run in flight
         self._end: Tick | None = None
         self._ended = self._on_end        # bound once
         self._end_priority = STEP_END + index
@@ -143,16 +145,21 @@ class LLMClient:
                 pos = steps.reserve(1)
             end = now + self.hardware.step_ns(plan)
             steps.view[pos] = end
+            self._step_range = end - now, end - now
         else:
             pos = steps.pos
             if pos + num_steps > len(steps.buffer):
                 pos = steps.reserve(num_steps)
             durations = self.hardware.run_ns(plan, num_steps)
+            if self.tracks:
+                self._step_range = int(durations.min()), int(durations.max())
             durations[0] += now
             last = pos + num_steps
             _accumulate(durations, 0, None, steps.buffer[pos:last])
             end = steps.view[last - 1]
         self._end = env.tick_at(end, self._end_priority, self._ended)
+        for track, position in self.tracks:
+            track.moved(position, self)
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
@@ -191,6 +198,8 @@ class LLMClient:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)
+        for track, position in self.tracks:
+            track.moved(position, self)
         if finished and self.on_room is not None:
             self.on_room()
         if self._start is None:
@@ -239,14 +248,23 @@ class LLMClient:
             return self.input_tokens
         if kind == "output_tokens":
             return self.output_tokens
-        done = self.steps_done()
+        base, per_step, _start, _unit, steps = self.load_line(kind)
+        return base + per_step * min(self.steps_done(), steps)
+
+    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
+        """How a load that changes with steps moves: its value when the run in flight started, the change with each step
+        that ends, the start of the run, its shortest step (longest, if load rises), and how many changes there are."""
         plan = self._plan
         if kind == "kv_tokens":
-            cached = self.scheduler.tokens_cached()
-            if plan is not None and plan.decodes:
-                cached += self.scheduler.group.n * min(done + 1, self._planned)
-            return cached
-        return self.output_tokens - self.emitted - (plan.sampled * done if plan is not None else 0)
+            base = self.scheduler.tokens_cached()
+            if plan is None or not plan.decodes:
+                return base, 0, 0, 1, 0
+            members = self.scheduler.group.n
+            return base + members, members, self._start_ns, self._step_range[1], self._planned - 1
+        base = self.output_tokens - self.emitted
+        if plan is None:
+            return base, 0, 0, 1, 0
+        return base, -plan.sampled, self._start_ns, self._step_range[0], self._planned
 
 
 def _nobody(client: Any, stage: Any) -> None:

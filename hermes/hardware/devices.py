@@ -8,19 +8,20 @@ from typing import Annotated
 from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.hardware.files import find, read_yaml, validate
-from hermes.hardware.profile import Number
+from hermes.hardware.files import find
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
 
 __all__ = ["DeviceDescription", "load_device"]
 
-Watts = Annotated[Number, Field(ge=0, le=1e6)]
+Watts = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    flops: Annotated[dict[str, Annotated[Number, Field(gt=0, le=1e20)]], Field(min_length=1)]
+    flops: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e20)]], Field(min_length=1)]
     """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
     memory_bandwidth: Bandwidth
     memory: Bytes
@@ -42,4 +43,4 @@ class DeviceDescription(ConfigModel):
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
     """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
-    return validate(DeviceDescription, read_yaml(path), path)
+    return validate(DeviceDescription, load_yaml(path))

@@ -14,8 +14,10 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
-from hermes.hardware.files import find, read_json, read_yaml, validate
+from hermes.hardware.files import find, read_json
 from hermes.hardware.hf_config import from_hf_config
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 
@@ -184,9 +186,9 @@ def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelD
     """
     path = find(name_or_path, base_dir, "models", "a model description")
     if path.suffix != ".json":
-        return validate(ModelDescription, read_yaml(path), path)
+        return validate(ModelDescription, load_yaml(path))
     try:
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
     except InputError as error:
         raise error.located(file=str(path)) from None
-    return validate(ModelDescription, fields, path)
+    return validate(ModelDescription, fields, str(path))

@@ -9,35 +9,24 @@ from __future__ import annotations
 
 import datetime
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
-from hermes.hardware.files import find, read_yaml, validate
+from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
 
 __all__ = [
-    "FitError", "GroupError", "Noise", "Number", "PhaseProfile", "Profile", "ProfileTerm", "Provenance", "dump_yaml",
+    "FitError", "GroupError", "Noise", "PhaseProfile", "Profile", "ProfileTerm", "Provenance", "dump_yaml",
     "load_profile",
 ]
-
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+\Z")
-
-
-def _number(value: object) -> object:
-    """YAML 1.1 reads `5e-6` (no dot) as text; people write it, so it is a number here."""
-    return float(value) if isinstance(value, str) and _EXPONENT.match(value) else value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-"""A finite number; `5e-6` is accepted too."""
-
 
 class Provenance(ConfigModel):
     """Where the numbers come from, enough to find and repeat the measurement."""
@@ -67,7 +56,7 @@ class GroupError(ConfigModel):
 
     configuration: str
     points: Annotated[int, Field(ge=1)]
-    mape: Annotated[Number, Field(ge=0)]
+    mape: Annotated[float, Field(ge=0)]
     """Mean absolute relative error, a fraction (0.02 = 2%)."""
 
 
@@ -76,26 +65,26 @@ class FitError(ConfigModel):
 
     method: str
     """How points were held out."""
-    mape: Annotated[Number, Field(ge=0)]
+    mape: Annotated[float, Field(ge=0)]
     """Mean absolute relative error, a fraction; every configuration counts once."""
-    mse_s2: Annotated[Number, Field(ge=0)]
+    mse_s2: Annotated[float, Field(ge=0)]
     """Mean squared error in seconds squared."""
-    worst: Annotated[Number, Field(ge=0)]
+    worst: Annotated[float, Field(ge=0)]
     """Largest absolute relative error, a fraction."""
-    in_sample_mape: Annotated[Number, Field(ge=0)]
+    in_sample_mape: Annotated[float, Field(ge=0)]
     """The same on the points that were fitted, for comparison."""
     by_configuration: list[GroupError] = Field(default_factory=list)
-    candidates: dict[str, Annotated[Number, Field(ge=0)]] = Field(default_factory=dict)
+    candidates: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """Held-out MAPE of every feature set that was tried; the choice among them was made on these figures."""
 
 
 class Noise(ConfigModel):
     """Spread of repeated measurements of the same configuration."""
 
-    median_cv: Annotated[Number, Field(ge=0)]
+    median_cv: Annotated[float, Field(ge=0)]
     """Coefficient of variation (standard deviation / mean), median over configurations."""
-    max_cv: Annotated[Number, Field(ge=0)]
-    median_ci95: Annotated[Number, Field(ge=0)]
+    max_cv: Annotated[float, Field(ge=0)]
+    median_ci95: Annotated[float, Field(ge=0)]
     """Half width of the 95% interval of a configuration's mean, relative, median over configurations."""
     flaky: list[str] = Field(default_factory=list)
     """Configurations whose repeats vary by more than 5%."""
@@ -106,7 +95,7 @@ class ProfileTerm(ConfigModel):
 
     term: str
     """E.g. `1`, `prefill_tokens^2`, `decode_seqs*decode_ctx`, `max(prefill_tokens-512,0)`."""
-    seconds: Annotated[Number, Field(ge=-1e3, le=1e3)]
+    seconds: Annotated[float, Field(ge=-1e3, le=1e3)]
 
     @field_validator("term")
     @classmethod
@@ -119,9 +108,9 @@ class PhaseProfile(ConfigModel):
     """The polynomial of one kind of step."""
 
     terms: Annotated[list[ProfileTerm], Field(min_length=1, max_length=64)]
-    range: dict[str, Annotated[list[Number], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    range: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """Measured range [lowest, highest] per feature. Steps outside are priced, and counted as out of range."""
-    floor_s: Annotated[Number, Field(ge=0, le=1e3)] = 0.0
+    floor_s: Annotated[float, Field(ge=0, le=1e3)] = 0.0
     """Shortest answer. Fits write half of the smallest measured time: nothing measured comes near it, and an
     extrapolation that falls below it is not believed."""
     points: Annotated[int, Field(ge=0)] = 0
@@ -189,7 +178,7 @@ def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Prof
     Raises `InputError` naming the file and the field for anything that is not a profile.
     """
     path = find(name_or_path, base_dir, "", "a hardware profile")
-    return validate(Profile, read_yaml(path), path)
+    return validate(Profile, load_yaml(path))
 
 
 class _Dumper(yaml.SafeDumper):

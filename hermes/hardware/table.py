@@ -18,11 +18,13 @@ from pydantic import Field, field_validator
 from hermes.config import ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
-from hermes.hardware.files import find, read_yaml, validate
-from hermes.hardware.profile import Number, Provenance
+from hermes.hardware.files import find
+from hermes.hardware.profile import Provenance
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import VARYING
 from hermes.units import NS_PER_S
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
 
 __all__ = ["Table", "TableData", "TableModel", "Tables", "load_table"]
 
@@ -37,7 +39,7 @@ class TableData(ConfigModel):
 
     x: X
     """The feature; `tokens` is prefill_tokens + decode_seqs."""
-    points: Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=2)]
+    points: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(min_length=2)]
     """[x, seconds], x rising."""
 
     @field_validator("points")
@@ -67,7 +69,7 @@ class Tables(ConfigModel):
 def load_table(name_or_path: str | Path, base_dir: Path | None = None) -> Tables:
     """A shipped table by name, or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "tables", "an interpolation table")
-    return validate(Tables, read_yaml(path), path)
+    return validate(Tables, load_yaml(path))
 
 
 class _Curve:

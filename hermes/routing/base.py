@@ -53,6 +53,7 @@ class RouterContext:
     candidates: Sequence[Client]
     rng: np.random.Generator
     transfer_ns: Callable[[Any, Client], int] = field(default=lambda stage, client: 0)
+    now_ns: Callable[[], int] = field(default=lambda: 0)
     cells: list[LoadCell] = field(default_factory=list)
 
     def watch(self, kind: str) -> npt.NDArray[np.int64]:

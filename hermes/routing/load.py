@@ -16,11 +16,13 @@ from pydantic import Field
 from hermes.clients.base import Client
 from hermes.config import ConfigModel
 from hermes.routing.base import ROUTERS, RouterContext, request_load
+from hermes.routing.tracking import LoadTrack
 
 __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
 
 Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
 _STATIC = ("input_tokens", "output_tokens")
+_FEW = 8   # so many clients are asked one by one
 
 
 def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
@@ -29,7 +31,10 @@ def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | 
     if load in _STATIC:
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]
-    return lambda: min(candidates, key=lambda client: client.load(load))
+    if len(candidates) <= _FEW:
+        return lambda: min(candidates, key=lambda client: client.load(load))
+    track, now_ns = LoadTrack(candidates, load), context.now_ns
+    return lambda: track.least(now_ns())
 
 
 @ROUTERS.register("least_loaded")

@@ -1,0 +1,229 @@
+"""Splitwise's cluster scheduler: two pools of clients, one for each phase, that lend each other members.
+
+Both phases of a request are placed when it arrives. A pool whose best client is overloaded borrows from the other one:
+the borrowed client becomes *mixed*, serves both phases side by side, and goes home when it has run out of work.
+(Patel et al., Splitwise, ISCA 2024, section IV-A; `MixedPoolScheduler` of splitwise-sim.)
+
+The router keeps two books, since what it has placed may not have arrived yet. *Pending tokens* of a client: a prompt
+counts its tokens from placement until it ends, a decode counts one from placement until it ends. *Scheduled memory*, in
+tokens: where the prompt runs, prompt + 1 until the KV has left; where the decode runs, prompt + output until it ends;
+where both run on one client, prompt + output, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, suggest
+from hermes.routing.base import ROUTERS, RouterContext
+
+__all__ = ["MixedPool", "MixedPoolConfig"]
+
+Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
+
+
+@ROUTERS.register("mixed_pool")
+class MixedPoolConfig(ConfigModel):
+    """Splitwise: pools for prompts and for decodes that lend each other clients; both phases are placed at arrival."""
+
+    kind: Literal["mixed_pool"] = "mixed_pool"
+    prompt: Names = []
+    """Groups of clients whose home is the prompt pool; those with role `prefill` where both lists are left out."""
+    token: Names = []
+    """Groups of clients whose home is the token pool; those with role `decode` where both lists are left out. Clients
+    in neither pool serve both phases all the time."""
+    max_pending_tokens: int = Field(default=8192, ge=1, le=2**40)
+    """A client at which requests queue takes no prompt that brings its pending tokens above this, unless there is no
+    other way."""
+
+    places_both_phases: ClassVar[bool] = True
+
+    def build(self, context: RouterContext) -> MixedPool:
+        return MixedPool(self, context)
+
+
+class _Book:
+    """One client as the router sees it."""
+
+    def __init__(self, client: Any, home: str) -> None:
+        self.client, self.home = client, home
+        self.pending_tokens = 0
+        self.scheduled_tokens = 0
+        self.chained = 0    # decodes that wait here for their own prompt to end
+        pool = client.scheduler.pool
+        self.capacity_tokens: int = pool.num_blocks * pool.block_size
+        self.prompts = "generate" in client.stages
+        self.decodes = "decode" in client.stages
+
+    @property
+    def queues(self) -> bool:
+        return self.chained > 0 or self.client.scheduler.num_waiting > 0
+
+    @property
+    def empty(self) -> bool:
+        scheduler = self.client.scheduler
+        return not scheduler.running and not scheduler.num_waiting
+
+
+class _Placed:
+    """Where a generation's phases were placed, and which of their entries in the books still stand."""
+
+    __slots__ = ("decode", "output_tokens", "prompt", "prompt_tokens", "prompt_pending")
+
+    def __init__(self, prompt: _Book, decode: _Book, prompt_tokens: int, output_tokens: int) -> None:
+        self.prompt, self.decode = prompt, decode
+        self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
+        self.prompt_pending = True
+
+
+class MixedPool:
+    """See the module's docstring."""
+
+    def __init__(self, config: MixedPoolConfig, context: RouterContext) -> None:
+        self._limit = config.max_pending_tokens
+        self._books = [_Book(c, home) for c, home in zip(context.candidates, _homes(config, context), strict=True)]
+        self._by_index = {book.client.index: book for book in self._books}
+        self._pools: dict[str, list[_Book]] = {"prompt": [], "mixed": [], "token": []}
+        for book in self._books:
+            self._pools[book.home].append(book)
+        if not any(book.prompts for book in self._books) or not any(book.decodes for book in self._books):
+            raise InputError("clients for both phases")
+        self._placed: dict[int, _Placed] = {}
+
+    # -- placement -----------------------------------------------------------------------------------------------
+
+    def choose(self, stage: Any) -> Any:
+        tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.output_tokens
+        pools = self._pools
+        prompt = self._best_prompt(pools["prompt"], tokens) or self._best_prompt(pools["mixed"], tokens)
+        if stage.output_tokens == 1:   # the prompt's own step gives the whole answer
+            prompt = prompt or self._lend("token", _pending, _can_prompt) or self._any(_pending, _can_prompt)
+            return self._place(stage, prompt, prompt)
+        decode = _best_decode(pools["token"], total) or _best_decode(pools["mixed"], total)
+        if prompt is None:
+            prompt = self._lend("token", _pending, _can_prompt)
+        if decode is None:
+            decode = self._lend("prompt", _scheduled, _can_decode)
+        if prompt is None or decode is None:
+            both = [book for book in self._listed() if book.prompts and book.decodes]
+            if both:
+                prompt = decode = min(both, key=_pending)
+        # Where no client does both, whoever is least loaded takes it, full as it may be.
+        return self._place(
+            stage, prompt or self._any(_pending, _can_prompt), decode or self._any(_scheduled, _can_decode)
+        )
+
+    def _best_prompt(self, books: list[_Book], prompt_tokens: int) -> _Book | None:
+        """The client with the fewest pending tokens, unless its queue is long."""
+        able = [book for book in books if book.prompts]
+        if not able:
+            return None
+        best = min(able, key=_pending)
+        return None if best.queues and best.pending_tokens + prompt_tokens > self._limit else best
+
+    def _lend(self, pool: str, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book | None:
+        """The least loaded member of a pool, which becomes mixed, if it can do the other pool's work as well."""
+        books = [book for book in self._pools[pool] if able(book)]
+        if not books:
+            return None
+        lent = min(books, key=load)
+        self._pools[pool].remove(lent)
+        self._pools["mixed"].append(lent)
+        return lent
+
+    def _listed(self) -> list[_Book]:
+        return self._pools["prompt"] + self._pools["mixed"] + self._pools["token"]
+
+    def _any(self, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book:
+        return min((book for book in self._listed() if able(book)), key=load)
+
+    def _place(self, stage: Any, prompt: _Book, decode: _Book) -> Any:
+        placed = _Placed(prompt, decode, stage.prompt_tokens, stage.output_tokens)
+        self._placed[stage.arrival_order] = placed
+        prompt.pending_tokens += placed.prompt_tokens
+        decode.pending_tokens += 1
+        if prompt is decode:
+            prompt.chained += 1
+        else:
+            prompt.scheduled_tokens += placed.prompt_tokens + 1
+        decode.scheduled_tokens += placed.prompt_tokens + placed.output_tokens
+        stage.decode_on = decode.client
+        return prompt.client
+
+    # -- books ---------------------------------------------------------------------------------------------------
+
+    def observe(self, event: str, client: Any, stage: Any) -> None:
+        """See `hermes.routing.base.Router`."""
+        placed = self._placed.get(stage.arrival_order)
+        if placed is None:
+            return   # another router's
+        if placed.prompt_pending:
+            placed.prompt_pending = False
+            placed.prompt.pending_tokens -= placed.prompt_tokens
+            placed.prompt.chained -= placed.prompt is placed.decode
+        if event in ("transferred", "refused") and placed.prompt is not placed.decode:
+            placed.prompt.scheduled_tokens -= placed.prompt_tokens + 1
+        if event in ("done", "refused"):
+            del self._placed[stage.arrival_order]
+            placed.decode.pending_tokens -= 1
+            placed.decode.scheduled_tokens -= placed.prompt_tokens + placed.output_tokens
+        self._send_home(self._by_index[client.index])
+
+    def _send_home(self, book: _Book) -> None:
+        """A borrowed client that has no requests returns to the end of its pool's list."""
+        mixed = self._pools["mixed"]
+        if book.home != "mixed" and book in mixed and book.empty:
+            mixed.remove(book)
+            self._pools[book.home].append(book)
+
+
+def _best_decode(books: list[_Book], tokens: int) -> _Book | None:
+    """The client with the least scheduled memory, unless `tokens` more do not fit there."""
+    able = [book for book in books if book.decodes]
+    if not able:
+        return None
+    best = min(able, key=_scheduled)
+    return best if best.scheduled_tokens + tokens <= best.capacity_tokens else None
+
+
+def _pending(book: _Book) -> int:
+    return book.pending_tokens
+
+
+def _scheduled(book: _Book) -> int:
+    return book.scheduled_tokens
+
+
+def _can_prompt(book: _Book) -> bool:
+    return book.prompts
+
+
+def _can_decode(book: _Book) -> bool:
+    return book.decodes
+
+
+def _homes(config: MixedPoolConfig, context: RouterContext) -> Iterable[str]:
+    """The home pool of each candidate; `InputError` for groups that do not exist."""
+    names = [client.name for client in context.candidates]
+    if not config.prompt and not config.token:
+        return [{"prefill": "prompt", "decode": "token"}.get(getattr(c, "role", ""), "mixed") for c in context.candidates]
+    homes = ["mixed"] * len(names)
+    for pool in ("prompt", "token"):
+        for i, group in enumerate(getattr(config, pool)):
+            members = [k for k, name in enumerate(names) if _group(name, group)]
+            if not members:
+                raise InputError("a group of clients", group, field=f"{pool}.{i}", suggestion=suggest(group, names))
+            for k in members:
+                if homes[k] not in ("mixed", pool):
+                    raise InputError("a group that is in one pool only", group, field=f"{pool}.{i}")
+                homes[k] = pool
+    return homes
+
+
+def _group(name: str, group: str) -> bool:
+    """Whether a client of this name belongs to the group: NAME, or NAME-0, NAME-1, ..."""
+    return name == group or (name.startswith(f"{group}-") and name[len(group) + 1 :].isdigit())

@@ -1,0 +1,55 @@
+"""The least loaded of many clients, where load changes with every step.
+
+Asking a thousand clients for their load as of now costs a thousand calls. But between two events of a client its load moves
+by a constant per step, and how many steps have ended by now is bounded by the shortest (or longest) step of the run in
+flight. So each client leaves six numbers when something happens to it, a bound for all clients is one vectorised
+expression, and only the few clients whose bound is not above the best exact load are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hermes.clients.base import Client
+
+__all__ = ["LoadTrack"]
+
+
+class LoadTrack:
+    """Lower bounds of one kind of load over `candidates`; exact answers come from `Client.load`."""
+
+    def __init__(self, candidates: Sequence[Client], kind: str) -> None:
+        self.candidates, self.kind = list(candidates), kind
+        count = len(self.candidates)
+        self.base = np.zeros(count, dtype=np.int64)       # load when the run in flight started
+        self.per_step = np.zeros(count, dtype=np.int64)   # change with each step that ends
+        self.start_ns = np.zeros(count, dtype=np.int64)
+        self.unit_ns = np.ones(count, dtype=np.int64)     # shortest step if load falls, longest if it rises
+        self.steps = np.zeros(count, dtype=np.int64)      # of the run in flight; 0 when idle
+        for position, client in enumerate(self.candidates):
+            client.tracks.append((self, position))  # type: ignore[attr-defined]
+
+    def least(self, now_ns: int) -> Client:
+        """The candidate with the least load as of now; ties go to the first."""
+        ended = (now_ns - self.start_ns) // self.unit_ns
+        bound = self.base + self.per_step * np.minimum(ended, self.steps)
+        first = int(bound.argmin())
+        best, chosen = self.candidates[first].load(self.kind), first
+        for position in np.flatnonzero(bound <= best).tolist():
+            if position != first:
+                load = self.candidates[position].load(self.kind)
+                if load < best or (load == best and position < chosen):
+                    best, chosen = load, position
+        return self.candidates[chosen]
+
+    def moved(self, position: int, client: Any) -> None:
+        """Something happened to a client: note where its load is and how it moves."""
+        base, per_step, start_ns, unit_ns, steps = client.load_line(self.kind)
+        self.base[position] = base
+        self.per_step[position] = per_step
+        self.start_ns[position] = start_ns
+        self.unit_ns[position] = unit_ns
+        self.steps[position] = steps
