@@ -35,28 +35,33 @@ def refusal(loader, content, tmp_path):
     return message.removeprefix(f"{path}:").strip()
 
 
+def unplaced(message):
+    """A message without its line and column."""
+    return re.sub(r"^(\d+:)+ ", "", message)
+
+
 @pytest.mark.parametrize("loader", SHIPPED)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "expected a valid dictionary"),
-        ("[]", "expected a valid dictionary"),
-        ("just text", "expected a valid dictionary"),
+        ("", "expected a mapping"),
+        ("[]", "expected a mapping"),
+        ("just text", "expected a mapping"),
         ("a: [1, 2", "1:.*expected valid YAML"),
         ("a: b: c", "1:5: expected valid YAML"),
-        ("name: x\nname: y", "2:1: expected valid YAML.*'name' twice"),
-        ("name: &x [1]\nother: *x", "2:8: expected valid YAML.*alias"),
-        ("? [a, b]\n: 1", "1:3: expected valid YAML.*plain key"),
-        ("? {a: b}\n: 1", "1:3: expected valid YAML.*plain key"),
-        ("date: 2026-13-77", "expected valid YAML.*month"),
-        ("!!python/object/apply:os.system ['true']", "expected valid YAML.*could not determine a constructor"),
+        ("name: x\nname: y", "2:1: name: expected each key once, found 'name' again"),
+        ("name: &x [1]\nother: *x", "2:1: other: expected one of the keys|1:7: name: expected text, found a list"),
+        ("? [a, b]\n: 1", "1:3: expected a key that is a word"),
+        ("? {a: b}\n: 1", "1:3: expected a key that is a word"),
+        ("date: 2026-13-77", "1:1: date: expected one of the keys"),
+        ("!!python/object/apply:os.system ['true']", "1:1: expected a plain value, found the tag"),
         (b"\x00\x01\x02\xff\xfe", "expected UTF-8 text"),
-        (b"name: \x01", "expected valid YAML.*special characters are not allowed"),
+        (b"name: \x01", "1: expected printable text, found character U.0001"),
         (b"\xff" * 100, "expected UTF-8 text"),
-        ("[" * 5000, "expected valid YAML"),
-        ("{a: " * 5000, "expected valid YAML"),
-        ("no_such_key: 1", "expected"),
-        ("1: 2", "expected"),
+        ("[" * 5000, "1:62: expected at most 60 levels"),
+        ("{a: " * 5000, "1:245: expected at most 60 levels"),
+        ("no_such_key: 1", "1:1: no_such_key: expected one of the keys"),
+        ("1: 2", "1:1: 1: expected one of the keys"),
     ],
 )
 def test_files_that_are_not_descriptions(loader, content, message, tmp_path):
@@ -85,9 +90,10 @@ def test_every_top_level_key_is_checked(loader, tmp_path):
         assert refusal(loader, yaml.safe_dump(misspelt), tmp_path)
         for junk in ([[]], {"a": {}}, -1.5, True):
             broken = yaml.safe_dump(data | {key: junk})
-            assert refusal(loader, broken, tmp_path).startswith(key), (key, junk)
+            assert unplaced(refusal(loader, broken, tmp_path)).startswith(key), (key, junk)
     wrong = refusal(loader, yaml.safe_dump(data | {"nmae": 1}), tmp_path)
-    assert wrong == "nmae: expected no such field, found 'nmae' (did you mean 'name'?)"
+    assert "nmae: expected one of the keys" in wrong
+    assert wrong.endswith("found 'nmae' (did you mean 'name'?)")
 
 
 @pytest.mark.parametrize(
@@ -95,25 +101,25 @@ def test_every_top_level_key_is_checked(loader, tmp_path):
     [
         ("phases.decode.terms.0.seconds", float("nan"), "expected a finite number, found"),
         ("phases.decode.terms.0.seconds", float("inf"), "expected a finite number, found"),
-        ("phases.decode.terms.0.seconds", "fast", "expected a valid number, found 'fast'"),
-        ("phases.decode.terms.0.seconds", None, "expected a valid number"),
-        ("phases.decode.terms.0.seconds", True, "expected a valid number"),
-        ("phases.decode.terms.0.seconds", 1e9, "expected less than or equal to 1000, found 1000000000"),
+        ("phases.decode.terms.0.seconds", "fast", "expected a number, found 'fast'"),
+        ("phases.decode.terms.0.seconds", None, "expected a number"),
+        ("phases.decode.terms.0.seconds", True, "expected a number"),
+        ("phases.decode.terms.0.seconds", 1e9, "expected a number of at most 1000, found 1000000000"),
         ("phases.decode.terms.0.seconds", 10**400, "expected a .*number"),
         ("phases.decode.terms.0.term", "decode_ctxx", r"expected features among .* \(did you mean 'decode_ctx'\?\)"),
         ("phases.decode.terms.0.term", "sin(decode_ctx)", "expected a product of features"),
-        ("phases.decode.terms.0.term", 1, "expected a valid string, found 1"),
+        ("phases.decode.terms.0.term", 1, "expected text, found 1"),
         ("phases.decode.terms", [], "expected"),
         ("phases.decode.range.decode_seqs", [-5, 10], "expected 0 <= lowest <= highest, found"),
         ("phases.decode.range.decode_seqs", [10, 5], "expected 0 <= lowest <= highest, found"),
         ("phases.decode.range.decode_seqs", [1, 2, 3], "expected"),
         ("phases.decode.range.decode_seqs", [1, float("nan")], "expected a finite number"),
-        ("phases.decode.range.decode_seqs", 5, "expected a valid list, found 5"),
-        ("phases.decode.floor_s", -1.0, "expected greater than or equal to 0, found -1"),
-        ("phases.decode.points", 1.5, "expected a valid integer, found 1.5"),
-        ("phases.decode.error.mape", -0.1, "expected greater than or equal to 0"),
+        ("phases.decode.range.decode_seqs", 5, "expected a list, found 5"),
+        ("phases.decode.floor_s", -1.0, "expected a number of at least 0, found -1"),
+        ("phases.decode.points", 1.5, "expected an integer, found 1.5"),
+        ("phases.decode.error.mape", -0.1, "expected a number of at least 0"),
         ("provenance.sha256", "abc", "found 'abc'"),
-        ("provenance.tensor_parallel", 0, "expected greater than or equal to 1, found 0"),
+        ("provenance.tensor_parallel", 0, "expected a number of at least 1, found 0"),
         ("format", "hermes-profile/2", "'hermes-profile/1', found 'hermes-profile/2'"),
         ("name", "", "expected"),
     ],
@@ -125,7 +131,7 @@ def test_fields_of_a_profile(path, value, message, tmp_path):
     for key in parents:
         part = part[int(key) if key.isdigit() else key]
     part[last] = value
-    found = refusal(load_profile, yaml.safe_dump(data), tmp_path)
+    found = unplaced(refusal(load_profile, yaml.safe_dump(data), tmp_path))
     assert found.startswith(f"{path}")
     assert re.search(message, found)
 
@@ -133,7 +139,7 @@ def test_fields_of_a_profile(path, value, message, tmp_path):
 def test_a_range_of_an_unknown_feature(tmp_path):
     data = yaml.safe_load(text_of(load_profile))
     data["phases"]["decode"]["range"] = {"decode_seq": [1, 2]}
-    found = refusal(load_profile, yaml.safe_dump(data), tmp_path)
+    found = unplaced(refusal(load_profile, yaml.safe_dump(data), tmp_path))
     assert found.startswith("phases.decode.range: expected a feature among")
     assert "did you mean 'decode_seqs'" in found
 
@@ -141,7 +147,8 @@ def test_a_range_of_an_unknown_feature(tmp_path):
 def test_missing_fields_are_named(tmp_path):
     data = yaml.safe_load(text_of(load_profile))
     del data["phases"]["prefill"]
-    assert refusal(load_profile, yaml.safe_dump(data), tmp_path) == "phases.prefill: expected this field"
+    found = unplaced(refusal(load_profile, yaml.safe_dump(data), tmp_path))
+    assert found == "phases.prefill: expected a value (required), found nothing"
 
 
 def test_numbers_without_a_dot_are_numbers(tmp_path):
@@ -173,8 +180,8 @@ def test_names_and_paths_that_do_not_exist(name, tmp_path):
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
     with (tmp_path / "big.yaml").open("wb") as file:
-        file.truncate(65 * 2**20)
-    with pytest.raises(InputError, match="at most 67108864 bytes, found 68157440"):
+        file.truncate(9 * 2**20)
+    with pytest.raises(InputError, match="expected a file of at most 8388608 bytes"):
         load_profile("big.yaml", tmp_path)
 
 
@@ -185,8 +192,8 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(type(path), "read_text", refuse)
-    with pytest.raises(InputError, match=r"secret\.yaml: expected a readable file, found .*Permission denied"):
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(InputError, match=r"secret\.yaml: expected a readable file, found permission denied"):
         load_profile("secret.yaml", tmp_path)
 
 
