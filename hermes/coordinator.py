@@ -64,18 +64,19 @@ class Stream:
 class Coordinator:
     """Routes stages to clients until every request is completed or rejected.
 
-    routers: (stage kind, model) -> router over the clients that serve it; cells: per client index the load cells to
-    keep up to date. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
+    routers, candidates: (stage kind, model) -> the router, and the clients that serve it; cells: per client index the load
+    cells to keep up to date. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
     the simulation goes.
     """
 
     def __init__(
         self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
-        cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
+        candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
         handoff: Handoff | None = None,
     ) -> None:
         self.env, self.clients, self.streams, self.stages, self.handoff = env, clients, streams, stages, handoff
         self._routers = routers
+        self._candidates = candidates
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         self._cells = [[(cell.values, pos, cell.kind == "input_tokens") for cell, pos in mine] for mine in cells]
         total = sum(len(s.table) for s in streams)
@@ -84,7 +85,6 @@ class Coordinator:
         self.reject_reasons: dict[int, str] = {}
         self.gaps: dict[int, Sequence] = {}
         self.unfinished = total
-        self.num_events = 0
         self._stage_count = 0
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in routers.values() if hasattr(r, "observe")]
         self._observers = observers
@@ -96,7 +96,7 @@ class Coordinator:
             handoff.assign = self._assign
             if observers:
                 handoff.observe = self._observe
-            handoff.route = lambda stage: self._routers["decode", stage.request.model].choose(stage)
+            handoff.route = self._route_decode
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -205,47 +205,72 @@ class Coordinator:
         request.pipeline.close()
         self._finish(request, REJECTED)
 
-    def _dispatch(self, request: Request, stage: Sequence) -> None:
+    def _dispatch(self, request: Request, stage: Any) -> None:
         """Choose a client for a stage and hand it over."""
         stage.request = request
-        stage.content = request.content
         self._stage_count = stage.arrival_order = self._stage_count + 1
-        router = self._routers.get(("generate", request.model))
+        if stage.content is None:
+            stage.content = request.content
+        router = self._routers.get((stage.kind, request.model))
         if router is None:
-            raise InputError("a client that serves stage 'generate'", request.model, field="clients")
-        client = router.choose(stage)
-        target = stage.decode_on
-        disaggregated = client.role == "prefill" if target is None else target is not client  # type: ignore[attr-defined]
-        if disaggregated:
-            stage.target_tokens = 1
+            raise InputError(f"a client that serves stage {stage.kind!r} of model {request.model!r}", field="clients")
+        client: Any = router.choose(stage)
         reason = client.refusal(stage)
-        if reason is None and disaggregated and stage.output_tokens > 1:
+        if reason is not None:
+            other = self._first_accepting(stage)
+            if other is None:
+                self._reject(request, f"{client.name}: {reason}")
+                return
+            client, stage.decode_on = other, None
+        target = stage.decode_on
+        if (client.role == "prefill" if target is None else target is not client) and stage.output_tokens > 1:
             assert self.handoff is not None
             reason = self.handoff.refusal(stage)
-        if reason is not None:
-            self._reject(request, f"{client.name}: {reason}")
-            return
+            if reason is not None:
+                self._reject(request, reason)
+                return
+            stage.target_tokens = 1
         self._assign(client, stage)
         client.submit(stage)
+
+    def _first_accepting(self, stage: Any) -> Any | None:
+        """Of the clients that could serve a stage its router's choice refused, the one with the fewest assigned."""
+        accepting = [c for c in self._candidates[stage.kind, stage.request.model] if c.refusal(stage) is None]
+        return min(accepting, key=lambda c: c.num_assigned, default=None)
+
+    def _route_decode(self, stage: Sequence) -> Any:
+        """The decode client that takes over a generation."""
+        key = "decode", stage.request.model
+        target: Any = stage.decode_on or self._routers[key].choose(stage)
+        if target.refusal(stage) is None:
+            return target
+        accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
+        return min(accepting, key=lambda c: c.num_assigned)   # there is one: `refusal` was asked before the prefill
 
     def _assign(self, client: Any, stage: Sequence) -> None:
         stage.assigned_ns = self.env._now
         client.input_tokens += stage.prompt_tokens
         client.output_tokens += stage.target_tokens
         client.num_assigned += 1
-        for values, pos, is_input in self._cells[client.index]:
-            values[pos] += stage.prompt_tokens if is_input else stage.target_tokens
-        for track, position in client.tracks:
-            track.moved(position, client)
+        cells = self._cells[client.index]
+        if cells:
+            for values, pos, is_input in cells:
+                values[pos] += stage.prompt_tokens if is_input else stage.target_tokens
+        if client.tracks:
+            for track, position in client.tracks:
+                track.moved(position, client)
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
         client.input_tokens -= stage.prompt_tokens
         client.output_tokens -= stage.target_tokens
         client.num_assigned -= 1
-        for values, pos, is_input in self._cells[client.index]:
-            values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens
-        for track, position in client.tracks:
-            track.moved(position, client)
+        cells = self._cells[client.index]
+        if cells:
+            for values, pos, is_input in cells:
+                values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens
+        if client.tracks:
+            for track, position in client.tracks:
+                track.moved(position, client)
 
     # -- completions ---------------------------------------------------------------------------------------------
 
@@ -261,11 +286,15 @@ class Coordinator:
             stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
             self.gaps[len(self.stages)] = stage
         last_step = client.num_steps - 1 if not client.scheduler.returns_together else stage.first_step + emitted - 1
-        self.stages.add(
-            request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
-            self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step, stage.preemptions,
-            stage.cached_tokens,
+        log = self.stages
+        log.write(
+            log.buffer, log.pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
+            stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
+            stage.preemptions, stage.cached_tokens,
         )
+        log.pos += log.size
+        if log.pos == log.limit:
+            log.flush()
         request.client = client
         if self._observers:
             self._observe("prefilled" if hand_over else "done", client, stage)

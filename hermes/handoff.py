@@ -62,7 +62,8 @@ class Handoff:
         twin.num_computed = stage.prompt_tokens
         twin.num_tokens = stage.prompt_tokens + 1
         twin.source = source
-        target = stage.decode_on if stage.decode_on is not None else self.route(twin)
+        twin.decode_on = stage.decode_on
+        target = self.route(twin)
         self.assign(target, twin)
         if self.retry_ns is not None:
             self._try(source, stage, target, twin)

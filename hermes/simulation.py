@@ -51,9 +51,11 @@ class Simulation:
                 raise InputError("a client that decodes beside those that only prefill", field="clients")
             handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer,
                               scenario.kv_transfer_retry)
+        self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
-            self.env, self.clients, self._build_routers(), self._cells, self.streams, self._stages, STAGE_KINDS, handoff
+            self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
+            STAGE_KINDS, handoff,
         )
 
     # -- building --------------------------------------------------------------------------------------------------
@@ -86,6 +88,9 @@ class Simulation:
                 pipeline = PIPELINES.get(config.pipeline)
                 model = self._model_of(config.model)
                 table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
+                for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
+                    column[column >= 0] += sum(len(s.table) for s in streams) and 1 + max(
+                        int(max(s.table.session.max(initial=-1), s.table.prefix_group.max(initial=-1))) for s in streams)
                 streams.append(Stream(config.name, table, pipeline, model, first_id))
                 first_id += len(table)
         return streams
@@ -133,6 +138,7 @@ class Simulation:
             if not required:
                 return
             raise InputError(f"a client that serves stage {kind!r} of model {model!r}", field="clients")
+        self._candidates[kind, model] = list(candidates)
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
             lambda: self.env._now,

@@ -31,6 +31,13 @@ class LLMClient:
     role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
     """
 
+    __slots__ = (
+        "_end", "_end_priority", "_ended", "_fits", "_max_run", "_plan", "_planned", "_runs", "_start", "_start_ns",
+        "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token", "model", "name",
+        "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_room", "output_tokens", "platform",
+        "role", "scheduler", "stages", "steps", "ticks", "tracks",
+    )
+
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
@@ -54,7 +61,7 @@ class LLMClient:
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
         self._plan: Plan | None = None
-        self._fits = 0                    # sequences of so many tokens are known to fit
+        self._fits = (0, 0)               # a prompt and an output known to fit; what is smaller in both fits too
         self._planned = 0                 # steps of the run in flight
         self._start_ns = 0
         self._step_range = (1, 1)         # shortest and longest step of the run in flight
@@ -66,11 +73,12 @@ class LLMClient:
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def refusal(self, stage: Sequence) -> str | None:
-        if stage.prompt_tokens + stage.target_tokens <= self._fits:
+        prompt, output = self._fits
+        if stage.prompt_tokens <= prompt and stage.target_tokens <= output:
             return None
         reason = self.scheduler.can_ever_fit(stage)
-        if reason is None:
-            self._fits = max(self._fits, stage.prompt_tokens + stage.target_tokens)
+        if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
+            self._fits = stage.prompt_tokens, stage.target_tokens
         return reason
 
     def submit(self, stage: Sequence) -> None:
@@ -134,12 +142,12 @@ class LLMClient:
         env = self.env
         now = self._start_ns = env._now
         self._plan = plan
-        for seq, _n in plan.prefills:
-            if seq.start_ns < 0:
-                seq.start_ns = now
         steps = self.steps
         num_steps = self._planned = plan.num_steps
         if num_steps == 1:
+            for seq, _n in plan.prefills:
+                if seq.start_ns < 0:
+                    seq.start_ns = now
             pos = steps.pos
             if pos >= len(steps.buffer):
                 pos = steps.reserve(1)
@@ -158,8 +166,9 @@ class LLMClient:
             _accumulate(durations, 0, None, steps.buffer[pos:last])
             end = steps.view[last - 1]
         self._end = env.tick_at(end, self._end_priority, self._ended)
-        for track, position in self.tracks:
-            track.moved(position, self)
+        if self.tracks:
+            for track, position in self.tracks:
+                track.moved(position, self)
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
@@ -259,8 +268,8 @@ class LLMClient:
             base = self.scheduler.tokens_cached()
             if plan is None or not plan.decodes:
                 return base, 0, 0, 1, 0
-            members = self.scheduler.group.n
-            return base + members, members, self._start_ns, self._step_range[1], self._planned - 1
+            decoding = self.scheduler.num_decoding   # the token of a step counts from the step's start
+            return base + decoding, decoding, self._start_ns, self._step_range[1], self._planned - 1
         base = self.output_tokens - self.emitted
         if plan is None:
             return base, 0, 0, 1, 0

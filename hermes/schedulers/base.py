@@ -279,6 +279,11 @@ class LLMScheduler:
 
     # -- load, as of the last completed step -----------------------------------------------------------------------
 
+    @property
+    def num_decoding(self) -> int:
+        """Sequences whose KV grows by a token with each step that decodes, and is not in `tokens_cached` yet."""
+        return self.group.n
+
     def tokens_cached(self) -> int:
         """KV tokens of running sequences, the tokens of a step in flight included for those outside the group."""
         return self.group.ctx + sum(s.num_computed for s in self.partial)

@@ -149,10 +149,13 @@ class ChunkedScheduler(LLMScheduler):
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
-        pool, running = self.pool, self.running
-        while budget > 0 and (self.holding or self.waiting) and len(running) < self.max_num_seqs:
-            seq = self.next_waiting()
-            past = seq.num_computed or pool.hit_tokens(seq)
+        pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
+        max_num_seqs, caching = self.max_num_seqs, pool.caching
+        while budget > 0 and (holding or waiting) and len(running) < max_num_seqs:
+            seq = holding[0] if holding else waiting.peek()
+            past = seq.num_computed
+            if caching and not past:
+                past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
             if 0 < cap < n:
                 n = cap
@@ -167,8 +170,8 @@ class ChunkedScheduler(LLMScheduler):
                 return
             pool.admit(seq, past + n)
             self._admit(seq)
-            if seq.start_ns < 0:
-                seq.cached_tokens = past if not seq.transferred else 0
+            if past and seq.start_ns < 0 and not seq.transferred:
+                seq.cached_tokens = past
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n

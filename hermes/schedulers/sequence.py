@@ -28,6 +28,7 @@ class Sequence:
     """
 
     # Defaults live on the class: a sequence is made for every generation, and most of these are set much later, or never.
+    kind = "generate"
     num_computed = 0
     num_blocks = 0
     base = 0

@@ -119,5 +119,9 @@ class StaticScheduler(LLMScheduler):
         self.running.clear()
         return finished
 
+    @property
+    def num_decoding(self) -> int:
+        return len(self.running)
+
     def tokens_cached(self) -> int:
-        return len(self.running) * (self._length + self._emitted)
+        return len(self.running) * (self._length + max(0, self._emitted - 1))
