@@ -65,15 +65,16 @@ class Coordinator:
     """Routes stages to clients until every request is completed or rejected.
 
     routers, candidates: (stage kind, model) -> the router, and the clients that serve it; cells: per client index the load
-    cells to keep up to date. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
+    cells to keep up to date; local_handoff: KV moves within a platform only. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
     the simulation goes.
     """
 
     def __init__(
         self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
-        handoff: Handoff | None = None,
+        handoff: Handoff | None = None, *, local_handoff: bool = False,
     ) -> None:
+        self.local_handoff = local_handoff
         self.env, self.clients, self.streams, self.stages, self.handoff = env, clients, streams, stages, handoff
         self._routers = routers
         self._candidates = candidates
@@ -224,10 +225,10 @@ class Coordinator:
             client, stage.decode_on = other, None
         target = stage.decode_on
         if (client.role == "prefill" if target is None else target is not client) and stage.output_tokens > 1:
-            assert self.handoff is not None
-            reason = self.handoff.refusal(stage)
-            if reason is not None:
-                self._reject(request, reason)
+            key = self._decode_key(client, request.model)
+            refusals = {c.name: c.refusal(stage) for c in self._candidates[key]}
+            if None not in refusals.values():
+                self._reject(request, "decode on {}: {}".format(*next(iter(refusals.items()))))
                 return
             stage.target_tokens = 1
         self._assign(client, stage)
@@ -238,14 +239,18 @@ class Coordinator:
         accepting = [c for c in self._candidates[stage.kind, stage.request.model] if c.refusal(stage) is None]
         return min(accepting, key=lambda c: c.num_assigned, default=None)
 
+    def _decode_key(self, source: Any, model: str) -> tuple[str, str]:
+        """Which decode clients may take over from `source`."""
+        return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
+
     def _route_decode(self, stage: Sequence) -> Any:
         """The decode client that takes over a generation."""
-        key = "decode", stage.request.model
+        key = self._decode_key(stage.source, stage.request.model)
         target: Any = stage.decode_on or self._routers[key].choose(stage)
         if target.refusal(stage) is None:
             return target
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-        return min(accepting, key=lambda c: c.num_assigned)   # there is one: `refusal` was asked before the prefill
+        return min(accepting, key=lambda c: c.num_assigned)   # there is one: `_dispatch` has asked
 
     def _assign(self, client: Any, stage: Sequence) -> None:
         stage.assigned_ns = self.env._now

@@ -45,13 +45,6 @@ class Handoff:
         self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
         for client in self._decoders if retry_s is None else ():
             client.on_room = lambda client=client: self._retry(client)
-        self._largest = max(self._decoders, key=lambda c: c.scheduler.pool.num_blocks * c.scheduler.pool.block_size)
-
-    def refusal(self, stage: Sequence) -> str | None:
-        """Why no decode client could ever take this sequence over, or None."""
-        probe = Sequence(stage.prompt_tokens, stage.output_tokens)
-        reason: str | None = self._largest.refusal(probe)
-        return None if reason is None else f"decode on {self._largest.name}: {reason}"
 
     def start(self, source: Any, stage: Sequence) -> None:
         """`stage` has its first token at `source`; find it a decode client."""

@@ -55,15 +55,16 @@ class Simulation:
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
             self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            STAGE_KINDS, handoff,
+            STAGE_KINDS, handoff, local_handoff=scenario.kv_transfer_scope == "local",
         )
 
     # -- building --------------------------------------------------------------------------------------------------
 
     def _build_clients(self) -> list[LLMClient]:
         clients: list[LLMClient] = []
-        moves_kv = any(config.role == "prefill" for config in self.scenario.clients) or getattr(
-            self.scenario.router, "places_both_phases", False)
+        disaggregated = any(config.role == "prefill" for config in self.scenario.clients)
+        places_both = getattr(self.scenario.router, "places_both_phases", False)
+        moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
         for i, config in enumerate(self.scenario.clients):
             with inside(f"clients.{i}"):
                 clients += config.build(
@@ -121,23 +122,37 @@ class Simulation:
             kinds = list(getattr(PIPELINES.get(self._pipeline_of(stream)), "stages", ("generate",)))
             for kind in kinds:
                 self._add_router(routers, kind, stream.model, required=True)
-            self._add_router(routers, "decode", stream.model, required=False)
+            self._add_decode_routers(routers, stream.model)
         return routers
+
+    def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
+        """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""
+        if self.scenario.kv_transfer_scope == "global":
+            self._add_router(routers, "decode", model, required=False)
+            return
+        for platform in dict.fromkeys(c.platform for c in self.clients if c.role == "prefill" and c.model in ("", model)):
+            self._add_router(routers, "decode", model, required=True, platform=platform)
 
     def _pipeline_of(self, stream: Stream) -> str:
         name: str = next(w.pipeline for w in self.scenario.workload if w.name == stream.name)
         return name
 
-    def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool) -> None:
-        if (kind, model) in routers:
-            return
+    def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool,
+                    platform: str | None = None) -> None:
         candidates = [c for c in self.clients if kind in c.stages and c.model in ("", model)]
         if kind == "decode":
+            candidates = [c for c in candidates if c.scheduler.takes_over_kv and platform in (None, c.platform)]
             candidates = [c for c in candidates if c.role == "decode"] or candidates
+        stage = kind
+        if platform is not None:
+            kind = f"decode near {platform}"
+        if (kind, model) in routers:
+            return
         if not candidates:
             if not required:
                 return
-            raise InputError(f"a client that serves stage {kind!r} of model {model!r}", field="clients")
+            where = "" if platform is None else f" on platform {platform!r}"
+            raise InputError(f"a client that serves stage {stage!r} of model {model!r}{where}", field="clients")
         self._candidates[kind, model] = list(candidates)
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,

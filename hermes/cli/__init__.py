@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hermes import __version__
-from hermes.cli import checks, scenarios, traces
+from hermes.cli import checks, profiles, scenarios, traces
 from hermes.errors import HermesError
 
 __all__ = ["app", "main"]
@@ -44,6 +44,7 @@ def _root(
 scenarios.add_to(app)
 checks.add_to(app)
 traces.add_to(app)
+profiles.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,20 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        return _interrupted()
+        code = 130
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _refuse(f"{name}{(error.strerror or str(error)).lower()}")
     if code == 130:
-        return _interrupted()
+        print("hermes: interrupted", file=sys.stderr)
     return int(code or 0)
 
 
 def _refuse(message: str) -> int:
     print("hermes:", " ".join(message.split()), file=sys.stderr)
     return 2
-
-
-def _interrupted() -> int:
-    print("hermes: interrupted, nothing was written", file=sys.stderr)
-    return 130

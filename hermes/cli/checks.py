@@ -1,21 +1,29 @@
-"""Commands that answer yes or no: conform, compare, regress."""
+"""Commands that answer yes or no, or how far apart: conform, compare, regress."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Json, print_json, print_table, show
 
 __all__ = ["add_to"]
 
 MODES = ("runs", "every_step")
+Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The golden file, YAML or JSON.")]
 
 
 def add_to(app: typer.Typer) -> None:
     app.command()(conform)
+    app.command()(compare)
+    regress = typer.Typer(help="Golden predictions: record what scenarios predict, check that they still do.",
+                          no_args_is_help=True)
+    regress.command("record")(record)
+    regress.command("check")(check)
+    app.add_typer(regress, name="regress")
 
 
 def conform(
@@ -49,3 +57,85 @@ def conform(
         print(f"{len(results) - len(wrong)} of {len(results)} replays identical, "
               f"{sum(r.identical for _, r in results)} of {sum(r.steps for _, r in results)} steps")
     raise typer.Exit(1 if wrong else 0)
+
+
+def compare(
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder that `hermes run -o` wrote.")],
+    reference: Annotated[Path, typer.Argument(help="Per-request times: CSV or JSON lines.")],
+    columns: Annotated[
+        list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Which column is what, e.g. ttft=t1:ms.")
+    ] = [],  # noqa: B006  (typer copies it)
+    mapping: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="The same, in a file.")] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="A known format, e.g. splitwise.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Metric by metric ours beside a reference, with the error in percent.
+
+    Without --map, --mapping or --preset the names of the columns tell (ttft_s, e2e_ms, ...).
+    """
+    from hermes.results.compare import compare as table_of
+    from hermes.results.reference import mapping_from_options
+
+    given = mapping_from_options(columns, mapping) if columns or mapping is not None else preset
+    table = table_of(run, reference, given)
+    if as_json:
+        print_json(table.to_dict())
+    else:
+        show(table.table())
+
+
+def _summary(scenario: str) -> Mapping[str, Any]:
+    from hermes.api import simulate
+
+    return simulate(scenario).summary
+
+
+def record(
+    scenarios: Annotated[
+        list[str] | None, typer.Argument(metavar="[SCENARIO]...", help="Without any, those of the golden file again.")
+    ] = None,
+    file: Golden = Path("golden.yaml"),
+    tolerances: Annotated[
+        list[str],
+        typer.Option("--tolerance", metavar="GLOB=REL", help="Relative tolerance of metrics, e.g. 'energy.*=1e-9'."),
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Run scenarios and write what they predict."""
+    from hermes.results.regress import record as write
+    from hermes.results.regress import recorded_scenarios
+
+    golden = write(scenarios or recorded_scenarios(file), file, _summary, _tolerances(tolerances))
+    counts = {name: len(entry.metrics) for name, entry in golden.scenarios.items()}
+    if as_json:
+        print_json({"file": str(file), "metrics": counts})
+    else:
+        print_table("", ["scenario", "metrics"], [list(item) for item in counts.items()])
+        print(f"written to {file}")
+
+
+def _tolerances(options: list[str]) -> dict[str, float] | None:
+    from hermes.errors import InputError
+
+    found = {}
+    for option in options:
+        glob, equals, text = option.rpartition("=")
+        try:
+            found[glob] = float(text)
+        except ValueError:
+            equals = ""
+        if not equals or not glob or not found[glob] >= 0:
+            raise InputError("GLOB=NUMBER", option, field="--tolerance")
+    return found or None
+
+
+def check(file: Golden = Path("golden.yaml"), as_json: Json = False) -> None:
+    """Run the scenarios of a golden file again; exit 1 and show what changed if a prediction did."""
+    from hermes.results.regress import check as differences
+
+    report = differences(file, _summary)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print(report.to_text(), end="")
+    raise typer.Exit(report.exit_code)

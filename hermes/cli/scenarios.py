@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,15 +30,19 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """Simulate a scenario: print a table, and write summary, tables and a Chrome trace to DIR."""
+    from hermes import __version__
     from hermes.api import simulate
     from hermes.results import write_results
+    from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
+    checked = load_scenario(scenario, overrides)
     if output is not None:  # found out now, not after the simulation
         output.mkdir(parents=True, exist_ok=True)
-    results = simulate(scenario, overrides=overrides, progress=not quiet)
+    results = simulate(checked, progress=not quiet)
     if output is not None:
+        results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
         write_results(results, output)
     if as_json:
         print_json(results.summary)
@@ -45,6 +50,9 @@ def run(
         show(results.table())
         if output is not None:
             print(f"written to {output}")
+    if results.meta.get("interrupted"):
+        print("results of what was simulated until the interruption", file=sys.stderr)
+        raise typer.Exit(130)
 
 
 def validate(

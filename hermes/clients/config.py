@@ -129,8 +129,11 @@ class LLMClientConfig(ConfigModel):
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def build(self, env: Environment, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
-              moves_kv: bool) -> list[LLMClient]:
-        """The group's clients, numbered from `first_index`. They share one hardware model, which has no state."""
+              moves_kv: Literal["", "full", "layerwise"] = "") -> list[LLMClient]:
+        """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
+
+        moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
+        """
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         num_blocks = self.memory.blocks(self.model, self.devices, base_dir)
@@ -141,8 +144,12 @@ class LLMClientConfig(ConfigModel):
         clients = []
         for i, name in enumerate(self.names):
             pool = pool_type(num_blocks, self.memory.block_size, **options)
+            scheduler = self.scheduler.build(pool, every_step=every_step)
+            if self.role == "decode" and not scheduler.takes_over_kv:
+                raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
+                                 field="scheduler.kind")
             client = LLMClient(
-                env, first_index + i, name, self.scheduler.build(pool, every_step=every_step), hardware, runs,
+                env, first_index + i, name, scheduler, hardware, runs,
                 model=self.model, role=self.role, platform=self.platform or "", every_step=every_step,
             )
             if moves_kv:

@@ -31,7 +31,9 @@ from hermes.results.render import Section, sections_text
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
-__all__ = ["Difference", "GoldenFile", "RegressReport", "check", "differences", "flatten", "record"]
+__all__ = [
+    "Difference", "GoldenFile", "RegressReport", "check", "differences", "flatten", "record", "recorded_scenarios",
+]
 
 Value = float | int | bool | str | None
 Run = Callable[[str], Mapping[str, Any]]
@@ -203,6 +205,17 @@ def _stored_name(scenario: str, golden: Path) -> str:
     return Path(os.path.relpath(scenario, golden.parent)).as_posix()
 
 
+def recorded_scenarios(file: str | os.PathLike[str]) -> list[str]:
+    """The scenarios of a golden file, as `record` and `check` take them."""
+    path = Path(file)
+    return [_found(name, path) for name in _load(path).scenarios]
+
+
+def _found(name: str, golden: Path) -> str:
+    beside = golden.parent / name
+    return str(beside) if beside.exists() else name
+
+
 def _load(path: Path) -> GoldenFile:
     golden = validate(GoldenFile, load_yaml(path), str(path))
     for tolerances in (golden.tolerances, *(s.tolerances for s in golden.scenarios.values())):
@@ -223,11 +236,10 @@ def check(file: str | os.PathLike[str], run: Run) -> RegressReport:
     path = Path(file)
     golden, report = _load(path), RegressReport()
     for name, expected in golden.scenarios.items():
-        beside = path.parent / name
         report.scenarios += 1
         report.metrics += len(expected.metrics)
         try:
-            summary = run(str(beside) if beside.exists() else name)
+            summary = run(_found(name, path))
         except HermesError as error:
             report.differences.append(Difference(name, "", "failed", new=str(error)))
             continue

@@ -76,6 +76,8 @@ class Scenario(ConfigModel):
     """What moving data between clients costs."""
     kv_transfer: Literal["full", "layerwise"] = "full"
     """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
+    kv_transfer_scope: Literal["global", "local"] = "global"
+    """Which decode clients may take a request over: any, or only those on the prefill client's `platform`."""
     kv_transfer_retry: Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=1e9)] | None = None
     """A KV transfer that finds its destination full tries again after this long; first come first served, as memory
     frees, where left out."""

@@ -67,6 +67,7 @@ class LLMScheduler:
     """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
 
     ticks_every_step = True
+    takes_over_kv = True       # can continue a sequence that another client has prefilled
     returns_together = False   # sequences come back when their batch ends, maybe long after their last token
 
     def __init__(

@@ -37,6 +37,7 @@ class StaticConfig(ConfigModel):
 class StaticScheduler(LLMScheduler):
     """See the module's docstring. The decode group is not used: a batch decodes as `width` equal rows."""
 
+    takes_over_kv = False
     returns_together = True
 
     def __init__(self, config: StaticConfig, pool: BlockPool) -> None:
