@@ -154,7 +154,7 @@ class LLMClientConfig(ConfigModel):
             )
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(self.model, base_dir)
-                if self.memory.kv_bytes_per_token is None:
+                if moves_kv == "layerwise":
                     client.num_layers = _description(self.model, base_dir).num_layers
             clients.append(client)
         return clients
