@@ -87,7 +87,8 @@ class Coordinator:
         self.gaps: dict[int, Sequence] = {}
         self.unfinished = total
         self._stage_count = 0
-        observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in routers.values() if hasattr(r, "observe")]
+        distinct = {id(router): router for router in routers.values()}.values()
+        observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
         for client in clients:
             client.on_done = self._stage_done
@@ -218,6 +219,8 @@ class Coordinator:
         client: Any = router.choose(stage)
         reason = client.refusal(stage)
         if reason is not None:
+            if self._observers:
+                self._observe("refused", client, stage)
             other = self._first_accepting(stage)
             if other is None:
                 self._reject(request, f"{client.name}: {reason}")
@@ -228,6 +231,8 @@ class Coordinator:
             key = self._decode_key(client, request.model)
             refusals = {c.name: c.refusal(stage) for c in self._candidates[key]}
             if None not in refusals.values():
+                if self._observers:
+                    self._observe("refused", client, stage)
                 self._reject(request, "decode on {}: {}".format(*next(iter(refusals.items()))))
                 return
             stage.target_tokens = 1
@@ -318,7 +323,7 @@ class Coordinator:
                 self._advance(request, pending[0])
 
     def _observe(self, event: str, client: Any, stage: Any) -> None:
-        """Tell the routers that keep books: "prefilled", "transferred" or "done"."""
+        """Tell the routers that keep books: "prefilled", "transferred", "done" or "refused"."""
         for observer in self._observers:
             observer(event, client, stage)
 

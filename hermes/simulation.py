@@ -51,6 +51,8 @@ class Simulation:
                 raise InputError("a client that decodes beside those that only prefill", field="clients")
             handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer,
                               scenario.kv_transfer_retry)
+        if places_both and scenario.kv_transfer_scope == "local":
+            raise InputError("global, with a router that places both phases", "local", field="kv_transfer_scope")
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
@@ -154,6 +156,11 @@ class Simulation:
             where = "" if platform is None else f" on platform {platform!r}"
             raise InputError(f"a client that serves stage {stage!r} of model {model!r}{where}", field="clients")
         self._candidates[kind, model] = list(candidates)
+        if getattr(self.scenario.router, "places_both_phases", False):   # one router for both phases
+            if ("generate", model) in routers:
+                routers[kind, model] = routers["generate", model]
+                return
+            candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
         context = RouterContext(
             candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
             lambda: self.env._now,

@@ -203,7 +203,7 @@ class LLMClient:
         self._record(plan, first, count, now)
         if self.on_first_token is not None:
             for seq, _n in plan.prefills:
-                if seq.first_token_ns == now and seq.grouped:
+                if seq.first_token_ns == now and not seq.transferred and seq in scheduler.running:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)

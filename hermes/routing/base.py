@@ -27,9 +27,11 @@ class Router(Protocol):
     def choose(self, stage: Any) -> Client:
         """The client that serves `stage`; called once per stage, when the stage is ready.
 
-        A router that places both phases of a generation at once also sets `stage.decode_on`. A router that keeps books
-        may have a method `observe(event, client, stage)`: "prefilled" (its prompt has ended at `client`), "transferred"
-        (its KV has left `client`), "done" (it is complete at `client`).
+        A router that places both phases of a generation at once (`places_both_phases` of its configuration) also sets
+        `stage.decode_on`. Its candidates are the clients of either phase; it is asked again for a generation that goes
+        on elsewhere than it chose (`stage.transferred`). A router that keeps books may have a method
+        `observe(event, client, stage)`: "prefilled" (its prompt has ended at `client`), "transferred" (its KV has left
+        `client`), "done" (it is complete at `client`), "refused" (it cannot be served as chosen).
         """
         ...
 

@@ -31,9 +31,9 @@ class MixedPoolConfig(ConfigModel):
     """Splitwise: pools for prompts and for decodes that lend each other clients; both phases are placed at arrival."""
 
     kind: Literal["mixed_pool"] = "mixed_pool"
-    prompt: Names = []
+    prompt: Names = Field(default=[])
     """Groups of clients whose home is the prompt pool; those with role `prefill` where both lists are left out."""
-    token: Names = []
+    token: Names = Field(default=[])
     """Groups of clients whose home is the token pool; those with role `decode` where both lists are left out. Clients
     in neither pool serve both phases all the time."""
     max_pending_tokens: int = Field(default=8192, ge=1, le=2**40)
@@ -72,7 +72,7 @@ class _Book:
 class _Placed:
     """Where a generation's phases were placed, and which of their entries in the books still stand."""
 
-    __slots__ = ("decode", "output_tokens", "prompt", "prompt_tokens", "prompt_pending")
+    __slots__ = ("decode", "output_tokens", "prompt", "prompt_pending", "prompt_tokens")
 
     def __init__(self, prompt: _Book, decode: _Book, prompt_tokens: int, output_tokens: int) -> None:
         self.prompt, self.decode = prompt, decode
@@ -99,6 +99,9 @@ class MixedPool:
     def choose(self, stage: Any) -> Any:
         tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.output_tokens
         pools = self._pools
+        if stage.transferred:   # its prompt was computed where this router did not put it
+            return (_best_decode(pools["token"], total) or _best_decode(pools["mixed"], total)
+                    or self._any(_scheduled, _can_decode)).client
         prompt = self._best_prompt(pools["prompt"], tokens) or self._best_prompt(pools["mixed"], tokens)
         if stage.output_tokens == 1:   # the prompt's own step gives the whole answer
             prompt = prompt or self._lend("token", _pending, _can_prompt) or self._any(_pending, _can_prompt)
@@ -171,10 +174,11 @@ class MixedPool:
             del self._placed[stage.arrival_order]
             placed.decode.pending_tokens -= 1
             placed.decode.scheduled_tokens -= placed.prompt_tokens + placed.output_tokens
-        self._send_home(self._by_index[client.index])
+        if event in ("prefilled", "done"):
+            self._send_home(self._by_index[client.index])
 
     def _send_home(self, book: _Book) -> None:
-        """A borrowed client that has no requests returns to the end of its pool's list."""
+        """A borrowed client whose step has ended and that has no requests returns to the end of its pool's list."""
         mixed = self._pools["mixed"]
         if book.home != "mixed" and book in mixed and book.empty:
             mixed.remove(book)
@@ -210,7 +214,8 @@ def _homes(config: MixedPoolConfig, context: RouterContext) -> Iterable[str]:
     """The home pool of each candidate; `InputError` for groups that do not exist."""
     names = [client.name for client in context.candidates]
     if not config.prompt and not config.token:
-        return [{"prefill": "prompt", "decode": "token"}.get(getattr(c, "role", ""), "mixed") for c in context.candidates]
+        home_of = {"prefill": "prompt", "decode": "token"}
+        return [home_of.get(getattr(client, "role", ""), "mixed") for client in context.candidates]
     homes = ["mixed"] * len(names)
     for pool in ("prompt", "token"):
         for i, group in enumerate(getattr(config, pool)):

@@ -86,7 +86,8 @@ class MixedScheduler(LLMScheduler):
             room = self.group.n < self._seats
         else:
             self.waiting.push(seq)
-            room = seq.num_tokens <= self.max_num_batched_tokens
+            room = seq.num_tokens <= self.max_num_batched_tokens or (
+                seq.target_tokens > 1 and self.group.n < self._seats)
         if room:
             self._stale = True
 
@@ -240,7 +241,7 @@ class MixedScheduler(LLMScheduler):
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
         finished = super().complete(plan, num_steps, step, now_ns)
-        if finished or plan.prefills or plan.preempted:
+        if finished or self._num_prompts or plan.preempted:
             self._stale = True
             self._outside += len(finished)
         return finished
