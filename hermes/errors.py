@@ -76,7 +76,7 @@ class Verbatim(str):
     __slots__ = ()
 
 
-def shown(value: object, limit: int = 60) -> str:
+def shown(value: object, limit: int = 160) -> str:
     """A value as a user would write it, cut to `limit` characters and kept on one line; `Verbatim` in full."""
     if isinstance(value, Verbatim):
         return " ".join(value.split())

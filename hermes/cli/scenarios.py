@@ -40,7 +40,7 @@ def run(
     checked = load_scenario(scenario, overrides)
     if output is not None:  # found out now, not after the simulation
         output.mkdir(parents=True, exist_ok=True)
-    results = simulate(checked, progress=not quiet)
+    results = simulate(checked, progress=not quiet and sys.stderr.isatty())
     if output is not None:
         results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
         write_results(results, output)

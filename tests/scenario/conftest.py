@@ -21,14 +21,14 @@ slo: {ttft: 500 ms}
 """
 
 
-@pytest.fixture()
+@pytest.fixture
 def small_file(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     return path
 
 
-@pytest.fixture()
+@pytest.fixture
 def small_data():
     from hermes.yamlfile import parse_yaml
 

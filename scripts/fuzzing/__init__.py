@@ -1,0 +1,1 @@
+"""Mutations of valid inputs, for `scripts/fuzz_inputs.py` and the tests."""

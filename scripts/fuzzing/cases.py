@@ -1,0 +1,148 @@
+"""Cases: a mutated file, the command that reads it, and how to tell that what was written was understood."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fuzzing import traces
+from fuzzing.inputs import SCENARIOS, profile_inputs
+from fuzzing.mutations import ELSEWHERE, TEXT_MUTATIONS, TREE_MUTATIONS, Path_
+from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
+from hermes.yamlfile import parse_yaml
+
+__all__ = ["Case", "difference", "generate"]
+
+SHARES = {"scenario": 0.5, "trace": 0.25, "profile": 0.25}
+
+
+@dataclass
+class Case:
+    """path: the mutated file; field: what was changed in it, if it was a field; understood: what hermes made of it"""
+
+    family: str
+    mutation: str
+    path: Path
+    command: list[str]
+    field: Path_ | None
+    understood: Callable[[str], Any] = field(repr=False)
+    written: Callable[[], Any] = field(repr=False)
+
+    def named_in(self, line: str) -> bool:
+        """Whether an error names the file, and the field changed or the one it stands in."""
+        if ELSEWHERE in line:  # the mutation made it refer to another file, and that one is to blame
+            return True
+        keys = [str(key) for key in self.field or () if isinstance(key, str)][-2:]
+        return self.path.name in line and (not keys or any(key in line for key in keys))
+
+    def ignored(self, output: str) -> str | None:
+        """What was written and is not what hermes understood, or None."""
+        return difference(self.written(), self.understood(output))
+
+
+def difference(written: Any, shown: Any, place: str = "") -> str | None:
+    """The first thing in `written` that is not in `shown`; what is only in `shown` is a default."""
+    if isinstance(written, dict) and isinstance(shown, list) and len(shown) == 1:
+        shown = shown[0]  # one workload in place of a list of them
+    if isinstance(written, dict) and isinstance(shown, dict):
+        for key, value in written.items():
+            if key not in shown:
+                return f"{place}.{key} is not there"
+            if found := difference(value, shown[key], f"{place}.{key}"):
+                return found
+        return None
+    if isinstance(written, list) and isinstance(shown, list | tuple):
+        if len(written) != len(shown):
+            return f"{place}: {len(written)} items became {len(shown)}"
+        return next(filter(None, (difference(*pair, f"{place}.{i}") for i, pair in
+                                  enumerate(zip(written, shown, strict=True)))), None)
+    return None if _equal(written, shown) else f"{place}: {written!r} became {shown!r}"
+
+
+def _equal(written: Any, shown: Any) -> bool:
+    if isinstance(shown, int | float) and not isinstance(shown, bool):
+        values = [written] if isinstance(written, int | float) and not isinstance(written, bool) else []
+        if isinstance(written, str):
+            for parse in (parse_duration, parse_bytes, parse_bandwidth, parse_rate):
+                try:
+                    values.append(parse(written))
+                except ValueError:
+                    continue
+        return any(math.isclose(value, shown, rel_tol=1e-12) for value in values)
+    return (type(written) is type(shown) and bool(written == shown)) or str(written) == shown
+
+
+def generate(number: int, rng: random.Random, folder: Path) -> Iterator[Case]:
+    """`number` cases in the order of their families, the same for the same generator."""
+    makers = {"scenario": _scenario, "trace": traces_case, "profile": _profile}
+    made = 0
+    for family, share in SHARES.items():
+        last = family == list(SHARES)[-1]
+        for _ in range(number - made if last else round(share * number)):
+            made += 1
+            yield makers[family](made, rng, folder)
+
+
+def _mutated(source: bytes, rng: random.Random) -> tuple[str, bytes, Path_ | None]:
+    """(mutation, new text, field) of a YAML document."""
+    if rng.random() < 0.7:
+        mutation = rng.choice(TREE_MUTATIONS)
+        tree, changed = mutation(yaml.safe_load(source), rng)
+        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()
+        return mutation.__name__, text, changed
+    damage = rng.choice(TEXT_MUTATIONS)
+    return damage.__name__, damage(source, rng), None
+
+
+def _yaml(path: Path) -> Any:
+    tree = parse_yaml(path.read_text(encoding="utf-8-sig")).plain()
+    tree.pop("extends", None)
+    return tree
+
+
+def _scenario(number: int, rng: random.Random, folder: Path) -> Case:
+    path = folder / f"scenario-{number}.yaml"
+    if rng.random() < 0.06:
+        mutation, text, changed = "cyclic_extends", _extends(path, rng), None
+    else:
+        mutation, text, changed = _mutated(rng.choice(SCENARIOS), rng)
+    path.write_bytes(text)
+    return Case(
+        "scenario", mutation, path, ["validate", str(path), "--resolved"], changed,
+        understood=lambda output: parse_yaml(output).plain(), written=lambda: _yaml(path),
+    )
+
+
+def _extends(path: Path, rng: random.Random) -> bytes:
+    """A scenario that extends itself, another that extends it, or nothing that is there."""
+    other = path.with_suffix(".base.yaml")
+    other.write_text(f"extends: {path.name}\n")
+    target = rng.choice([path.name, other.name, "missing.yaml", "[a, b]", "7", ".", ELSEWHERE, "''"])
+    return f"extends: {target}\n".encode() + rng.choice(SCENARIOS)
+
+
+def _profile(number: int, rng: random.Random, folder: Path) -> Case:
+    profile = rng.choice(profile_inputs())
+    path = folder / f"{profile.name}-{number}.yaml"
+    mutation, text, changed = _mutated(profile.text, rng)
+    path.write_bytes(text)
+    user = folder / f"user-{number}.yaml"
+    user.write_text(profile.scenario(path.name))
+    return Case(
+        "profile", mutation, path, ["validate", str(user), "--resolved"], changed,
+        understood=lambda output: profile.load(path).model_dump(mode="json"), written=lambda: _yaml(path),
+    )
+
+
+def traces_case(number: int, rng: random.Random, folder: Path) -> Case:
+    trace = traces.mutated(number, rng, folder)
+    return Case(
+        "trace", trace.mutation, trace.path, trace.command, None,
+        understood=lambda output: trace.understood(), written=trace.written,
+    )

@@ -1,0 +1,59 @@
+"""300 malformed scenarios, traces and profiles: one line with file and field, or taken and shown; never a traceback."""
+
+import importlib.util
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def fuzz():
+    spec = importlib.util.spec_from_file_location("fuzz_inputs", SCRIPTS / "fuzz_inputs.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_malformed_inputs(fuzz, tmp_path):
+    counts = Counter()
+    wrong = []
+    for case, verdict, text in fuzz.run_all(300, 0, tmp_path):
+        counts[case.family, verdict] += 1
+        if verdict == "wrong":
+            wrong.append(f"{case}\n    {text}")
+    print(dict(counts))
+    assert not wrong, "\n".join(wrong)
+    assert sum(counts.values()) == 300
+    assert all(counts[family, "refused"] > 20 for family in ("scenario", "trace", "profile"))
+
+
+def test_cases_are_the_same_every_time(fuzz, tmp_path):
+    from fuzzing.cases import generate
+
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        folder.mkdir()
+        for case in generate(60, random.Random(5), folder):
+            assert case.path.exists()
+    names = sorted(path.name for path in first.iterdir())
+    assert names == sorted(path.name for path in second.iterdir())
+    for name in names:
+        if not name.endswith(".parquet"):  # pyarrow notes no time, but its version
+            assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_the_checker_would_notice(fuzz):
+    from fuzzing.cases import difference
+
+    assert difference({"a": {"b": "20 ms"}}, {"a": {"b": 0.02, "c": 1}}) is None
+    assert difference({"a": 1}, {"b": 1}) == ".a is not there"
+    assert difference({"a": [1, 2]}, {"a": [1]}) == ".a: 2 items became 1"
+    assert difference({"a": True}, {"a": 1}) == ".a: True became 1"
+    assert difference({"a": "3 s"}, {"a": 4.0}) == ".a: '3 s' became 4.0"
+    assert difference({"a": None}, {"a": 4.0}) == ".a: None became 4.0"
