@@ -1,0 +1,170 @@
+"""Random scenarios: every scheduler, router, network and arrival process, tight and roomy memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from hermes.routing.base import ROUTERS
+from hermes.schedulers.base import SCHEDULERS
+
+Data = dict[str, Any]
+
+LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
+POLICIES = ("fcfs", "priority", "shortest_job_first", "least_work_left")
+MAX_PROMPT, MAX_OUTPUT = 40, 24
+
+budgets = st.sampled_from([1, 3, 8, 20, 64, 2048])
+slots = st.sampled_from([1, 2, 3, 5, 256])
+
+
+@st.composite
+def chunked(draw: st.DrawFn) -> Data:
+    data: Data = {
+        "kind": "chunked", "max_num_batched_tokens": draw(budgets), "max_num_seqs": draw(slots),
+        "policy": draw(st.sampled_from(POLICIES)), "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 2, 7])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.15])),
+        "engine_version": draw(st.sampled_from(["0.32.0", "0.32.0", "0.19.0"])),
+    }
+    if draw(st.integers(0, 4)) == 0:
+        data |= {"enable_chunked_prefill": False, "max_num_batched_tokens": draw(st.sampled_from([30, 80]))}
+    return data
+
+
+@st.composite
+def batching(draw: st.DrawFn, kind: str) -> Data:
+    return {
+        "kind": kind, "max_num_batched_tokens": draw(budgets), "max_num_seqs": draw(slots),
+        "policy": draw(st.sampled_from(POLICIES)),
+    }
+
+
+def schedulers(kind: str) -> st.SearchStrategy[Data]:
+    return chunked() if kind == "chunked" else batching(kind)
+
+
+@st.composite
+def memories(draw: st.DrawFn) -> Data:
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 8, 16]))
+    # Tight: about as much as the longest request can take, so that some are refused and most are preempted.
+    tokens = draw(st.sampled_from([30, 50, 66, 80, 120, 100_000]))
+    return {
+        "block_size": block_size, "num_blocks": max(1, tokens // block_size), "prefix_caching": draw(st.booleans()),
+        "kv_bytes_per_token": 1.0,
+    }
+
+
+hardware = st.one_of(
+    st.builds(
+        lambda base, per_token, per_ctx: {"kind": "test_ticks", "base": base, "per_token": per_token, "per_ctx": per_ctx},
+        st.sampled_from([1, 1, 2]), st.sampled_from([3, 8, 1000]), st.sampled_from([20, 200, 10**6]),
+    ),
+    st.just({"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn, name: str, kinds: tuple[str, ...], role: str = "both", most: int = 3) -> Data:
+    return {
+        "name": name, "count": draw(st.integers(1, most)), "role": role, "hardware": draw(hardware),
+        "scheduler": draw(st.sampled_from(kinds).flatmap(schedulers)), "memory": draw(memories()),
+    }
+
+
+@st.composite
+def routers(draw: st.DrawFn) -> Data:
+    kind = draw(st.sampled_from(("round_robin", "least_loaded", "heavy_light", "power_of_two", "session", "locality")))
+    data: Data = {"kind": kind}
+    if kind != "round_robin":
+        data["load"] = draw(st.sampled_from(LOADS))
+    if kind == "heavy_light":
+        data |= {"threshold": draw(st.integers(0, 40)), "heavy_share": draw(st.sampled_from([0.2, 0.5, 0.8]))}
+    return {"kind": "test_probe", "router": data}
+
+
+@st.composite
+def networks(draw: st.DrawFn, names: tuple[str, ...]) -> Data:
+    kind = draw(st.sampled_from(("ideal", "link", "shared", "topology")))
+    if kind == "ideal":
+        return {"kind": "ideal"}
+    # A byte a token: transfers of whole or half microseconds at these bandwidths.
+    bandwidth, latency = draw(st.sampled_from([1e6, 2e6, 1e7, 1e4])), draw(st.sampled_from([0.0, 1e-6, 2e-5]))
+    if kind != "topology":
+        return {"kind": "link", "bandwidth": bandwidth, "latency": latency, "shared": kind == "shared"}
+    return {
+        "kind": "topology", "nodes": ["left", "right"],
+        "links": [{"a": "left", "b": "right", "bandwidth": bandwidth, "latency": latency,
+                   "duplex": draw(st.sampled_from(["full", "half"]))}],
+        "attach": {name: {"to": ["left", "right"][i % 2], "bandwidth": 2 * bandwidth} for i, name in enumerate(names)},
+    }
+
+
+@st.composite
+def requests(draw: st.DrawFn, most: int) -> list[list[int]]:
+    """[gap, prompt, output, priority, session, prefix group, prefix tokens], gaps in units."""
+    rows = draw(st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 1, 2, 5, 30]), st.integers(1, MAX_PROMPT), st.integers(1, MAX_OUTPUT),
+            st.integers(0, 2), st.integers(-1, 2), st.integers(-1, 1), st.integers(0, MAX_PROMPT),
+        ),
+        min_size=1, max_size=most,
+    ))
+    return [[gap, prompt, output, priority, session, group, min(shared, prompt) if group >= 0 else 0]
+            for gap, prompt, output, priority, session, group, shared in rows]
+
+
+@st.composite
+def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
+    rows = draw(requests(most))
+    kind = draw(st.sampled_from(("listed", "listed", "at_once", "closed_loop", "poisson")))
+    arrivals: Data
+    if kind == "listed":
+        units, now = [], 0
+        for row in rows:
+            now += row[0]
+            units.append(now)
+        arrivals = {"kind": "test_listed", "units": units}
+    elif kind == "at_once":
+        arrivals = {"kind": "at_once", "at": draw(st.sampled_from([0.0, 3e-6]))}
+    elif kind == "closed_loop":
+        arrivals = {"kind": "closed_loop", "users": draw(st.integers(1, 4)), "think": draw(st.sampled_from([0.0, 1e-6, 7e-6]))}
+    else:
+        arrivals = {"kind": "poisson", "rate": draw(st.sampled_from([50.0, 2e5]))}
+    lengths: Data = {"kind": "test_listed", "rows": [row[1:] for row in rows]}
+    if draw(st.integers(0, 3)) == 0:
+        lengths["hash_unit"] = draw(st.sampled_from([4, 16]))
+    return {
+        "name": name, "requests": len(rows), "arrivals": arrivals, "lengths": lengths,
+        "pipeline": draw(st.sampled_from(("plain", "plain", "plain", "test_draft", "test_branches"))),
+    }
+
+
+def installed(*kinds: str) -> tuple[str, ...]:
+    return tuple(kind for kind in kinds if kind in SCHEDULERS)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
+    """A scenario as a dict. family: a scheduler's name, "any" (clients of several kinds) or "disaggregated"."""
+    names: tuple[str, ...]
+    if family == "disaggregated":
+        kinds = installed("chunked", "continuous")
+        clients = [draw(groups("p", kinds, "prefill", 2)), draw(groups("d", kinds, "decode", 2))]
+        if draw(st.integers(0, 3)) == 0:
+            clients.append(draw(groups("b", kinds, "both", 1)))
+    else:
+        kinds = installed("chunked", "continuous", "static", "mixed") if family == "any" else (family,)
+        clients = [draw(groups(name, kinds)) for name in ("a", "b")[: draw(st.integers(1, 2))]]
+    names = tuple(client["name"] for client in clients)
+    workload = [draw(workloads("w", most))]
+    if draw(st.integers(0, 2)) == 0:
+        workload.append(draw(workloads("v", max(1, most // 2))))
+    router = draw(routers())
+    if family == "disaggregated" and "mixed_pool" in ROUTERS and draw(st.integers(0, 2)) == 0:
+        router = {"kind": "test_probe", "router": {"kind": "mixed_pool"}}
+    return {
+        "seed": draw(st.integers(0, 3)), "clients": clients, "workload": workload, "router": router,
+        "network": draw(networks(names)), "kv_transfer": draw(st.sampled_from(["full", "full", "layerwise"])),
+        "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-6])),
+    }
