@@ -90,7 +90,8 @@ class Handoff:
         if self.granularity == "layerwise":
             compute_s = (asked - stage.start_ns) / 1e9
             seconds = self.network.estimate_ns(source.name, target.name, num_bytes) / 1e9
-            to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds if seconds else 0.0)
+            if seconds:
+                to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds)
 
         def arrived() -> None:
             self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, self.env.now)

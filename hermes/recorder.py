@@ -86,17 +86,17 @@ class StepLog:
         self.buffer: IntArray = np.empty(64, dtype=np.int64)
         self.view = memoryview(self.buffer)   # the same, for single elements: several times faster than numpy's indexing
         self.pos = 0
+        self.size = len(self.buffer)
 
-    def reserve(self, num_steps: int) -> int:
-        """Make room for `num_steps` more end times; returns the position to write at."""
+    def reserve(self, num_steps: int) -> None:
+        """Make room for `num_steps` more end times in one piece, at `pos`; a new buffer begins at 0."""
         if self.pos + num_steps > len(self.buffer):
             if self.pos:
                 self._full.append(self.buffer[: self.pos].copy())
             # Small at first, so that a thousand clients with little to do stay small.
             size = max(num_steps, min(_CHUNK, 2 * len(self.buffer)))
             self.buffer, self.pos = np.empty(size, dtype=np.int64), 0
-            self.view = memoryview(self.buffer)
-        return self.pos
+            self.view, self.size = memoryview(self.buffer), size
 
     def array(self) -> IntArray:
         """All end times so far."""

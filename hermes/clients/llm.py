@@ -22,7 +22,7 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
-MAX_RUN = 1024   # longest run priced at once; a longer one continues in the next
+MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
 class LLMClient:
@@ -94,14 +94,14 @@ class LLMClient:
         """Take memory for KV that is about to arrive; False if it is not there."""
         self._catch_up()
         taken = self.scheduler.reserve(stage)
-        if taken and self._planned > 1 and self._plan is not None:
+        if taken and self._plan is not None and self._planned > 1:
             self.cut()   # the rest of the run may not find its blocks now
         return taken
 
     def _catch_up(self) -> None:
         """The blocks of all steps that have started are taken (a run takes them when it ends)."""
         if self._plan is not None:
-            self.scheduler.take_blocks(self._plan, min(self.steps_done() + 1, self._planned))
+            self.scheduler.take_blocks(self._plan, self._steps_started())
 
     def release(self, stage: Sequence) -> None:
         """KV kept for a transfer can go: whoever waits for memory may be admitted."""
@@ -139,33 +139,30 @@ class LLMClient:
             plan = self.scheduler.plan(self._max_run)
         if plan is None:
             return
-        env = self.env
-        now = self._start_ns = env._now
+        now = self._start_ns = self.env._now
         self._plan = plan
         steps = self.steps
         num_steps = self._planned = plan.num_steps
+        pos = steps.pos
+        last = pos + num_steps
+        if last > steps.size:
+            steps.reserve(num_steps)
+            pos, last = 0, num_steps
         if num_steps == 1:
             for seq, _n in plan.prefills:
                 if seq.start_ns < 0:
                     seq.start_ns = now
-            pos = steps.pos
-            if pos >= len(steps.buffer):
-                pos = steps.reserve(1)
             end = now + self.hardware.step_ns(plan)
             steps.view[pos] = end
             self._step_range = end - now, end - now
         else:
-            pos = steps.pos
-            if pos + num_steps > len(steps.buffer):
-                pos = steps.reserve(num_steps)
             durations = self.hardware.run_ns(plan, num_steps)
             if self.tracks:
                 self._step_range = int(durations.min()), int(durations.max())
             durations[0] += now
-            last = pos + num_steps
             _accumulate(durations, 0, None, steps.buffer[pos:last])
             end = steps.view[last - 1]
-        self._end = env.tick_at(end, self._end_priority, self._ended)
+        self._end = self.env.tick_at(end, self._end_priority, self._ended)
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
@@ -186,13 +183,17 @@ class LLMClient:
         steps = self.steps
         return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + self._planned) - steps.pos
 
+    def _steps_started(self) -> int:
+        """Steps of the run in flight that have started. At a step's end the next has not: starts come last."""
+        steps = self.steps
+        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._planned - 1) - steps.pos + 1
+
     def _on_end(self, tick: Tick) -> None:
         if tick is not self._end:
             return   # the run was cut
-        self._end = None
         plan, count, now = self._plan, self._planned, self.env._now
         assert plan is not None
-        self._plan = None
+        self._end = self._plan = None
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
@@ -207,8 +208,9 @@ class LLMClient:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)
-        for track, position in self.tracks:
-            track.moved(position, self)
+        if self.tracks:
+            for track, position in self.tracks:
+                track.moved(position, self)
         if finished and self.on_room is not None:
             self.on_room()
         if self._start is None:
@@ -237,6 +239,7 @@ class LLMClient:
         """The simulation ends now: keep the steps of the run in flight that have ended."""
         plan, count = self._plan, self.steps_done()
         if plan is not None and count:
+            self.scheduler.take_blocks(plan, count)
             end = self.steps.view[self.steps.pos + count - 1]
             self.steps.pos += count
             self.num_steps += count
@@ -258,18 +261,20 @@ class LLMClient:
         if kind == "output_tokens":
             return self.output_tokens
         base, per_step, _start, _unit, steps = self.load_line(kind)
-        return base + per_step * min(self.steps_done(), steps)
+        if not steps:
+            return base
+        return base + per_step * (self._steps_started() if kind == "kv_tokens" else self.steps_done())
 
     def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
-        """How a load that changes with steps moves: its value when the run in flight started, the change with each step
-        that ends, the start of the run, its shortest step (longest, if load rises), and how many changes there are."""
+        """How a load that changes with steps moves: its value before the run in flight, the change with each step (that
+        has ended; for KV tokens, that has started), the start of the run, its shortest step (longest, if load rises), and
+        how many steps there are."""
         plan = self._plan
         if kind == "kv_tokens":
             base = self.scheduler.tokens_cached()
             if plan is None or not plan.decodes:
                 return base, 0, 0, 1, 0
-            decoding = self.scheduler.num_decoding   # the token of a step counts from the step's start
-            return base + decoding, decoding, self._start_ns, self._step_range[1], self._planned - 1
+            return base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned
         base = self.output_tokens - self.emitted
         if plan is None:
             return base, 0, 0, 1, 0
