@@ -61,6 +61,10 @@ class RecordedSchedule(ConfigModel):
     prefix_caching: bool
     scheduling_policy: str
     long_prefill_token_threshold: int = Count
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    chunked_prefill: bool = True
+    reserve_full_isl: bool = True
+    adaptive_cap: bool = False
     requests: list[RecordedRequest]
     steps: list[RecordedStep]
 
@@ -108,6 +112,8 @@ def _scheduler(recorded: RecordedSchedule, *, every_step: bool) -> ChunkedSchedu
     config = ChunkedConfig.model_validate({
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
+        "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
+        "reserve_full_isl": recorded.reserve_full_isl, "adaptive_long_prefill_threshold": recorded.adaptive_cap,
     })
     pool_type = PrefixBlockPool if recorded.prefix_caching else BlockPool
     return config.build(pool_type(recorded.num_blocks, recorded.block_size), every_step=every_step)

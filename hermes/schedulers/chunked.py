@@ -35,6 +35,10 @@ class ChunkedConfig(ConfigModel):
     """Most new tokens of one sequence in a step while others are eligible; 0 is no cap."""
     enable_chunked_prefill: bool = True
     """Whether a prompt may be split over steps."""
+    adaptive_long_prefill_threshold: bool = False
+    """Let the cap be at least an equal share of the token budget: max(threshold, budget // eligible sequences)."""
+    reserve_full_isl: bool = True
+    """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
     engine_version: Literal["0.32.0", "0.19.0"] = "0.32.0"
@@ -62,6 +66,8 @@ class ChunkedScheduler(LLMScheduler):
         self.chunking = config.enable_chunked_prefill
         self.threshold = config.long_prefill_token_threshold
         self.spare_lone_prefill = config.engine_version != "0.19.0"
+        self.adaptive = config.adaptive_long_prefill_threshold
+        self.whole_must_fit = config.reserve_full_isl
         self.by_priority = config.policy == "priority"
         # The engine counts its reserved block in; int() as there.
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
@@ -91,9 +97,17 @@ class ChunkedScheduler(LLMScheduler):
 
     def _cap(self) -> int:
         """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
-        if self.threshold and (not self.spare_lone_prefill or len(self.running) + self.num_waiting > 1):
-            return self.threshold
-        return 0
+        eligible = len(self.running) + self.num_waiting
+        if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
+            return 0
+        if self.adaptive:
+            return max(self.threshold, self.max_num_batched_tokens // eligible)
+        return self.threshold
+
+    def wants_cut(self, seq: Sequence) -> bool:
+        if self.adaptive and not self.whole_must_fit:
+            return True   # one more eligible sequence shortens the head's chunk, which may then fit
+        return super().wants_cut(seq)
 
     # -- the common case -------------------------------------------------------------------------------------------
 
@@ -163,7 +177,7 @@ class ChunkedScheduler(LLMScheduler):
                 if not self.chunking:
                     return
                 n = budget
-            need = pool.missing_blocks(seq, seq.num_tokens)
+            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
             if running:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
