@@ -27,9 +27,12 @@ DATA_SUFFIXES = (*SUFFIXES, ".json", ".jsonl", ".csv", ".parquet")
 
 
 def builtin_scenarios() -> dict[str, Path]:
-    """The scenarios that ship with hermes: their path below the folder, without suffix -> file."""
+    """The scenarios that ship with hermes: their path below the folder, without suffix -> file.
+
+    Files called `...-base` are only there to be extended, and not among them.
+    """
     root = resource_dir("scenarios")
-    files = sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES)
+    files = sorted(p for p in root.rglob("*") if p.suffix in SUFFIXES and not p.stem.endswith("-base"))
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in files}
 
 

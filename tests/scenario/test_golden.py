@@ -1,0 +1,55 @@
+"""This project's own golden predictions, and that they would notice a fitted coefficient change by 1%.
+
+A golden file proves only that nothing changed; that what it holds is right is the business of the other tests. The
+invariant beside it here: every request of every scenario is accounted for.
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hermes.api import simulate
+from hermes.hardware.files import find
+from hermes.results.regress import check
+from hermes.yamlfile import load_yaml
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "quick.yaml"
+
+
+def summary(scenario):
+    return simulate(scenario).summary
+
+
+def test_predictions_are_those_recorded():
+    report = check(GOLDEN, summary)
+    assert report.ok, report.to_text()
+
+
+def test_recorded_requests_are_accounted_for():
+    for name, entry in load_yaml(GOLDEN).plain()["scenarios"].items():
+        metrics = entry["metrics"]
+        parts = [metrics[f"requests.{status}"] for status in ("completed", "rejected", "unfinished")]
+        assert sum(parts) == metrics["requests.total"] > 0, name
+
+
+@pytest.mark.parametrize(("phase", "term"), [("prefill", "1"), ("decode", "1"), ("prefill", "prefill_attn")])
+def test_one_percent_of_a_coefficient_is_noticed(phase, term, tmp_path):
+    profile = yaml.safe_load(find("llama-2-70b-h100-tp8", None, "", "a profile").read_text())
+    changed = next(row for row in profile["phases"][phase]["terms"] if row["term"] == term)
+    changed["seconds"] *= 1.01
+    (tmp_path / "mutated.yaml").write_text(yaml.safe_dump(profile))
+    golden = tmp_path / "golden.yaml"
+    recorded = yaml.safe_load(GOLDEN.read_text())
+    recorded["scenarios"] = {"quickstart": recorded["scenarios"]["quickstart"]}
+    golden.write_text(yaml.safe_dump(recorded))
+
+    def mutated(name):
+        return simulate(name, overrides=[f"clients.0.hardware.profile={tmp_path / 'mutated.yaml'}"]).summary
+
+    assert check(golden, summary).ok
+    report = check(golden, mutated)
+    assert not report.ok
+    latency = next(d for d in report.differences if d.metric.startswith("latency."))
+    assert (latency.scenario, latency.what) == ("quickstart", "changed")
+    assert latency.change is not None
