@@ -1,0 +1,201 @@
+"""Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
+
+A recording shows that a rule is right only if it would have come out differently without it. `python
+tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md; `test_vllm_page.py` checks that every rule is noticed.
+A mutation replaces a piece of a method's source text. Where that piece is gone, the method was rewritten, and the
+mutation has to be written anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import signal
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes.conform import conform_file, find_files
+from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.queues import FcfsQueue, KeyedQueue
+
+SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
+START, END = "<!-- rule_mutations: start -->", "<!-- rule_mutations: end -->"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`pattern` (a regular expression, found exactly once) in the source of `owner.method` becomes `new`."""
+
+    rule: str
+    what: str
+    owner: Any
+    method: str
+    pattern: str
+    new: str
+    noticed_by: str   # one recording that comes out differently
+
+    def source(self) -> str:
+        text = textwrap.dedent(inspect.getsource(vars(self.owner)[self.method]))
+        changed, count = re.subn(self.pattern, self.new.replace("\\", r"\\"), text)
+        if count != 1:
+            raise LookupError(f"rule {self.rule} ({self.what}): {self.pattern!r} occurs {count} times in "
+                              f"{self.owner.__name__}.{self.method}")
+        return changed
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        original = vars(self.owner)[self.method]
+        namespace: dict[str, Any] = {}
+        exec(compile(self.source(), f"<rule {self.rule}>", "exec"), original.__globals__, namespace)
+        setattr(self.owner, self.method, namespace[self.method])
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.method, original)
+
+
+@dataclass(frozen=True)
+class Replacement(Mutation):
+    """A class attribute that becomes the attribute called `new`."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        original = vars(self.owner)[self.method]
+        setattr(self.owner, self.method, getattr(self.owner, self.new))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.method, original)
+
+
+C, L, P, B = ChunkedScheduler, LLMScheduler, PrefixBlockPool, BlockPool
+
+MUTATIONS = [
+    Mutation("2", "running sequences do not use up the budget", C, "_literal_plan",
+             r"(?m)^ {8}budget -= n$", "        pass", "given/small-budget-0"),
+    Mutation("5", "one sequence more than `max_num_seqs` is admitted", C, "_admit_waiting",
+             r"len\(running\) < (self\.)?max_num_seqs", "len(running) <= self.max_num_seqs", "recorded/few-seats-141"),
+    Mutation("6", "a prompt over the budget is not cut", C, "_admit_waiting",
+             r"if not self\.chunking:", "if True:", "given/small-budget-0"),
+    Mutation("7a", "the cap holds for a lone request too", C, "_cap",
+             r"num_waiting > 1", "num_waiting > 0", "recorded/cap-tight-61"),
+    Mutation("7b", "the cap holds for admissions only", C, "_literal_plan",
+             r"if 0 < cap < n:", "if False:", "given/long-prefill-cap-0"),
+    Mutation("7c", "the cap is not for recomputed tokens", C, "_literal_plan",
+             r"if 0 < cap < n:", "if 0 < cap < n and seq.num_computed < seq.prompt_tokens:",
+             "recorded/cap-tight-61"),
+    Mutation("8a", "admission needs blocks for the first chunk only", C, "_admit_waiting",
+             r"missing_blocks\(seq, seq\.num_tokens\)", "missing_blocks(seq, past + n)",
+             "given/priority-tight-0"),
+    Mutation("8b", "admission needs blocks for the next token as well", C, "_admit_waiting",
+             r"missing_blocks\(seq, seq\.num_tokens\)", "missing_blocks(seq, seq.num_tokens + 1)",
+             "given/priority-tight-0"),
+    Mutation("10", "a request that does not fit goes to the end of the queue", C, "_admit_waiting",
+             r"if need > pool\.free_blocks:\n", "if need > pool.free_blocks:\n            self.waiting.push("
+             "self.waiting.pop())\n", "given/fcfs-tight-0"),
+    Mutation("11a", "FCFS: the sequence that lacks blocks is the victim", C, "_literal_plan",
+             r"victim = order\.pop\(\)", "victim = order.pop(index)", "given/fcfs-tight-0"),
+    Mutation("11b", "priority: the last of running is the victim", C, "_literal_plan",
+             r"victim = max\(order, .*\)\n", "victim = order[-1]\n", "given/priority-tight-0"),
+    Mutation("11c", "after a self-preemption those behind still get their tokens", C, "_literal_plan",
+             r"(if seq not in running:[^\n]*\n\s+)break", "if seq not in running:\n            continue",
+             "recorded/urgent-last-272"),
+    Mutation("12a", "a victim's budget is not given back", C, "_literal_plan",
+             r"budget \+= scheduled\.pop", "scheduled.pop", "recorded/tiny-budget-priority-131"),
+    Mutation("12b", "a victim from before the present place moves the place", C, "_literal_plan",
+             r"index -= 1", "pass", "recorded/urgent-last-272"),
+    Mutation("12c", "the present sequence's share is computed anew from what a victim gave back", C, "_literal_plan",
+             r"while not pool\.grow\(seq, seq\.num_computed \+ n\):",
+             "while not pool.grow(seq, seq.num_computed + (n := min(max(n, seq.num_tokens - seq.num_computed), "
+             "budget))):", ""),
+    Replacement("13a", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
+                "given/fcfs-tight-0"),
+    Mutation("13b", "a preempted request loses its outputs", L, "_preempt",
+             r"seq\.num_computed = 0", "seq.num_computed = 0; seq.num_tokens = seq.prompt_tokens",
+             "given/fcfs-tight-0"),
+    Mutation("14", "admission also in a step that preempted", C, "_literal_plan",
+             r"if not plan\.preempted:", "if True:", "given/fcfs-tight-0"),
+    Mutation("16", "requests that finish together free their blocks in reverse", L, "complete",
+             r"finished\.sort\(key=run_order\)", "finished.sort(key=run_order, reverse=True)", ""),
+    Mutation("18", "a full last block already takes the next one", B, "grow",
+             r"need = -\(-num_tokens // self\.block_size\)", "need = num_tokens // self.block_size + 1",
+             "given/fcfs-tight-0"),
+    Mutation("19a", "a prompt may be found whole in the cache", P, "_hits",
+             r"\(seq\.num_tokens - 1\) // bs", "seq.num_tokens // bs - (seq.num_tokens == bs)",
+             "recorded/prefix-whole-blocks-111"),
+    Mutation("19b", "a resumed request finds no blocks of its outputs", P, "_hits",
+             r"\(seq\.num_tokens - 1\) // bs", "(min(seq.num_tokens, seq.prompt_tokens) - 1) // bs",
+             "recorded/all-mixed-11"),
+    Mutation("19c", "blocks with outputs are not hashed", P, "grow",
+             r"min\(num_tokens, seq\.num_tokens\)", "min(num_tokens, seq.prompt_tokens)", "recorded/all-mixed-11"),
+    Mutation("19d", "blocks are hashed when computed, a step later", P, "grow",
+             r"min\(num_tokens, seq\.num_tokens\)", "seq.num_computed", "given/prefix-tight-0"),
+    Mutation("19e", "a hit block in the free queue costs nothing", P, "missing_blocks",
+             r" \+ sum\(1 for b in hits if refs\[b\] == 0\)", "", "given/prefix-tight-0"),
+    Mutation("19f", "of equal blocks the newest is hit", P, "_hits", r"block\[0\]", "block[-1]", ""),
+    Mutation("19g", "a second block with the same content is not hashed", P, "_commit",
+             r"block = held\[index\]\n", "block = held[index]\n        if block_key(index, bs) in cached: continue\n",
+             ""),
+    Mutation("19h", "blocks are freed head first", P, "free", r"in reversed\(held\)", "in held",
+             "given/prefix-tight-0"),
+    Mutation("19i", "blocks without a hash go to the back as well (0.19.0)", P, "free",
+             r"key_of\[block\] is None and self\.unhashed_to_front", "False", "given/prefix-tight-0"),
+    Mutation("19j", "an allocated block keeps its hash", P, "_evict", r"self\._key_of\[block\] = None\n",
+             "return\n", ""),
+    Mutation("20", "of equally urgent requests the newest goes first", KeyedQueue, "push",
+             r"self\.key\(seq\), seq\.arrival_order", "self.key(seq), -seq.arrival_order", "given/priority-tight-0"),
+]
+
+
+class TooLong(Exception):
+    """A replay that does not come to an end."""
+
+
+def _give_up(*args: object) -> None:
+    raise TooLong
+
+
+def notices(mutation: Mutation, path: Path, limit_s: int = 3) -> bool:
+    """Whether the replay of a recording, in single steps, differs with the mutation.
+
+    So it does where the replay breaks down, or does not end in `limit_s` (one takes about 0.03 s).
+    """
+    before = signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(limit_s)
+    try:
+        with mutation.applied():
+            return not conform_file(path, every_step=True).ok
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, TooLong):
+        return True
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _noticed(number: int) -> list[bool]:
+    return [notices(MUTATIONS[number], path) for folder in ("given", "recorded")
+            for path in find_files([SCHEDULES / folder])]
+
+
+def table() -> str:
+    """Per mutation, how many of the recordings notice, as Markdown."""
+    folders = {folder: len(find_files([SCHEDULES / folder])) for folder in ("given", "recorded")}
+    given = folders["given"]
+    lines = [f"| rule | broken on purpose | noticed by `given` (of {given}) | by `recorded` (of {folders['recorded']}) |",
+             "| --- | --- | --- | --- |"]
+    with ProcessPoolExecutor() as pool:
+        for mutation, found in zip(MUTATIONS, pool.map(_noticed, range(len(MUTATIONS))), strict=True):
+            lines.append(f"| {mutation.rule} | {mutation.what} | {sum(found[:given])} | {sum(found[given:])} |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

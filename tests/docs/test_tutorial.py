@@ -1,0 +1,56 @@
+"""The tutorial is run from its first block to its last, in an empty folder, and shows what it prints.
+
+YAML blocks begin with a comment that names their file; bash and Python blocks are run; a text block after one of these is
+what it prints.
+"""
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+from markdown_blocks import Block, blocks, matches
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+
+
+def run_python(block: Block, namespace: dict[str, object]) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * block.line + block.text, str(TUTORIAL), "exec"), namespace)
+    return printed.getvalue()
+
+
+def test_every_block_runs_and_prints_what_is_shown(tmp_path, monkeypatch, bash):
+    monkeypatch.chdir(tmp_path)
+    found = blocks(TUTORIAL)
+    assert {block.language for block in found} == {"yaml", "bash", "text", "python"}
+    namespace: dict[str, object] = {}
+    printed: str | None = None
+    for block in found:
+        where = f"docs/tutorial.md:{block.line}"
+        if block.language == "yaml":
+            first = block.text.partition("\n")[0]
+            assert first.startswith("# "), f"{where}: a YAML block begins with the name of its file"
+            Path(first.removeprefix("# ")).write_text(block.text)
+            printed = None
+        elif block.language == "bash":
+            code, printed = bash(block.text)
+            assert code == 0, f"{where}: exit code {code}\n{printed}"
+        elif block.language == "python":
+            printed = run_python(block, namespace)
+        else:
+            assert printed is not None, f"{where}: a text block that follows nothing that prints"
+            assert matches(block.text, printed), f"{where} shows\n{block.text}\nbut it printed\n{printed}"
+
+
+@pytest.mark.parametrize(("shown", "printed", "same"), [
+    ("a  b\nc", "a b c\n", True),
+    ("a\n...\nd", "a\nb c\nd\n", True),
+    ("x ...\ny", "x 12 ms\ny\n", True),
+    ("a\n...", "b\n", False),
+    ("a\nb", "a\nb\nc\n", False),
+    ("1.5", "1x5", False),
+])
+def test_matches(shown, printed, same):
+    assert matches(shown, printed) is same
