@@ -174,8 +174,12 @@ class LLMScheduler:
         return finished
 
     def reserve(self, seq: Sequence) -> bool:
-        """Take the blocks for KV that is about to arrive over the network; False if they are not there."""
-        return self.pool.grow(seq, seq.prompt_tokens)
+        """Take the blocks for KV that is about to arrive over the network; False if they are not there.
+
+        With room for the first token computed here: sequences that together hold all the memory, each in need of one
+        more block, could never start.
+        """
+        return self.pool.grow(seq, seq.prompt_tokens + 1)
 
     def release(self, seq: Sequence) -> None:
         """The blocks of a finished sequence return to the pool."""

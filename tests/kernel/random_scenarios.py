@@ -157,6 +157,9 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
         kinds = installed("chunked", "continuous", "static", "mixed") if family == "any" else (family,)
         clients = [draw(groups(name, kinds)) for name in ("a", "b")[: draw(st.integers(1, 2))]]
     names = tuple(client["name"] for client in clients)
+    transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if family == "disaggregated" else "full"
+    if transfer == "layerwise":   # it asks the model how many layers it has
+        clients = [{**client, "model": "llama-3.1-8b"} for client in clients]
     workload = [draw(workloads("w", most))]
     if draw(st.integers(0, 2)) == 0:
         workload.append(draw(workloads("v", max(1, most // 2))))
@@ -165,6 +168,6 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
         router = {"kind": "test_probe", "router": {"kind": "mixed_pool"}}
     return {
         "seed": draw(st.integers(0, 3)), "clients": clients, "workload": workload, "router": router,
-        "network": draw(networks(names)), "kv_transfer": draw(st.sampled_from(["full", "full", "layerwise"])),
+        "network": draw(networks(names)), "kv_transfer": transfer,
         "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-6])),
     }
