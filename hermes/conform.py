@@ -7,20 +7,22 @@ drives the scheduler itself, step by step (`every_step`) or in runs that end whe
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.content import GroupPrefix
 from hermes.errors import InputError
+from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers.base import Plan
 from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
 from hermes.schedulers.sequence import Sequence
+from hermes.validation import validate
+from hermes.yamlfile import as_node
 
 __all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
 
@@ -85,16 +87,7 @@ class FileResult:
 
 def load_schedule(path: Path) -> RecordedSchedule:
     """Read a recorded schedule; `InputError` names file and field."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"a recorded schedule in JSON ({error})", file=str(path)) from None
-    try:
-        return RecordedSchedule.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise InputError(first["msg"], first.get("input"), field=field or None, file=str(path)) from None
+    return validate(RecordedSchedule, as_node(read_json(path)), str(path))
 
 
 def find_files(paths: list[Path]) -> list[Path]:

@@ -31,8 +31,9 @@ DONE, REJECTED = 1, 2
 class Request:
     """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
 
-    __slots__ = ("arrival_ns", "client", "content", "id", "model", "output_tokens", "pending", "pipeline", "priority",
-                 "prompt_tokens", "session", "stream")
+    client: Client | None = None
+    pending: list[Any] | None = None   # [stages yielded together, how many are not done]
+    pipeline: Any = None
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -47,9 +48,6 @@ class Request:
         self.session = session
         self.content = content
         self.model = stream.model
-        self.client: Client | None = None
-        self.pending: list[Any] | None = None   # [stages yielded together, how many are not done]
-        self.pipeline: Any = None
 
 
 class Stream:
@@ -260,7 +258,7 @@ class Coordinator:
     def _assign(self, client: Any, stage: Sequence) -> None:
         stage.assigned_ns = self.env._now
         client.input_tokens += stage.prompt_tokens
-        client.output_tokens += stage.target_tokens
+        client.output_tokens += stage.target_tokens - stage.transferred   # a decode client emits all but the first
         client.num_assigned += 1
         cells = self._cells[client.index]
         if cells:
@@ -272,7 +270,7 @@ class Coordinator:
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
         client.input_tokens -= stage.prompt_tokens
-        client.output_tokens -= stage.target_tokens
+        client.output_tokens -= stage.target_tokens - stage.transferred
         client.num_assigned -= 1
         cells = self._cells[client.index]
         if cells:
@@ -287,7 +285,7 @@ class Coordinator:
     def _stage_done(self, client: Any, stage: Sequence) -> None:
         """A client has completed a stage at this instant."""
         self._unassign(client, stage)
-        emitted = stage.target_tokens - (1 if stage.transferred else 0)
+        emitted = stage.target_tokens - stage.transferred
         client.emitted -= emitted
         request = stage.request
         hand_over = stage.target_tokens < stage.output_tokens
