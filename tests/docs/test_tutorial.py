@@ -1,7 +1,7 @@
 """The tutorial is run from its first block to its last, in an empty folder, and shows what it prints.
 
-YAML blocks begin with a comment that names their file; bash and Python blocks are run; a text block after one of these is
-what it prints.
+YAML blocks begin with a comment that names their file; bash and Python blocks are run; a text block after one of these
+is what it prints.
 """
 
 import contextlib
