@@ -124,7 +124,8 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
             request = arrivals[next_arrival]
             content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
             seq = Sequence(
-                request.prompt_tokens, request.output_tokens, request.priority, arrival_order=next_arrival, content=content
+                request.prompt_tokens, request.output_tokens, request.priority, arrival_order=next_arrival,
+                content=content,
             )
             ids[seq] = request.id
             scheduler.enqueue(seq)
@@ -152,7 +153,7 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
 
 def _rows(scheduler: ChunkedScheduler, plan: Plan, ids: dict[Sequence, int]) -> list[Row]:
     """The rows of a planned run. In a run, every member of the decode group advances by one token a step."""
-    chunks = {seq: n for seq, n in plan.prefills}
+    chunks = dict(plan.prefills)
     group = scheduler.group
     rows: list[Row] = []
     free = scheduler.pool.free_blocks
