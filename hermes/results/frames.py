@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hermes.results.metrics import RequestMetrics
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
-from hermes.results.usage import client_names, client_usage, client_usages
+from hermes.results.usage import client_names, client_usage, client_usages, window_ns
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def _of_fields(
 
 
 def _clients(record: RunRecord) -> Columns:
-    usages = client_usages(record)
+    usages, window = client_usages(record), window_ns(record)
     rows = []
     for index, name in enumerate(client_names(record)):
         info = asdict(record.clients[index]) | {"name": name}
-        usage = client_usage(record, index, usages[index], watts=True)
+        usage = client_usage(record, index, usages[index], window, watts=True)
         rows.append(info | {key: value for key, value in usage.items() if key not in info and key != "kv_blocks"})
     names = list(rows[0]) if rows else []
     return {name: _plain_column([row[name] for row in rows]) for name in names}

@@ -151,7 +151,8 @@ def _energy(
 
 
 def _clients(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
-    watts = _has_watts(record)
+    watts, window = _has_watts(record), window_ns(record)
     return {
-        name: client_usage(record, index, usages[index], watts) for index, name in enumerate(client_names(record))
+        name: client_usage(record, index, usages[index], window, watts)
+        for index, name in enumerate(client_names(record))
     }

@@ -139,10 +139,13 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def client_usage(record: RunRecord, index: int, usage: ClientUsage, watts: bool) -> dict[str, Any]:
-    """The summary of one client; None where something does not apply. `watts`: include energy."""
+def client_usage(
+    record: RunRecord, index: int, usage: ClientUsage, window: tuple[int, int], watts: bool
+) -> dict[str, Any]:
+    """The summary of one client; None where something does not apply. `window`: start and end (ns) of what
+    utilisation is a share of; `watts`: include energy."""
     info = record.clients[index]
-    start, end = window_ns(record)
+    start, end = window
     out: dict[str, Any] = {
         "kind": info.kind, "role": info.role, "model": info.model, "hardware": info.hardware,
         "num_devices": info.num_devices,
