@@ -118,7 +118,7 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
         return simulate(*arguments, **{**options, "progress": progress})
 
     monkeypatch.setattr("hermes.api.simulate", interrupted)
-    code, _, err = call("run", small_file, "--set", "workload.requests=4000", "-o", tmp_path / "out")
+    code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out")
     assert code == 130
     assert err == "results of what was simulated until the interruption\nhermes: interrupted\n"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
