@@ -1,9 +1,9 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
 A recording shows that a rule is right only if it would have come out differently without it. `python
-tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md; `test_vllm_page.py` checks that every rule is noticed.
-A mutation replaces a piece of a method's source text. Where that piece is gone, the method was rewritten, and the
-mutation has to be written anew.
+tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md (it takes minutes); `test_vllm_page.py` checks that
+every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text. Where that
+piece is gone, the method was rewritten, and the mutation has to be written anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hermes.schedulers.chunked import ChunkedScheduler
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-START, END = "<!-- rule_mutations: start -->", "<!-- rule_mutations: end -->"
+FOLDERS = ("given", "recorded", "recorded-options")
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,13 @@ class Replacement(Mutation):
 
 
 C, L, P, B = ChunkedScheduler, LLMScheduler, PrefixBlockPool, BlockPool
+MUST_FIT = r"seq\.num_tokens if self\.whole_must_fit else past \+ n"
+UNHASH = """dropped = scheduled.pop(victim, 0)
+                budget += dropped
+                for block in pool._blocks[victim][victim.num_computed // pool.block_size:] if dropped else ():
+                    if pool._key_of[block] is not None:
+                        pool._evict(block, pool._key_of[block])
+"""
 
 MUTATIONS = [
     Mutation("2", "running sequences do not use up the budget", C, "_literal_plan",
@@ -84,82 +91,90 @@ MUTATIONS = [
              r"len\(running\) < (self\.)?max_num_seqs", "len(running) <= self.max_num_seqs", "recorded/few-seats-141"),
     Mutation("6", "a prompt over the budget is not cut", C, "_admit_waiting",
              r"if not self\.chunking:", "if True:", "given/small-budget-0"),
-    Mutation("7a", "the cap holds for a lone request too", C, "_cap",
-             r"num_waiting > 1", "num_waiting > 0", "recorded/cap-tight-61"),
-    Mutation("7b", "the cap holds for admissions only", C, "_literal_plan",
+    Mutation("6", "chunking cannot be switched off", C, "_admit_waiting",
+             r"if not self\.chunking:", "if False:", "recorded-options/no-chunking-311"),
+    Mutation("7", "the cap holds for a lone request too (0.19.0)", C, "_cap",
+             r"eligible <= 1", "eligible <= 0", "recorded/cap-tight-61"),
+    Mutation("7", "the cap holds for admissions only", C, "_literal_plan",
              r"if 0 < cap < n:", "if False:", "given/long-prefill-cap-0"),
-    Mutation("7c", "the cap is not for recomputed tokens", C, "_literal_plan",
+    Mutation("7", "the cap is not for recomputed outputs", C, "_literal_plan",
              r"if 0 < cap < n:", "if 0 < cap < n and seq.num_computed < seq.prompt_tokens:",
-             "recorded/cap-tight-61"),
-    Mutation("8a", "admission needs blocks for the first chunk only", C, "_admit_waiting",
-             r"missing_blocks\(seq, seq\.num_tokens\)", "missing_blocks(seq, past + n)",
-             "given/priority-tight-0"),
-    Mutation("8b", "admission needs blocks for the next token as well", C, "_admit_waiting",
-             r"missing_blocks\(seq, seq\.num_tokens\)", "missing_blocks(seq, seq.num_tokens + 1)",
-             "given/priority-tight-0"),
+             "recorded/cap-recompute-291"),
+    Mutation("7", "an adaptive cap does not adapt", C, "_cap", r"if self\.adaptive:", "if False:",
+             "recorded-options/adaptive-cap-331"),
+    Mutation("8", "admission needs blocks for the first chunk only", C, "_admit_waiting",
+             MUST_FIT, "past + n", "given/priority-tight-0"),
+    Mutation("8", "admission needs blocks for the next token as well", C, "_admit_waiting",
+             MUST_FIT, "seq.num_tokens + 1", "recorded/all-mixed-11"),
+    Mutation("9", "the watermark is ignored", C, "_admit_waiting", r"need \+= self\.watermark_blocks", "pass",
+             "recorded-options/watermark-301"),
     Mutation("10", "a request that does not fit goes to the end of the queue", C, "_admit_waiting",
              r"if need > pool\.free_blocks:\n", "if need > pool.free_blocks:\n            self.waiting.push("
              "self.waiting.pop())\n", "given/fcfs-tight-0"),
-    Mutation("11a", "FCFS: the sequence that lacks blocks is the victim", C, "_literal_plan",
+    Mutation("11", "FCFS: the sequence that lacks blocks is the victim", C, "_literal_plan",
              r"victim = order\.pop\(\)", "victim = order.pop(index)", "given/fcfs-tight-0"),
-    Mutation("11b", "priority: the last of running is the victim", C, "_literal_plan",
+    Mutation("11", "priority: the last of running is the victim", C, "_literal_plan",
              r"victim = max\(order, .*\)\n", "victim = order[-1]\n", "given/priority-tight-0"),
-    Mutation("11c", "after a self-preemption those behind still get their tokens", C, "_literal_plan",
+    Mutation("11", "after a self-preemption those behind still get their tokens", C, "_literal_plan",
              r"(if seq not in running:[^\n]*\n\s+)break", "if seq not in running:\n            continue",
              "recorded/urgent-last-272"),
-    Mutation("12a", "a victim's budget is not given back", C, "_literal_plan",
-             r"budget \+= scheduled\.pop", "scheduled.pop", "recorded/tiny-budget-priority-131"),
-    Mutation("12b", "a victim from before the present place moves the place", C, "_literal_plan",
-             r"index -= 1", "pass", "recorded/urgent-last-272"),
-    Mutation("12c", "the present sequence's share is computed anew from what a victim gave back", C, "_literal_plan",
+    Mutation("12", "a victim's budget is not given back", C, "_literal_plan",
+             r"budget \+= scheduled\.pop", "scheduled.pop", "recorded/returned-budget-1"),
+    Mutation("12", "the share is computed anew from what a victim gave back", C, "_literal_plan",
              r"while not pool\.grow\(seq, seq\.num_computed \+ n\):",
              "while not pool.grow(seq, seq.num_computed + (n := min(max(n, seq.num_tokens - seq.num_computed), "
-             "budget))):", ""),
-    Replacement("13a", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
+             "budget))):", "recorded/returned-budget-1"),
+    Mutation("12", "the loop skips one when a victim before it goes", C, "_literal_plan",
+             r"index -= 1", "pass", "recorded/urgent-last-272"),
+    Mutation("12", "a victim's blocks lose the hashes they got in this step", C, "_literal_plan",
+             r"budget \+= scheduled\.pop\(victim, 0\)\n", UNHASH, "recorded/uncomputed-hits-1"),
+    Replacement("13", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
                 "given/fcfs-tight-0"),
-    Mutation("13b", "a preempted request loses its outputs", L, "_preempt",
+    Mutation("13", "a preempted request loses its outputs", L, "_preempt",
              r"seq\.num_computed = 0", "seq.num_computed = 0; seq.num_tokens = seq.prompt_tokens",
              "given/fcfs-tight-0"),
     Mutation("14", "admission also in a step that preempted", C, "_literal_plan",
-             r"if not plan\.preempted:", "if True:", "given/fcfs-tight-0"),
+             r"if not plan\.preempted:", "if True:", "given/priority-tight-0"),
     Mutation("16", "requests that finish together free their blocks in reverse", L, "complete",
-             r"finished\.sort\(key=run_order\)", "finished.sort(key=run_order, reverse=True)", ""),
+             r"finished\.sort\(key=run_order\)", "finished.sort(key=run_order, reverse=True)",
+             "given/prefix-tight-0"),
     Mutation("18", "a full last block already takes the next one", B, "grow",
              r"need = -\(-num_tokens // self\.block_size\)", "need = num_tokens // self.block_size + 1",
              "given/fcfs-tight-0"),
-    Mutation("19a", "a prompt may be found whole in the cache", P, "_hits",
-             r"\(seq\.num_tokens - 1\) // bs", "seq.num_tokens // bs - (seq.num_tokens == bs)",
+    Mutation("19", "a prompt may be found whole in the cache", P, "_hits",
+             r"\(seq\.num_tokens - 1\) // bs", "seq.num_tokens // bs",
              "recorded/prefix-whole-blocks-111"),
-    Mutation("19b", "a resumed request finds no blocks of its outputs", P, "_hits",
+    Mutation("19", "a resumed request finds no blocks of its outputs", P, "_hits",
              r"\(seq\.num_tokens - 1\) // bs", "(min(seq.num_tokens, seq.prompt_tokens) - 1) // bs",
              "recorded/all-mixed-11"),
-    Mutation("19c", "blocks with outputs are not hashed", P, "grow",
+    Mutation("19", "blocks with outputs are not hashed", P, "grow",
              r"min\(num_tokens, seq\.num_tokens\)", "min(num_tokens, seq.prompt_tokens)", "recorded/all-mixed-11"),
-    Mutation("19d", "blocks are hashed when computed, a step later", P, "grow",
+    Mutation("19", "blocks are hashed when computed, a step later", P, "grow",
              r"min\(num_tokens, seq\.num_tokens\)", "seq.num_computed", "given/prefix-tight-0"),
-    Mutation("19e", "a hit block in the free queue costs nothing", P, "missing_blocks",
+    Mutation("19", "a hit block in the free queue costs nothing", P, "missing_blocks",
              r" \+ sum\(1 for b in hits if refs\[b\] == 0\)", "", "given/prefix-tight-0"),
-    Mutation("19f", "of equal blocks the newest is hit", P, "_hits", r"block\[0\]", "block[-1]", ""),
-    Mutation("19g", "a second block with the same content is not hashed", P, "_commit",
+    Mutation("19", "of equal blocks the newest is hit", P, "_hits", r"block\[0\]", "block[-1]",
+             "recorded/all-mixed-11"),
+    Mutation("19", "a second block with the same content is not hashed", P, "_commit",
              r"block = held\[index\]\n", "block = held[index]\n        if block_key(index, bs) in cached: continue\n",
-             ""),
-    Mutation("19h", "blocks are freed head first", P, "free", r"in reversed\(held\)", "in held",
+             "recorded/all-mixed-11"),
+    Mutation("19", "blocks are freed head first", P, "free", r"in reversed\(held\)", "in held",
              "given/prefix-tight-0"),
-    Mutation("19i", "blocks without a hash go to the back as well (0.19.0)", P, "free",
+    Mutation("19", "blocks without a hash go to the back as well (0.19.0)", P, "free",
              r"key_of\[block\] is None and self\.unhashed_to_front", "False", "given/prefix-tight-0"),
-    Mutation("19j", "an allocated block keeps its hash", P, "_evict", r"self\._key_of\[block\] = None\n",
-             "return\n", ""),
-    Mutation("20", "of equally urgent requests the newest goes first", KeyedQueue, "push",
+    Mutation("19", "an allocated block keeps its hash", P, "_evict", r"self\._key_of\[block\] = None\n",
+             "return\n", "given/prefix-tight-0"),
+    Mutation("21", "of equally urgent requests the newest goes first", KeyedQueue, "push",
              r"self\.key\(seq\), seq\.arrival_order", "self.key(seq), -seq.arrival_order", "given/priority-tight-0"),
 ]
 
 
-class TooLong(Exception):
+class TooLongError(Exception):
     """A replay that does not come to an end."""
 
 
 def _give_up(*args: object) -> None:
-    raise TooLong
+    raise TooLongError
 
 
 def notices(mutation: Mutation, path: Path, limit_s: int = 3) -> bool:
@@ -172,7 +187,7 @@ def notices(mutation: Mutation, path: Path, limit_s: int = 3) -> bool:
     try:
         with mutation.applied():
             return not conform_file(path, every_step=True).ok
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, TooLong):
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, TooLongError):
         return True
     finally:
         signal.alarm(0)
@@ -180,20 +195,23 @@ def notices(mutation: Mutation, path: Path, limit_s: int = 3) -> bool:
 
 
 def _noticed(number: int) -> list[bool]:
-    return [notices(MUTATIONS[number], path) for folder in ("given", "recorded")
-            for path in find_files([SCHEDULES / folder])]
+    return [notices(MUTATIONS[number], path) for folder in FOLDERS for path in find_files([SCHEDULES / folder])]
 
 
 def table() -> str:
-    """Per mutation, how many of the recordings notice, as Markdown."""
-    folders = {folder: len(find_files([SCHEDULES / folder])) for folder in ("given", "recorded")}
-    given = folders["given"]
-    lines = [f"| rule | broken on purpose | noticed by `given` (of {given}) | by `recorded` (of {folders['recorded']}) |",
-             "| --- | --- | --- | --- |"]
+    """Per mutation, how many of the recordings of each folder notice, as Markdown."""
+    files = [(folder, path.stem) for folder in FOLDERS for path in find_files([SCHEDULES / folder])]
+    sizes = [sum(folder == name for name, _ in files) for folder in FOLDERS]
+    heads = [f"`{folder}` ({size})" for folder, size in zip(FOLDERS, sizes, strict=True)]
+    lines = [f"| rule | broken on purpose | {' | '.join(heads)} | for example |", "| --- | --- |" + " --- |" * 4]
     with ProcessPoolExecutor() as pool:
         for mutation, found in zip(MUTATIONS, pool.map(_noticed, range(len(MUTATIONS))), strict=True):
-            lines.append(f"| {mutation.rule} | {mutation.what} | {sum(found[:given])} | {sum(found[given:])} |")
-            print(lines[-1], flush=True)
+            counts = [sum(x for x, (name, _) in zip(found, files, strict=True) if name == folder) for folder in FOLDERS]
+            example = mutation.noticed_by
+            if not found[files.index(tuple(example.split("/")))]:  # type: ignore[arg-type]
+                example = "NOT " + example + " BUT " + ", ".join(
+                    f"{a}/{b}" for x, (a, b) in zip(found, files, strict=True) if x)[:200]
+            lines.append(f"| {mutation.rule} | {mutation.what} | {' | '.join(map(str, counts))} | `{example}` |")
     return "\n".join(lines)
 
 

@@ -1,0 +1,75 @@
+"""docs/vllm-v1.md: the totals it states, the names it uses, and the recordings it says would notice a broken rule."""
+
+import re
+from pathlib import Path
+
+import pytest
+import rule_mutations
+from rule_mutations import FOLDERS, MUTATIONS, SCHEDULES, notices
+
+import hermes.clients.llm
+import hermes.memory
+import hermes.schedulers.base
+import hermes.schedulers.chunked
+import hermes.schedulers.decode_group
+import hermes.schedulers.queues
+from hermes.conform import conform_file, find_files
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "vllm-v1.md").read_text(encoding="utf-8")
+MODULES = (hermes.clients.llm, hermes.memory, hermes.schedulers.base, hermes.schedulers.chunked,
+           hermes.schedulers.decode_group, hermes.schedulers.queues)
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")
+def test_breaking_a_rule_is_noticed(number):
+    mutation = MUTATIONS[number]
+    assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")
+
+
+def test_the_page_shows_every_mutation():
+    counts = r"(?: \| \d+)" * len(FOLDERS)
+    for mutation in MUTATIONS:
+        row = rf"\| {re.escape(mutation.rule)} \| {re.escape(mutation.what)}{counts} \| `{mutation.noticed_by}` \|"
+        assert re.search(row, PAGE), f"`python tests/docs/rule_mutations.py` prints the table anew: {mutation.what}"
+
+
+def test_mutations_leave_nothing_behind():
+    for mutation in MUTATIONS[:3]:
+        notices(mutation, SCHEDULES / "given" / "small-budget-0.json")
+    assert conform_file(SCHEDULES / "given" / "small-budget-0.json", every_step=True).ok
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_totals_on_the_page(folder):
+    found = {mode: [conform_file(path, every_step=mode == "every_step") for path in find_files([SCHEDULES / folder])]
+             for mode in ("runs", "every_step")}
+    files, steps = len(found["runs"]), sum(result.steps for result in found["runs"])
+    same = [sum(result.identical for result in found[mode]) for mode in ("runs", "every_step")]
+    cells = " | ".join(f"{number:,}" for number in (files, steps, *same))
+    assert re.search(rf"(?m)^\| `{folder}`: [^|]+ \| {cells} \|$", PAGE), f"{folder}: {cells}"
+    assert all(result.ok for mode in found.values() for result in mode)
+
+
+def named_things() -> set[str]:
+    """`Class.method`, `Class` and `_method` in backticks."""
+    return set(re.findall(r"`([A-Z]\w+(?:\.\w+)?|_\w+)`", PAGE))
+
+
+@pytest.mark.parametrize("name", sorted(named_things()))
+def test_names_exist(name):
+    owner, _, attribute = name.partition(".")
+    if name.startswith("_"):
+        classes = [cls for module in MODULES for cls in vars(module).values() if isinstance(cls, type)]
+        assert any(name in vars(cls) for cls in classes)
+        return
+    found = [vars(module)[owner or name] for module in MODULES if owner in vars(module)]
+    assert found
+    if attribute:
+        assert hasattr(found[0], attribute) or attribute in getattr(found[0], "__slots__", ())
+
+
+def test_the_script_and_the_files_named_exist():
+    for path in re.findall(r"\b(?:scripts|tests|hermes)/[\w./-]+\.(?:py|json)\b", PAGE):
+        assert (ROOT / path).exists(), path
+    assert rule_mutations.__file__ == str(ROOT / "tests" / "docs" / "rule_mutations.py")
