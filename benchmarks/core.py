@@ -192,7 +192,8 @@ def main() -> None:
         print(json.dumps(measure(options.case)))
         return
     names = options.only or (QUICK if options.quick else list(CASES))
-    print(f"{'case':58} {'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}")
+    heads = f"{'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}"
+    print(f"{'case':58} {heads}")
     results: dict[str, dict[str, float]] = {}
     for name in names:
         result = results[name] = run_case(name)

@@ -32,7 +32,9 @@ def _quantity(pattern: str, description: str) -> dict[str, Any]:
 
 Duration = Annotated[
     float, BeforeValidator(parse_duration), Field(ge=0, le=1e9),
-    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(ns|us|µs|ms|s|min|h)?\s*$", "duration, e.g. '20 ms'; bare number: seconds")),
+    WithJsonSchema(_quantity(
+        r"^\s*[0-9.eE+_-]+\s*(ns|us|µs|ms|s|min|h)?\s*$", "duration, e.g. '20 ms'; bare number: seconds"
+    )),
 ]
 Bytes = Annotated[
     int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60),
@@ -40,7 +42,10 @@ Bytes = Annotated[
 ]
 Bandwidth = Annotated[
     float, BeforeValidator(parse_bandwidth), Field(gt=0, le=1e18),
-    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(([kKMGTP]i?)?B/s|[kMGT]?bit/s)?\s*$", "bandwidth, e.g. '32 GB/s'; bare number: bytes/s")),
+    WithJsonSchema(_quantity(
+        r"^\s*[0-9.eE+_-]+\s*(([kKMGTP]i?)?B/s|[kMGT]?bit/s)?\s*$",
+        "bandwidth, e.g. '32 GB/s'; bare number: bytes/s",
+    )),
 ]
 Rate = Annotated[
     float, BeforeValidator(parse_rate), Field(gt=0, le=1e9),

@@ -62,14 +62,15 @@ class Stream:
 class Coordinator:
     """Routes stages to clients until every request is completed or rejected.
 
-    routers, candidates: (stage kind, model) -> the router, and the clients that serve it; cells: per client index the load
-    cells to keep up to date; local_handoff: KV moves within a platform only. Columns of the record (`arrivals`, `status`, `stages`, `gaps`, `reject_reasons`) are filled in as
-    the simulation goes.
+    routers, candidates: (stage kind, model) -> the router, and the clients that serve it; cells: per client index the
+    load cells to keep up to date; local_handoff: KV moves within a platform only. Columns of the record (`arrivals`,
+    `status`, `stages`, `gaps`, `reject_reasons`) are filled in as the simulation goes.
     """
 
     def __init__(
         self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
-        candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream], stages: RowLog, stage_kinds: list[str],
+        candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
+        stages: RowLog, stage_kinds: list[str],
         handoff: Handoff | None = None, *, local_handoff: bool = False,
     ) -> None:
         self.local_handoff = local_handoff
@@ -126,6 +127,7 @@ class Coordinator:
 
         if upcoming is not None:
             env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+        assert stream.table.arrival_ns is not None
         self.arrivals[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
 
     def _requests(self, stream: Stream) -> Iterator[Request]:

@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from simpy.core import Environment
-
-from hermes.kernel import TRANSFER, at
+from hermes.kernel import TRANSFER, Clock
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.schedulers.sequence import Sequence
@@ -33,7 +31,7 @@ class Handoff:
     """
 
     def __init__(
-        self, env: Environment, clients: list[Any], network: Network, transfers: RowLog,
+        self, env: Clock, clients: list[Any], network: Network, transfers: RowLog,
         granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
     ) -> None:
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
@@ -71,8 +69,9 @@ class Handoff:
             self._transfer(source, stage, target, twin)
         else:
             assert self.retry_ns is not None
-            at(self.env, self.env.now + self.retry_ns, TRANSFER,
-               lambda tick: self._try(source, stage, target, twin))  # type: ignore[arg-type]
+            self.env.tick_at(
+                self.env._now + self.retry_ns, TRANSFER, lambda tick: self._try(source, stage, target, twin)
+            )
 
     def _retry(self, target: Any) -> None:
         queue = self._intake[target.index]
@@ -85,7 +84,7 @@ class Handoff:
 
     def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
         num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-        asked = self.env.now
+        asked = self.env._now
         to_move = num_bytes
         if self.granularity == "layerwise":
             compute_s = (asked - stage.start_ns) / 1e9
@@ -94,7 +93,7 @@ class Handoff:
                 to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds)
 
         def arrived() -> None:
-            self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, self.env.now)
+            self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, self.env._now)
             if self.observe is not None:
                 self.observe("transferred", source, stage)
             source.release(stage)

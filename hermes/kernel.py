@@ -22,6 +22,7 @@ STEP_END = 0                    # + client index
 TRANSFER = MAX_CLIENTS
 ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
+_MANY = range(1 << 16)          # events between two looks at the progress
 
 
 class Tick(Event):
@@ -53,18 +54,24 @@ class Clock(Environment):
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
-    def drain(self) -> None:
-        """Run until nothing is scheduled (SimPy's `run()` without its `until`)."""
+    def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
+        """Run until nothing is scheduled, or what is comes after `until_ns`; call `watch()` now and then."""
         queue = self._queue
-        while queue:
-            self._now, _, _, event = heappop(queue)  # type: ignore[assignment]
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                exception = event._value
-                assert isinstance(exception, BaseException)
-                raise exception
+        last = until_ns if until_ns is not None else 1 << 62
+        while queue and queue[0][0] <= last:
+            for _ in _MANY:
+                self._now, _priority, _count, event = heappop(queue)  # type: ignore[assignment]
+                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                for callback in callbacks:
+                    callback(event)
+                if not event._ok and not hasattr(event, "_defused"):
+                    exception = event._value
+                    assert isinstance(exception, BaseException)
+                    raise exception
+                if not queue or queue[0][0] > last:
+                    break
+            if watch is not None:
+                watch()
 
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:

@@ -52,7 +52,7 @@ class RowLog:
         table = np.frombuffer(self.buffer, dtype=np.int64, count=self.pos // 8).reshape(-1, len(self.fields)).T
         columns: list[npt.NDArray[np.integer]] = []
         for column in table:
-            small = -(2**31) <= column.min() and column.max() < 2**31
+            small = column.min() >= -(2**31) and column.max() < 2**31
             columns.append(column.astype(np.int32) if small else column.copy())
         self._packed.append(columns)
         self._count += table.shape[1]
@@ -84,7 +84,8 @@ class StepLog:
     def __init__(self) -> None:
         self._full: list[IntArray] = []
         self.buffer: IntArray = np.empty(64, dtype=np.int64)
-        self.view = memoryview(self.buffer)   # the same, for single elements: several times faster than numpy's indexing
+        # The same, for single elements: several times faster than numpy's indexing.
+        self.view = memoryview(self.buffer)  # type: ignore[arg-type]  # an ndarray is a buffer
         self.pos = 0
         self.size = len(self.buffer)
 
@@ -96,7 +97,7 @@ class StepLog:
             # Small at first, so that a thousand clients with little to do stay small.
             size = max(num_steps, min(_CHUNK, 2 * len(self.buffer)))
             self.buffer, self.pos = np.empty(size, dtype=np.int64), 0
-            self.view, self.size = memoryview(self.buffer), size
+            self.view, self.size = memoryview(self.buffer), size  # type: ignore[arg-type]
 
     def array(self) -> IntArray:
         """All end times so far."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from simpy.core import EmptySchedule
 
 from hermes.clients.llm import LLMClient
 from hermes.coordinator import Coordinator, Stream
@@ -82,7 +81,7 @@ class Simulation:
 
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
-        first_id = 0
+        first_id = first_number = 0
         for i, config in enumerate(self.scenario.workload):
             with inside(f"workload.{i}"):
                 if config.pipeline not in PIPELINES:
@@ -92,8 +91,9 @@ class Simulation:
                 model = self._model_of(config.model)
                 table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
-                    column[column >= 0] += sum(len(s.table) for s in streams) and 1 + max(
-                        int(max(s.table.session.max(initial=-1), s.table.prefix_group.max(initial=-1))) for s in streams)
+                    column[column >= 0] += first_number
+                first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
+                                   1 + int(table.prefix_group.max(initial=-1)))
                 streams.append(Stream(config.name, table, pipeline, model, first_id))
                 first_id += len(table)
         return streams
@@ -132,7 +132,8 @@ class Simulation:
         if self.scenario.kv_transfer_scope == "global":
             self._add_router(routers, "decode", model, required=False)
             return
-        for platform in dict.fromkeys(c.platform for c in self.clients if c.role == "prefill" and c.model in ("", model)):
+        prefilling = [c for c in self.clients if c.role == "prefill" and c.model in ("", model)]
+        for platform in dict.fromkeys(c.platform for c in prefilling):
             self._add_router(routers, "decode", model, required=True, platform=platform)
 
     def _pipeline_of(self, stream: Stream) -> str:
@@ -188,35 +189,21 @@ class Simulation:
         coordinator.start()
         with _garbage_collection_paused():
             try:
-                if horizon is None and progress is None:
-                    env.drain()
-                else:
-                    self._run_watched(horizon, progress)
+                env.drain(horizon, None if progress is None else self._watch(progress))
             except KeyboardInterrupt:
                 self.interrupted = True
         if coordinator.unfinished:
+            if horizon is not None and not self.interrupted:
+                env._now = horizon
             if horizon is None and not self.interrupted:
                 raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
             for client in self.clients:
                 client.settle()
         return self._record()
 
-    def _run_watched(self, horizon: int | None, progress: Progress | None) -> None:
-        env, coordinator = self.env, self.coordinator
-        total = coordinator.unfinished
-        count = 0
-        try:
-            while horizon is None or env.peek() <= horizon:
-                env.step()
-                count += 1
-                if progress is not None and not count & 0xFFFF:
-                    progress(total - coordinator.unfinished, total, env.now / NS_PER_S)
-        except EmptySchedule:
-            pass
-        if horizon is not None and coordinator.unfinished:
-            env._now = horizon
-        if progress is not None:
-            progress(total - coordinator.unfinished, total, env.now / NS_PER_S)
+    def _watch(self, progress: Progress) -> Callable[[], None]:
+        total = self.coordinator.unfinished
+        return lambda: progress(total - self.coordinator.unfinished, total, self.env.now / NS_PER_S)
 
     def _record(self) -> RunRecord:
         coordinator = self.coordinator
@@ -237,7 +224,9 @@ class Simulation:
             status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
             stages=stages, runs=runs, transfers=self._transfers.columns(),
             step_ends=[c.steps.array() for c in self.clients],
-            gaps={row: _steps_of(stage, decode_steps[stages["client"][row]]) for row, stage in coordinator.gaps.items()},
+            gaps={
+                row: _steps_of(stage, decode_steps[stages["client"][row]]) for row, stage in coordinator.gaps.items()
+            },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(runs), end_ns=int(self.env.now),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},

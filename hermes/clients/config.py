@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from simpy.core import Environment
 
 from hermes.clients.base import CLIENTS
 from hermes.clients.llm import LLMClient
@@ -14,6 +13,7 @@ from hermes.config import Bytes, Component, ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.models import ModelDescription, load_model
+from hermes.kernel import Clock
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
@@ -128,7 +128,7 @@ class LLMClientConfig(ConfigModel):
         """Names of the group's clients."""
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
-    def build(self, env: Environment, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
+    def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[LLMClient]:
         """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
 

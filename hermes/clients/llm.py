@@ -266,9 +266,11 @@ class LLMClient:
         return base + per_step * (self._steps_started() if kind == "kv_tokens" else self.steps_done())
 
     def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
-        """How a load that changes with steps moves: its value before the run in flight, the change with each step (that
-        has ended; for KV tokens, that has started), the start of the run, its shortest step (longest, if load rises), and
-        how many steps there are."""
+        """How a load that changes with steps moves.
+
+        Its value before the run in flight, the change with each step (that has ended; for KV tokens, that has started),
+        the start of the run, its shortest step (longest, if load rises), and how many steps there are.
+        """
         plan = self._plan
         if kind == "kv_tokens":
             base = self.scheduler.tokens_cached()

@@ -1,8 +1,8 @@
 """What a request does: generators that yield stages.
 
 A pipeline is a generator function of one argument, the request. It yields a stage and gets it back once it is served
-(`request` and the stage carry what happened), or yields a tuple of stages that are served side by side and gets the tuple
-back when all are done. When it returns, the request is complete.
+(`request` and the stage carry what happened), or yields a tuple of stages that are served side by side and gets the
+tuple back when all are done. When it returns, the request is complete.
 
     @PIPELINES.register("draft_then_answer")
     def draft_then_answer(request):

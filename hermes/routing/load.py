@@ -1,8 +1,8 @@
 """Routers that read load: least loaded, heavy-light split, power of two choices.
 
-Load is one of four (hermes.clients.base.LOADS): input tokens and output tokens of the requests assigned and not done, KV
-tokens in memory, output tokens left to emit. The first two change only when a request is assigned or done, and are kept
-in an array; the other two change with every step and are evaluated as of now.
+Load is one of four (hermes.clients.base.LOADS): input tokens and output tokens of the requests assigned and not done,
+KV tokens in memory, output tokens left to emit. The first two change only when a request is assigned or done, and are
+kept in an array; the other two change with every step and are evaluated as of now.
 """
 
 from __future__ import annotations

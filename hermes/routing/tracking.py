@@ -1,9 +1,9 @@
 """The least loaded of many clients, where load changes with every step.
 
-Asking a thousand clients for their load as of now costs a thousand calls. But between two events of a client its load moves
-by a constant per step, and how many steps have ended by now is bounded by the shortest (or longest) step of the run in
-flight. So each client leaves six numbers when something happens to it, a bound for all clients is one vectorised
-expression, and only the few clients whose bound is not above the best exact load are asked.
+Asking a thousand clients for their load as of now costs a thousand calls. But between two events of a client its load
+moves by a constant per step, and how many steps have ended by now is bounded by the shortest (or longest) step of the
+run in flight. So each client leaves five numbers when something happens to it, a bound for all clients is one
+vectorised expression, and only the few clients whose bound is not above the best exact load are asked.
 """
 
 from __future__ import annotations

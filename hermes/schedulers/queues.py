@@ -37,7 +37,7 @@ class FcfsQueue(deque[Sequence]):
 
     push = deque.append
     push_preempted = deque.appendleft
-    pop = deque.popleft  # type: ignore[assignment]
+    pop = deque.popleft
 
     def peek(self) -> Sequence:
         return self[0]
@@ -52,7 +52,7 @@ class KeyedQueue:
         self._heap: list[tuple[float, int, Sequence]] = []
 
     def push(self, seq: Sequence) -> None:
-        heapq.heappush(self._heap, (self.key(seq), seq.arrival_order, seq))  # type: ignore[misc,call-arg]
+        heapq.heappush(self._heap, (self.key(seq), seq.arrival_order, seq))
 
     push_preempted = push
 
@@ -73,7 +73,7 @@ class KeyedQueue:
 class PriorityQueue(KeyedQueue):
     """Most urgent (lowest priority number) first."""
 
-    def key(self, seq: Sequence) -> float:  # type: ignore[override]
+    def key(self, seq: Sequence) -> float:
         return seq.priority
 
 
@@ -81,7 +81,7 @@ class PriorityQueue(KeyedQueue):
 class ShortestJobQueue(KeyedQueue):
     """Fewest tokens in all (prompt + output) first."""
 
-    def key(self, seq: Sequence) -> float:  # type: ignore[override]
+    def key(self, seq: Sequence) -> float:
         return seq.prompt_tokens + seq.output_tokens
 
 
@@ -89,5 +89,5 @@ class ShortestJobQueue(KeyedQueue):
 class LeastWorkQueue(KeyedQueue):
     """Fewest tokens still to compute first: what is missing of the prompt and the outputs not yet emitted."""
 
-    def key(self, seq: Sequence) -> float:  # type: ignore[override]
+    def key(self, seq: Sequence) -> float:
         return seq.prompt_tokens + seq.output_tokens - seq.num_computed

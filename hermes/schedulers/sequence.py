@@ -27,7 +27,7 @@ class Sequence:
     transferred, source: its prompt's KV comes from another client, and from which
     """
 
-    # Defaults live on the class: a sequence is made for every generation, and most of these are set much later, or never.
+    # Defaults live on the class: a sequence is made for every generation, and most of these are set late, or never.
     kind = "generate"
     num_computed = 0
     num_blocks = 0
