@@ -140,7 +140,7 @@ class LLMScheduler:
             group.ctx += group.n * num_steps
             if group.next_finish <= group.clock:
                 finished = group.pop_finished()
-        elif self.ticks_every_step:
+        elif self.ticks_every_step and plan.prefills:   # a plan that only preempts is no step
             group.clock += 1
         if plan.prefills:
             emitted = self._emit(plan, step, now_ns)

@@ -6,14 +6,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hermes.routing.base import ROUTERS
-from hermes.schedulers.base import SCHEDULERS
-
 Data = dict[str, Any]
 
 LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
 POLICIES = ("fcfs", "priority", "shortest_job_first", "least_work_left")
 MAX_PROMPT, MAX_OUTPUT = 40, 24
+SCHEDULERS = ("chunked", "continuous", "static", "mixed")
+FAMILIES = (*SCHEDULERS, "any", "disaggregated")
 
 budgets = st.sampled_from([1, 3, 8, 20, 64, 2048])
 slots = st.sampled_from([1, 2, 3, 5, 256])
@@ -34,10 +33,13 @@ def chunked(draw: st.DrawFn) -> Data:
 
 @st.composite
 def batching(draw: st.DrawFn, kind: str) -> Data:
-    return {
+    data: Data = {
         "kind": kind, "max_num_batched_tokens": draw(budgets), "max_num_seqs": draw(slots),
         "policy": draw(st.sampled_from(POLICIES)),
     }
+    if kind == "mixed":
+        data["reservation"] = draw(st.sampled_from(["on_demand", "up_front"]))
+    return data
 
 
 def schedulers(kind: str) -> st.SearchStrategy[Data]:
@@ -140,34 +142,32 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
     }
 
 
-def installed(*kinds: str) -> tuple[str, ...]:
-    return tuple(kind for kind in kinds if kind in SCHEDULERS)
-
-
 @st.composite
 def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     """A scenario as a dict. family: a scheduler's name, "any" (clients of several kinds) or "disaggregated"."""
     names: tuple[str, ...]
     if family == "disaggregated":
-        kinds = installed("chunked", "continuous")
+        kinds = ("chunked", "continuous", "mixed")
         clients = [draw(groups("p", kinds, "prefill", 2)), draw(groups("d", kinds, "decode", 2))]
         if draw(st.integers(0, 3)) == 0:
             clients.append(draw(groups("b", kinds, "both", 1)))
     else:
-        kinds = installed("chunked", "continuous", "static", "mixed") if family == "any" else (family,)
+        kinds = SCHEDULERS if family == "any" else (family,)
         clients = [draw(groups(name, kinds)) for name in ("a", "b")[: draw(st.integers(1, 2))]]
     names = tuple(client["name"] for client in clients)
     transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if family == "disaggregated" else "full"
     if transfer == "layerwise":   # it asks the model how many layers it has
         clients = [{**client, "model": "llama-3.1-8b"} for client in clients]
+    in_milliseconds = any(client["hardware"]["kind"] == "polynomial" for client in clients)
     workload = [draw(workloads("w", most))]
     if draw(st.integers(0, 2)) == 0:
         workload.append(draw(workloads("v", max(1, most // 2))))
     router = draw(routers())
-    if family == "disaggregated" and "mixed_pool" in ROUTERS and draw(st.integers(0, 2)) == 0:
-        router = {"kind": "test_probe", "router": {"kind": "mixed_pool"}}
+    if family == "disaggregated" and draw(st.integers(0, 2)) == 0:
+        pools = {"kind": "mixed_pool", "max_pending_tokens": draw(st.sampled_from([20, 80, 10_000]))}
+        router = {"kind": "test_probe", "router": pools}
     return {
         "seed": draw(st.integers(0, 3)), "clients": clients, "workload": workload, "router": router,
         "network": draw(networks(names)), "kv_transfer": transfer,
-        "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-6])),
+        "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-3 if in_milliseconds else 3e-6])),
     }

@@ -122,7 +122,8 @@ class Probe:
         loads = [c.load(kind) for c in self._context.candidates for kind in LOADS]
         client = self._router.choose(stage)
         decode_on = None if stage.decode_on is None else stage.decode_on.index
-        self.log.append((stage.request.id, client.env.now, client.index, decode_on, *loads))
+        candidates = tuple(c.index for c in self._context.candidates)
+        self.log.append((stage.request.id, client.env.now, client.index, decode_on, candidates, *loads))
         return client
 
     def __getattr__(self, name: str) -> Any:   # `observe`, where the real one has it

@@ -1,0 +1,178 @@
+"""The numbered invariants: what holds at the end of every simulation, whatever it simulated."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from outcomes import Outcome, stage_token_steps
+
+from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+
+
+def check(outcome: Outcome, data: dict[str, Any]) -> None:
+    """All of them; `data` is the scenario that was run to its end."""
+    every_arrival_is_accounted_for(outcome.record)
+    no_clock_runs_backwards(outcome.record)
+    blocks_are_conserved(outcome)
+    tokens_out_are_tokens_asked(outcome, data)
+    stages_do_not_overlap(outcome.record, data)
+    bytes_sent_are_bytes_received(outcome, data)
+    nothing_is_left_behind(outcome)
+    routers_choose_by_the_loads_they_see(outcome, data)
+
+
+def every_arrival_is_accounted_for(record: RunRecord, *, horizon: bool = False) -> None:
+    """1: completed, rejected with a reason, or unfinished where the simulation was cut short."""
+    rejected = np.flatnonzero(record.status == STATUS_REJECTED).tolist()
+    assert sorted(record.reject_reasons) == rejected
+    assert all(reason.strip() for reason in record.reject_reasons.values())
+    completed = record.status == STATUS_COMPLETED
+    assert ((record.finish_ns >= 0) == completed).all()
+    if not horizon:
+        assert not (record.status == STATUS_UNFINISHED).any()
+        assert (record.arrival_ns >= 0).all()
+    served = set(record.stages["request"].tolist())
+    assert set(np.flatnonzero(completed).tolist()) <= served
+
+
+def no_clock_runs_backwards(record: RunRecord) -> None:
+    """2: steps, stages, transfers and runs."""
+    for ends in record.step_ends:
+        assert (np.diff(ends, prepend=0) > 0).all()
+    stages = record.stages
+    arrival = record.arrival_ns[stages["request"]]
+    order = [arrival, stages["assigned_ns"], stages["start_ns"], stages["first_token_ns"], stages["end_ns"]]
+    for i, (before, after) in enumerate(pairwise(order)):
+        assert (before < after if i == 2 else before <= after).all(), f"times {i} and {i + 1} of a stage"
+    done = record.status == STATUS_COMPLETED
+    assert (record.finish_ns[done] >= record.arrival_ns[done]).all()
+    assert (record.transfers["end_ns"] >= record.transfers["start_ns"]).all()
+    runs = record.runs
+    for client, ends in enumerate(record.step_ends):
+        mine = runs["client"] == client
+        first, count = runs["first_step"][mine], runs["num_steps"][mine]
+        assert count.sum() == len(ends), "every step belongs to one run"
+        assert first.tolist() == (np.cumsum(count) - count).tolist(), "runs follow one another"
+        assert (runs["start_ns"][mine][1:] >= runs["end_ns"][mine][:-1]).all()
+        assert runs["end_ns"][mine].tolist() == ends[first + count - 1].tolist()
+    assert record.end_ns >= max((int(ends[-1]) for ends in record.step_ends if len(ends)), default=0)
+
+
+def blocks_are_conserved(outcome: Outcome) -> None:
+    """3: all blocks came back. (`outcomes.watched` refuses, at each change, to leave 0 to capacity.)"""
+    used = outcome.record.runs["used_blocks"]
+    assert (used >= 0).all()
+    for client in outcome.simulation.clients:
+        pool = client.scheduler.pool
+        assert pool.free_blocks == pool.num_blocks, f"{client.name} kept {pool.num_blocks - pool.free_blocks} blocks"
+        assert (used[outcome.record.runs["client"] == client.index] <= pool.num_blocks).all()
+
+
+def _wanted(pipeline: str, prompt: int, output: int) -> list[tuple[int, int]]:
+    """(prompt, output) of each generation of a pipeline, in any order."""
+    if pipeline == "test_draft":
+        draft = 1 + output // 2
+        return [(prompt, draft), (prompt + draft, output)]
+    if pipeline == "test_branches":
+        two, three = 1 + output // 2, 1 + output // 3
+        return [(prompt, two), (prompt, three), (prompt + two + three, output)]
+    return [(prompt, output)]
+
+
+def _pipelines(record: RunRecord, data: dict[str, Any]) -> list[str]:
+    names = [w["pipeline"] for w in data["workload"] for _ in range(w["requests"])]
+    assert len(names) == len(record.status)
+    return names
+
+
+def tokens_out_are_tokens_asked(outcome: Outcome, data: dict[str, Any]) -> None:
+    """4: each generation of a completed request gives the tokens asked for, one at a time, where the record says."""
+    record = outcome.record
+    together = [client.scheduler.returns_together for client in outcome.simulation.clients]
+    stages, pipelines = record.stages, _pipelines(record, data)
+    prefill, decode = record.stage_kinds.index("prefill"), record.stage_kinds.index("decode")
+    given: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    halves: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row, (request, kind) in enumerate(zip(stages["request"].tolist(), stages["kind"].tolist(), strict=True)):
+        prompt, output = int(stages["prompt_tokens"][row]), int(stages["output_tokens"][row])
+        client = int(stages["client"][row])
+        times = record.step_ends[client][stage_token_steps(record, row)]
+        assert len(times) == output
+        assert (np.diff(times) > 0).all()
+        assert times[0] == stages["first_token_ns"][row]
+        assert times[-1] == stages["end_ns"][row] or (together[client] and times[-1] < stages["end_ns"][row])
+        assert 0 <= stages["cached_tokens"][row] < prompt + output
+        if kind == prefill:
+            assert output == 1
+            halves[request].append((prompt, 1))
+        elif kind == decode:
+            assert (prompt, 1) in halves[request], "a decode without its prefill"
+            halves[request].remove((prompt, 1))
+            given[request].append((prompt, output + 1))
+        else:
+            given[request].append((prompt, output))
+    for request in np.flatnonzero(record.status == STATUS_COMPLETED).tolist():
+        wanted = _wanted(pipelines[request], int(record.prompt_tokens[request]), int(record.output_tokens[request]))
+        assert sorted(given[request]) == sorted(wanted), f"request {request}"
+        assert not halves[request]
+
+
+def stages_do_not_overlap(record: RunRecord, data: dict[str, Any]) -> None:
+    """5: a request's stages follow one another, but for those its pipeline runs side by side."""
+    stages, pipelines = record.stages, _pipelines(record, data)
+    rows: dict[int, list[int]] = defaultdict(list)
+    for row, request in enumerate(stages["request"].tolist()):
+        rows[request].append(row)
+    for request, mine in rows.items():
+        if pipelines[request] == "test_branches":
+            if record.status[request] != STATUS_COMPLETED:
+                continue
+            total = max(int(stages["prompt_tokens"][row]) for row in mine)
+            last = [row for row in mine if stages["prompt_tokens"][row] == total]
+            others = [row for row in mine if row not in last]
+            assert max(stages["end_ns"][row] for row in others) <= min(stages["assigned_ns"][row] for row in last)
+            mine = last
+        for before, after in pairwise(sorted(mine, key=lambda row: int(stages["start_ns"][row]))):
+            assert stages["end_ns"][before] <= stages["start_ns"][after], f"stages of request {request}"
+            assert stages["end_ns"][before] <= stages["assigned_ns"][after]
+
+
+def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> None:
+    """6: and they are the KV of the prompts that moved."""
+    record, network = outcome.record, outcome.simulation.network
+    assert network.bytes_sent == network.bytes_received
+    moved = int(record.transfers["bytes"].sum())
+    if data["kv_transfer"] == "full":
+        assert network.bytes_sent == moved
+    else:
+        assert network.bytes_sent <= moved
+    decodes = record.stages["kind"] == record.stage_kinds.index("decode")
+    assert moved == int(record.stages["prompt_tokens"][decodes].sum())   # a byte a token
+    assert len(record.transfers["bytes"]) == decodes.sum()
+
+
+def nothing_is_left_behind(outcome: Outcome) -> None:
+    """Clients, schedulers and the coordinator are empty, their running counts back at zero."""
+    assert outcome.simulation.coordinator.unfinished == 0
+    for client in outcome.simulation.clients:
+        scheduler = client.scheduler
+        left = (scheduler.num_waiting, len(scheduler.running), len(scheduler.partial), scheduler.group.n,
+                scheduler.group.ctx, len(scheduler.group.members), sum(scheduler.group.crossing))
+        assert left == (0,) * 7, f"{client.name} still has {left}"
+        assert [client.load(k) for k in ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")] == [0] * 4
+        assert client.num_assigned == 0
+
+
+def routers_choose_by_the_loads_they_see(outcome: Outcome, data: dict[str, Any]) -> None:
+    """A least-loaded router's choice is the first of the least loaded, as of now."""
+    router = data["router"]["router"]
+    if router["kind"] != "least_loaded":
+        return
+    kinds = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
+    position = kinds.index(router["load"])
+    for _request, _now, chosen, _decode_on, candidates, *loads in outcome.loads:
+        mine = loads[position::4]
+        assert chosen == candidates[mine.index(min(mine))], f"loads {mine}"
