@@ -1,0 +1,59 @@
+"""A horizon cuts a simulation short, and changes nothing before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from invariants import every_arrival_is_accounted_for
+from outcomes import Outcome, run, stage_token_steps, step_rows
+from random_scenarios import FAMILIES, scenarios
+
+from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
+
+quick = settings(
+    max_examples=25, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
+    """`cut` has what `whole` has up to the horizon, and nothing else."""
+    a, b = cut.record, whole.record
+    for ours, theirs in zip(a.step_ends, b.step_ends, strict=True):
+        assert ours.tolist() == theirs[theirs <= horizon_ns].tolist(), "step_ends"
+    for ours, theirs, name in ((a.stages, b.stages, "stages"), (a.transfers, b.transfers, "transfers")):
+        ended = theirs["end_ns"] <= horizon_ns
+        for column in ours:
+            assert ours[column].tolist() == theirs[column][ended].tolist(), f"{name}.{column}"
+    for row in range(len(a.stages["request"])):
+        assert stage_token_steps(a, row).tolist() == stage_token_steps(b, row).tolist()
+    done = (b.status == STATUS_COMPLETED) & (b.finish_ns <= horizon_ns)
+    assert (a.status == STATUS_COMPLETED).tolist() == done.tolist()
+    assert a.finish_ns.tolist() == np.where(done, b.finish_ns, -1).tolist()
+    rejected = np.flatnonzero(a.status == STATUS_REJECTED)
+    assert (b.status[rejected] == STATUS_REJECTED).all()
+    assert a.reject_reasons == {i: b.reject_reasons[i] for i in rejected.tolist()}
+    steps = step_rows(b)
+    assert step_rows(a) == {key: steps[key] for key in steps if b.step_ends[key[0]][key[1]] <= horizon_ns}
+    assert a.end_ns == (horizon_ns if (a.status == 0).any() else b.end_ns)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@quick
+@given(data=st.data(), share=st.one_of(st.floats(0, 1.2), st.sampled_from([0.0, 1.0])))
+def test_a_horizon_cuts_both_modes_alike(family: str, data: st.DataObject, share: float) -> None:
+    scenario = data.draw(scenarios(family))
+    whole = run(scenario)
+    # On a step's end as often as not: what ends at the horizon still counts.
+    horizon_us = int(whole.record.end_ns * share) // 1000
+    changes: dict[str, Any] = {"horizon": horizon_us / 1e6}
+    runs, steps = run(scenario, "runs", **changes), run(scenario, "every_step", **changes)
+    for outcome in (runs, steps):
+        assert_prefix(outcome, whole, horizon_us * 1000)
+        every_arrival_is_accounted_for(outcome.record, horizon=True)
+    assert runs.loads == steps.loads
+    assert runs.record.arrival_ns.tolist() == steps.record.arrival_ns.tolist()
