@@ -23,4 +23,5 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_without_outputs(path):
     for cell in nbformat.read(path, as_version=4).cells:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
