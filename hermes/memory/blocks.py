@@ -48,7 +48,10 @@ class BlockPool:
 
     def admit(self, seq: BlockHolder, num_tokens: int) -> None:
         """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked."""
-        self.grow(seq, num_tokens)
+        need = -(-num_tokens // self.block_size) - seq.num_blocks
+        if need > 0:
+            self.free_blocks -= need
+            seq.num_blocks += need
 
     def grow(self, seq: BlockHolder, num_tokens: int) -> bool:
         """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there."""

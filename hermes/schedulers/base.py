@@ -135,10 +135,13 @@ class LLMScheduler:
         finished: list[Sequence] = []
         if plan.decodes:
             if plan.taken < num_steps:
-                self.take_blocks(plan, num_steps)
+                if plan.taken or self.pool.caching or not group.grows:
+                    self.take_blocks(plan, num_steps)
+                else:
+                    self.pool.free_blocks -= group.blocks_for(num_steps)
             group.clock += num_steps
             group.ctx += group.n * num_steps
-            if group.next_finish <= group.clock:
+            if group.heap and group.heap[0][0] <= group.clock:
                 finished = group.pop_finished()
         elif self.ticks_every_step and plan.prefills:   # a plan that only preempts is no step
             group.clock += 1
@@ -219,20 +222,27 @@ class LLMScheduler:
         No block of these steps has been taken yet; those of the first are there.
         """
         group = self.group
-        steps = group.steps_to_finish()
+        finish, order, seq = group.heap[0]
+        if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
+            steps = finish - group.clock
+        else:
+            steps = group.steps_to_finish()
         if steps > max_steps:
             steps = max_steps
         if group.grows and (steps // group.block_size + 1) * group.n > self.pool.free_blocks:
             steps = group.steps_within(steps, self.pool.free_blocks)
         return steps
 
-    def _decode_run(self, num_steps: int) -> Plan:
-        """`num_steps` steps in which the whole decode group advances and nothing else happens."""
+    def _decode_run(self, max_steps: int) -> Plan | None:
+        """As many steps as possible in which the whole decode group advances and nothing else happens."""
         plan, group = self._run, self.group
+        steps = self._steps_of_run(max_steps)
+        if not steps:
+            return None
         plan.decode_seqs = plan.sampled = group.n
         plan.decode_ctx = group.ctx
         plan.decode_ctx_max = group.longest
-        plan.num_steps = num_steps
+        plan.num_steps = steps
         plan.taken = 0
         return plan
 

@@ -87,9 +87,9 @@ class ChunkedScheduler(LLMScheduler):
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
                 and (not (self.waiting or self.holding) or len(self.running) >= self.max_num_seqs)
             ):
-                steps = self._steps_of_run(max_steps)
-                if steps:
-                    return self._decode_run(steps)
+                run = self._decode_run(max_steps)
+                if run is not None:
+                    return run
             plan = self._lockstep_plan(max_steps)
             if plan is not None:
                 return plan if plan.prefills or plan.decodes else None

@@ -46,9 +46,9 @@ class ContinuousScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if not (self.waiting or self.holding) and self.group.n:
-            steps = self._steps_of_run(max_steps)
-            if steps:
-                return self._decode_run(steps)
+            run = self._decode_run(max_steps)
+            if run is not None:
+                return run
         plan = Plan()
         self._prefill_batch(plan)
         if not plan.prefills and self.group.n:

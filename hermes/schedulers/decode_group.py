@@ -20,9 +20,10 @@ class DecodeGroup:
     crossing[r] counts the sequences that take a new block in a step at which clock % block_size == r (before the step),
     that is those whose cached tokens then fill whole blocks. The list is kept twice over, so that any window of less
     than block_size steps is one slice. `grows`: members take blocks as they go; otherwise those they have suffice.
+    heap: (clock at which it finishes, admission, sequence); a member that left otherwise keeps its entry for a while.
     """
 
-    __slots__ = ("_heap", "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "members", "n")
+    __slots__ = ("_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "members", "n")
 
     def __init__(self, block_size: int, *, grows: bool = True) -> None:
         self.block_size = block_size
@@ -32,7 +33,7 @@ class DecodeGroup:
         self.ctx = 0
         self.crossing = [0] * (2 * block_size)
         self.members: dict[Sequence, None] = {}
-        self._heap: list[tuple[int, int, Sequence]] = []
+        self.heap: list[tuple[int, int, Sequence]] = []
         self._max_base = 0
         self._max_known = False
 
@@ -45,7 +46,7 @@ class DecodeGroup:
         seq.grouped = True
         finish = clock + seq.prompt_tokens + seq.target_tokens - 1 - computed
         seq.finish_clock = finish
-        heappush(self._heap, (finish, seq.run_order, seq))
+        heappush(self.heap, (finish, seq.run_order, seq))
         self.members[seq] = None
         self.n += 1
         self.ctx += computed
@@ -92,7 +93,7 @@ class DecodeGroup:
             self._restore(seq, self.clock + seq.base)
             seq.grouped = False
         self.members.clear()
-        self._heap.clear()
+        self.heap.clear()
         self.n = self.ctx = 0
         self.crossing = [0] * (2 * self.block_size)
         return members
@@ -107,14 +108,9 @@ class DecodeGroup:
             self._max_known = True
         return self.clock + self._max_base
 
-    @property
-    def next_finish(self) -> int:
-        """No member finishes at an earlier clock. (A member that left keeps its place in the heap for a while.)"""
-        return self._heap[0][0] if self._heap else 1 << 62
-
     def steps_to_finish(self) -> int:
         """Steps until the first member finishes."""
-        heap = self._heap
+        heap = self.heap
         while True:
             finish, order, seq = heap[0]
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
@@ -158,11 +154,26 @@ class DecodeGroup:
 
     def pop_finished(self) -> list[Sequence]:
         """Members that have computed all their tokens, in order of admission. Their own counts become true again."""
-        heap, clock = self._heap, self.clock
+        heap, clock, bs = self.heap, self.clock, self.block_size
         done: list[Sequence] = []
         while heap and heap[0][0] <= clock:
             finish, order, seq = heappop(heap)
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
-                self._restore(seq, self._leave(seq))
+                # `remove`, written out: every sequence comes through here.
+                base = seq.base
+                computed = clock + base
+                seq.grouped = False
+                del self.members[seq]
+                self.n -= 1
+                self.ctx -= computed
+                phase = -base % bs
+                self.crossing[phase] -= 1
+                self.crossing[phase + bs] -= 1
+                if base == self._max_base:
+                    self._max_known = False
+                seq.num_computed = computed
+                seq.num_tokens = computed + 1
+                if self.grows:
+                    seq.num_blocks = -(-computed // bs)
                 done.append(seq)
         return done

@@ -114,9 +114,9 @@ class MixedScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if self.group.n and not self._stale:
-            steps = self._steps_of_run(max_steps)
-            if steps:
-                return self._decode_run(steps)
+            run = self._decode_run(max_steps)
+            if run is not None:
+                return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
             plan = self._new_batch()
