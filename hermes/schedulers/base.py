@@ -204,17 +204,15 @@ class LLMScheduler:
                 blocks -= group.blocks_for(first)
             pool.free_blocks -= blocks
             return
+        # With named blocks, the order in which members take theirs does not matter: whoever takes a block from the front
+        # of the free queue evicts it, and the blocks that fill up here hold the members' own answers.
         bs, clock = pool.block_size, group.clock
-        events: list[tuple[int, int, Sequence]] = []
         for seq in group.members:
-            computed = clock + seq.base
-            for offset in {-computed % bs, -(computed + 1) % bs}:   # takes a block; fills one, which is then hashed
-                start = offset + (-(-(first - offset) // bs) * bs if first > offset else 0)
-                events.extend((j, seq.run_order, seq) for j in range(start, num_steps, bs))
-        events.sort(key=_event_order)
-        for j, _order, seq in events:
-            seq.num_tokens = clock + seq.base + j + 1
-            pool.grow(seq, seq.num_tokens)
+            before = clock + seq.base + first
+            after = clock + seq.base + num_steps
+            if after // bs != before // bs or -after // bs != -before // bs:   # fills a block, or takes one
+                seq.num_tokens = after
+                pool.grow(seq, after)
 
     def _steps_of_run(self, max_steps: int) -> int:
         """Steps the whole group can decode: until the first completion, or until blocks run out.
@@ -308,6 +306,3 @@ def run_order(seq: Sequence) -> int:
     """Sort key: order of admission, which is the order of vLLM's `running` list."""
     return seq.run_order
 
-
-def _event_order(event: tuple[int, int, Sequence]) -> tuple[int, int]:
-    return event[0], event[1]
