@@ -3,6 +3,9 @@
 When a prefill client has given the first token, a decode client is chosen, memory for the prompt's KV is taken there,
 and only then does the transfer start (vLLM's connector and splitwise-sim alike). Until it ends, the source keeps its
 blocks. Requests that find no memory wait at the destination, first come first served.
+
+Clients that do both phases can wait for each other's memory for ever: each is full of KV that is to go to the other,
+and nothing runs. Such a hand-over gives its KV up, and the destination computes it again.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hermes.kernel import TRANSFER, Clock
+from hermes.kernel import MAX_CLIENTS, START, TRANSFER, Clock
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.schedulers.sequence import Sequence
 from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
+
+_SETTLED = START + 2 * MAX_CLIENTS   # when everything else that happens at an instant has happened
 
 
 class Handoff:
@@ -43,6 +48,9 @@ class Handoff:
         self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
         for client in self._decoders if retry_s is None else ():
             client.on_room = lambda client=client: self._retry(client)
+        self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
+        # Per client: what waits for memory elsewhere, and where.
+        self._leaving: dict[int, dict[Sequence, Any]] = {c.index: {} for c in clients}
 
     def start(self, source: Any, stage: Sequence) -> None:
         """`stage` has its first token at `source`; find it a decode client."""
@@ -56,17 +64,20 @@ class Handoff:
         twin.decode_on = stage.decode_on
         target = self.route(twin)
         self.assign(target, twin)
+        self._leaving[source.index][twin] = target
         if self.retry_ns is not None:
-            self._try(source, stage, target, twin)
+            self._try(source, stage, target, twin, first=True)
             return
         queue = self._intake[target.index]
         queue.append((source, stage, twin))
         if len(queue) == 1:
             self._retry(target)
 
-    def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+    def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence, *, first: bool = False) -> None:
         if target.reserve(twin):
             self._transfer(source, stage, target, twin)
+        elif not first and self._stuck(target):
+            self._start_over(source, stage, target, twin)
         else:
             assert self.retry_ns is not None
             self.env.tick_at(
@@ -78,11 +89,54 @@ class Handoff:
         while queue:
             source, stage, twin = queue[0]
             if not target.reserve(twin):
+                if self._stuck(target):   # as it seems: something may yet start at this instant
+                    self.env.tick_at(self.env._now, _SETTLED, lambda tick: self._resolve(target))
                 return
             queue.popleft()
             self._transfer(source, stage, target, twin)
 
+    def _resolve(self, target: Any) -> None:
+        queue = self._intake[target.index]
+        if queue and self._stuck(target):
+            source, stage, twin = queue.popleft()
+            self._start_over(source, stage, target, twin)
+            self._retry(target)
+
+    def _stuck(self, client: Any) -> bool:
+        """Whether no memory can come free at `client`: it is idle, and all that its KV waits for are stuck as well."""
+        reached = {client.index: client}
+        todo = [client]
+        for one in todo:
+            if not one.idle or self._moving[one.index]:
+                return False
+            for target in self._leaving[one.index].values():
+                if target.index not in reached:
+                    reached[target.index] = target
+                    todo.append(target)
+        return True
+
+    def _start_over(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        """Nothing is moved, which is recorded as such: the target computes the prompt itself, as after a preemption."""
+        del self._leaving[source.index][twin]
+        twin.num_computed = 0
+        twin.preemptions = 1
+        self._record(source, stage, target, 0, self.env._now)
+        self._gone(source, stage)
+        target.submit(twin)
+
+    def _record(self, source: Any, stage: Sequence, target: Any, num_bytes: int, asked: int) -> None:
+        now = self.env._now
+        self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, now)
+
+    def _gone(self, source: Any, stage: Sequence) -> None:
+        if self.observe is not None:
+            self.observe("transferred", source, stage)
+        source.release(stage)
+
     def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        del self._leaving[source.index][twin]
+        self._moving[source.index] += 1
+        self._moving[target.index] += 1
         num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
         asked = self.env._now
         to_move = num_bytes
@@ -93,10 +147,10 @@ class Handoff:
                 to_move = exposed_bytes(num_bytes, source.num_layers, compute_s, num_bytes / seconds)
 
         def arrived() -> None:
-            self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, self.env._now)
-            if self.observe is not None:
-                self.observe("transferred", source, stage)
-            source.release(stage)
+            self._record(source, stage, target, num_bytes, asked)
+            self._moving[source.index] -= 1
+            self._moving[target.index] -= 1
+            self._gone(source, stage)
             target.submit(twin)
 
         self.network.transfer(source.name, target.name, to_move, arrived)

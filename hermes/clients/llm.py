@@ -124,6 +124,11 @@ class LLMClient:
         if self._start is None:
             self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
 
+    @property
+    def idle(self) -> bool:
+        """No step runs, and none is about to start at this instant."""
+        return self._plan is None and self._start is None
+
     # -- runs of steps -------------------------------------------------------------------------------------------
 
     def _on_start(self, tick: Tick) -> None:
@@ -138,6 +143,8 @@ class LLMClient:
             self.scheduler.complete(plan, 1, -1, 0)
             plan = self.scheduler.plan(self._max_run)
         if plan is None:
+            if self.on_room is not None:
+                self.on_room()   # there is none, but whoever waits for it should know that nothing runs
             return
         now = self._start_ns = self.env._now
         self._plan = plan

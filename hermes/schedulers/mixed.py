@@ -99,8 +99,7 @@ class MixedScheduler(LLMScheduler):
         return self._stale
 
     def reserve(self, seq: Sequence) -> bool:
-        """up_front: with room for the first token, as where the prompt was computed."""
-        taken = self.pool.grow(seq, seq.prompt_tokens + 1 if self.up_front else seq.prompt_tokens)
+        taken = super().reserve(seq)
         self._outside += taken
         return taken
 
