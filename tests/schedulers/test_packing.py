@@ -1,0 +1,73 @@
+"""In which order sequences wait."""
+
+from __future__ import annotations
+
+import pytest
+from driving import Drive
+
+from hermes.schedulers import Sequence
+from hermes.schedulers.queues import PACKING
+
+# name: prompt, output, priority, in order of arrival
+REQUESTS = {"a": (9, 2, 1), "b": (3, 3, 2), "c": (4, 2, 0), "d": (5, 1, 1), "e": (2, 1, 2)}
+ORDER = {
+    "fcfs": "abcde",
+    "priority": "cadbe",             # 0; 1, 1; 2, 2
+    "shortest_job_first": "ebcda",   # 3; 6, 6, 6 by arrival; 11
+    "least_work_left": "ebcda",      # nothing is computed yet
+}
+
+
+def sequences() -> dict[str, Sequence]:
+    return {
+        name: Sequence(prompt, output, priority, arrival_order=i)
+        for i, (name, (prompt, output, priority)) in enumerate(REQUESTS.items())
+    }
+
+
+def names(queue: object) -> str:
+    by_order = {i: name for i, name in enumerate(REQUESTS)}
+    return "".join(by_order[seq.arrival_order] for seq in queue)   # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("policy", sorted(ORDER))
+def test_the_queue_is_in_order(policy: str) -> None:
+    queue = PACKING.get(policy)()
+    for seq in sequences().values():
+        queue.push(seq)
+    assert names(queue) == ORDER[policy]
+    assert len(queue) == 5
+    popped = []
+    while queue:
+        head = queue.peek()
+        popped.append(queue.pop())
+        assert head is popped[-1]
+    assert names(popped) == ORDER[policy]
+
+
+@pytest.mark.parametrize("policy", sorted(ORDER))
+def test_a_preempted_sequence_goes_to_the_front_or_where_its_key_puts_it(policy: str) -> None:
+    queue, waiting = PACKING.get(policy)(), sequences()
+    for name in "abcd":
+        queue.push(waiting[name])
+    queue.push_preempted(waiting["e"])
+    expected = {"fcfs": "eabcd", "priority": "cadbe"}.get(policy, "ebcda")
+    assert names(queue) == expected
+
+
+def test_work_that_is_done_is_not_work_left() -> None:
+    queue, waiting = PACKING.get("least_work_left")(), sequences()
+    waiting["a"].num_computed = 9   # its KV came over the network: only its answer of 2 is left
+    for seq in waiting.values():
+        queue.push(seq)
+    assert names(queue) == "aebcd"
+
+
+@pytest.mark.parametrize("kind", ["chunked", "continuous", "static", "mixed"])
+@pytest.mark.parametrize("policy", sorted(ORDER))
+def test_schedulers_admit_in_this_order(kind: str, policy: str) -> None:
+    drive = Drive(False, kind=kind, policy=policy, max_num_seqs=1)
+    for name, request in REQUESTS.items():
+        drive.add(name, *request)
+    admitted = list(dict.fromkeys(name for row in drive.rest() for name in row))
+    assert "".join(admitted) == ORDER[policy]
