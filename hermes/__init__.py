@@ -1,3 +1,19 @@
 """hermes: a discrete-event simulator for multi-stage LLM serving."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hermes.api import open_run, simulate
+
+__all__ = ["__version__", "open_run", "simulate"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`hermes.simulate` and `hermes.open_run`, imported when first used: they need most of the package."""
+    if name in ("simulate", "open_run"):
+        from hermes import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'hermes' has no attribute {name!r}")

@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from hermes.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
 
-__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Rate", "Tokens"]
+__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Tokens"]
 
 
 class ConfigModel(BaseModel):
@@ -52,6 +52,17 @@ Rate = Annotated[
     WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(/s|/min|/h)?\s*$", "rate, e.g. '40 /s'; bare number: per second")),
 ]
 Tokens = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class Named:
+    """Field annotation: the name of something registered, where the name says it all: `policy: Annotated[str,
+    Named(PACKING)]`. Like `Component`, the choices are read when the enclosing model's schema is built."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.literal_schema(self.registry.names())
 
 
 class Component:

@@ -67,7 +67,7 @@ class ClientUsage:
     steps: int = 0
     batch: int = 0               # sequences, summed over steps
     max_batch: int = 0
-    waiting_ns: int = 0          # waiting sequences times time, over the busy time
+    waiting_ns: int = 0          # between assignment and start, summed over completed stages
     block_ns: int = 0            # used blocks times time, over the busy time
     peak_blocks: int = 0
     preemptions: int = 0
@@ -95,7 +95,7 @@ def _peaks(index: IntArray, values: IntArray, n: int) -> IntArray:
 
 def client_usages(record: RunRecord) -> list[ClientUsage]:
     """One `ClientUsage` per client."""
-    n, runs = len(record.clients), record.runs
+    n, runs, stages = len(record.clients), record.runs, record.stages
     client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
     prefill = runs["prefill_seqs"] > 0
     batch = runs["prefill_seqs"] + runs["decode_seqs"]
@@ -106,12 +106,12 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
         "steps": _sums(client, runs["num_steps"], n),
         "batch": _sums(client, batch * runs["num_steps"], n),
         "max_batch": _peaks(client, batch, n),
-        "waiting_ns": _sums(client, runs["waiting"] * span, n),
+        "waiting_ns": _sums(stages["client"], np.maximum(stages["start_ns"] - stages["assigned_ns"], 0), n),
         "block_ns": _sums(client, runs["used_blocks"] * span, n),
         "peak_blocks": _peaks(client, runs["used_blocks"], n),
         "preemptions": _sums(client, runs["preempted"], n),
         "out_of_range_steps": np.asarray(record.out_of_range_steps, dtype=np.int64),
-        "stages": np.bincount(record.stages["client"], minlength=n),
+        "stages": np.bincount(stages["client"], minlength=n),
     }
     usages = [ClientUsage(**{name: int(column[c]) for name, column in columns.items()}) for c in range(n)]
     _add_service_without_steps(record, usages)
@@ -154,7 +154,7 @@ def client_usage(
         "utilisation": _share(usage.busy_ns, end - start),
         "runs": usage.runs, "steps": usage.steps,
         "mean_batch": _share(usage.batch, usage.steps), "max_batch": usage.max_batch,
-        "mean_waiting": _share(usage.waiting_ns, usage.busy_ns) if usage.runs else None,
+        "mean_waiting": _share(usage.waiting_ns, end - start),
         "kv_blocks": info.num_blocks or None,
         "kv_mean_blocks": _share(usage.block_ns, usage.busy_ns) if info.num_blocks else None,
         "kv_peak_blocks": usage.peak_blocks if info.num_blocks else None,

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from hermes.config import Component
+from hermes.config import Component, Named
 from hermes.registry import Registry
 
 __all__ = ["reachable", "refresh"]
@@ -42,7 +42,11 @@ def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Regist
         entered.add(model)
         for field in model.model_fields.values():
             for part in _parts(field.annotation, field.metadata):
-                if isinstance(part, Component):
+                if isinstance(part, Named):
+                    part.registry.names()
+                    if part.registry not in registries:
+                        registries.append(part.registry)
+                elif isinstance(part, Component):
                     names = part.registry.names()  # loads entry points, which may register
                     if part.registry not in registries:
                         registries.append(part.registry)
@@ -56,10 +60,10 @@ def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Regist
     return list(models), registries
 
 
-def _parts(annotation: Any, metadata: Any = ()) -> Iterator[type[BaseModel] | Component]:
+def _parts(annotation: Any, metadata: Any = ()) -> Iterator[type[BaseModel] | Component | Named]:
     """The models and component markers anywhere inside a type annotation."""
-    yield from (item for item in metadata if isinstance(item, Component))
-    if isinstance(annotation, Component) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+    yield from (item for item in metadata if isinstance(item, Component | Named))
+    if isinstance(annotation, Component | Named) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         yield annotation
     for argument in get_args(annotation):
         yield from _parts(argument)

@@ -204,8 +204,8 @@ class LLMScheduler:
                 blocks -= group.blocks_for(first)
             pool.free_blocks -= blocks
             return
-        # With named blocks, the order in which members take theirs does not matter: whoever takes a block from the front
-        # of the free queue evicts it, and the blocks that fill up here hold the members' own answers.
+        # With named blocks, the order in which members take theirs does not matter: whoever takes a block from the
+        # front of the free queue evicts it, and the blocks that fill up here hold the members' own answers.
         bs, clock = pool.block_size, group.clock
         for seq in group.members:
             before = clock + seq.base + first

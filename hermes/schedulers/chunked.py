@@ -8,13 +8,14 @@ that does not hold it declines, and the literal loop takes the step.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.queues import PACKING
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["ChunkedConfig", "ChunkedScheduler"]
@@ -29,7 +30,7 @@ class ChunkedConfig(ConfigModel):
     """Token budget of one step."""
     max_num_seqs: int = Field(default=256, ge=1, le=2**31)
     """Most sequences running at once."""
-    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, else the last."""
     long_prefill_token_threshold: int = Field(default=0, ge=0, le=2**31)
     """Most new tokens of one sequence in a step while others are eligible; 0 is no cap."""

@@ -6,13 +6,14 @@ decodes. When blocks run out, the youngest running sequence is preempted and rec
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.queues import PACKING
 
 __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
@@ -26,7 +27,7 @@ class ContinuousConfig(ConfigModel):
     """Most prompt tokens in a prefill batch. A longer prompt is computed alone."""
     max_num_seqs: int = Field(default=256, ge=1, le=2**31)
     """Most sequences running at once."""
-    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting queue."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> ContinuousScheduler:

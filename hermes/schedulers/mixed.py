@@ -16,13 +16,14 @@ starts, the rest of the answer when its decode starts, so that a decode that run
 from __future__ import annotations
 
 from bisect import insort
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.queues import PACKING
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["MixedConfig", "MixedScheduler"]
@@ -40,7 +41,7 @@ class MixedConfig(ConfigModel):
     reservation: Literal["on_demand", "up_front"] = "on_demand"
     """Whether blocks are taken as tokens come, or for the prompt and one token when a prompt starts and for the whole
     answer when its decode starts."""
-    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting prompts."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> MixedScheduler:

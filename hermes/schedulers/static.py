@@ -6,13 +6,14 @@ and all members return together. Blocks for the whole rectangle are taken when t
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
+from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.queues import PACKING
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["StaticConfig", "StaticScheduler"]
@@ -27,7 +28,7 @@ class StaticConfig(ConfigModel):
     """Most sequences in a batch. A batch is formed from whoever waits when the one before is done."""
     max_num_batched_tokens: int = Field(default=2**31, ge=1, le=2**31)
     """Most tokens of the padded prompts; a longer single prompt is a batch of its own."""
-    policy: Literal["fcfs", "priority", "shortest_job_first", "least_work_left"] = "fcfs"
+    policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order in which waiting sequences are put into a batch."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> StaticScheduler:

@@ -55,7 +55,7 @@ def test_clients_by_hand() -> None:
     assert a["mean_batch"] == pytest.approx(8 / 7)
     assert (a["kv_peak_blocks"], a["kv_peak_share"]) == (10, 1.0)
     assert a["kv_mean_blocks"] == pytest.approx((7 * 10 + 7 * 20 + 9 * 10 + 10 * 10 + 8 * 10 + 7 * 10) / 70)
-    assert a["mean_waiting"] == pytest.approx(30 / 70)
+    assert a["mean_waiting"] == pytest.approx((0 + 10 + 25 + 70) / 300)
     assert (a["preemptions"], a["out_of_range_steps"]) == (1, 2)
     assert a["prefill_j"] == pytest.approx(0.040 * 1000)
     assert a["decode_j"] == pytest.approx(0.030 * 500)
