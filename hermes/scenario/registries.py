@@ -63,7 +63,8 @@ def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Regist
 def _parts(annotation: Any, metadata: Any = ()) -> Iterator[type[BaseModel] | Component | Named]:
     """The models and component markers anywhere inside a type annotation."""
     yield from (item for item in metadata if isinstance(item, Component | Named))
-    if isinstance(annotation, Component | Named) or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if is_model or isinstance(annotation, Component | Named):
         yield annotation
     for argument in get_args(annotation):
         yield from _parts(argument)

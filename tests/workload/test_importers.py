@@ -116,7 +116,7 @@ class TestMooncake:
 
 class TestMapped:
     TEXT = "t;in;out;user;prio\n1700000000500;5;6;bob;1\n1700000001000;7;8;amy;0\n1700000002500;9;10;bob;0\n"
-    OPTIONS: dict[str, Any] = {  # noqa: RUF012
+    OPTIONS: dict[str, Any] = {
         "arrival": "t", "arrival_unit": "ms", "prompt": "in", "output": "out", "session": "user", "priority": "prio",
     }
 
