@@ -119,7 +119,8 @@ class MixedScheduler(LLMScheduler):
                 return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
-            plan = self._new_batch()
+            # Not to those who just gave it up.
+            plan = self._new_batch(prompts=not self.holding and not self.left)
         self._stale = False
         for seq in self._fresh:
             if seq.num_computed < seq.num_tokens:   # it has to wait
@@ -134,15 +135,15 @@ class MixedScheduler(LLMScheduler):
         plan.preempted, self._preempted = self._preempted, []
         return plan
 
-    def _new_batch(self) -> Plan:
-        """The next batch; its decodes that go on are left in the group."""
+    def _new_batch(self, *, prompts: bool = True) -> Plan:
+        """The next batch; its decodes that go on are left in the group. prompts: whether any may start."""
         plan, group = Plan(), self.group
         short = False
         while group.grows and group.n and group.blocks_for(1) > self.pool.free_blocks:
             self._make_wait(next(reversed(self.running)))
             short = True
         budget = self.max_num_batched_tokens
-        if not short or not group.n:
+        if prompts and (not short or not group.n):
             budget = self._start_prompts(plan)
         self._num_prompts = len(plan.prefills)
         self._start_decodes(plan, max(0, min(self.max_num_seqs - self._num_prompts, budget)))
