@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scenario_parts import Livelock, Probe
+from scenario_parts import LivelockError, Probe
 
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.scenario import load_scenario
@@ -39,7 +39,7 @@ def watched(pool: Any) -> None:
         self.watched_free = value
         self.changes += 1
         if self.changes > MAX_CHANGES:
-            raise Livelock(f"free blocks changed {MAX_CHANGES} times")
+            raise LivelockError(f"free blocks changed {MAX_CHANGES} times")
 
     pool.watched_free, pool.changes = pool.free_blocks, 0
     pool.__class__ = type(base.__name__, (base,), {"free_blocks": property(get, put)})
@@ -92,7 +92,8 @@ def boundary_rows(record: RunRecord) -> dict[tuple[int, int], tuple[int, ...]]:
     Not where something arrived at this very instant: a run that it cuts ends after it, a single step ends before.
     """
     runs = {name: column.tolist() for name, column in record.runs.items()}
-    columns = (runs[name] for name in ("client", "first_step", "num_steps", "end_ns", "running", "waiting", "used_blocks"))
+    names = ("client", "first_step", "num_steps", "end_ns", "running", "waiting", "used_blocks")
+    columns = (runs[name] for name in names)
     busy = {*record.arrival_ns.tolist(), *record.stages["assigned_ns"].tolist()}
     busy |= {*record.transfers["start_ns"].tolist(), *record.transfers["end_ns"].tolist()}
     rows = {(c, first + n - 1): tuple(rest) for c, first, n, *rest in zip(*columns, strict=True)}
@@ -134,7 +135,8 @@ def digest(record: RunRecord) -> str:
 
     for name in ("arrival_ns", "prompt_tokens", "output_tokens", "priority", "session", "status", "finish_ns"):
         add(name, getattr(record, name))
-    for fields, table in ((STAGE_FIELDS, record.stages), (RUN_FIELDS, record.runs), (TRANSFER_FIELDS, record.transfers)):
+    tables = {STAGE_FIELDS: record.stages, RUN_FIELDS: record.runs, TRANSFER_FIELDS: record.transfers}
+    for fields, table in tables.items():
         for name in fields:
             add(name, table[name])
     for i, ends in enumerate(record.step_ends):

@@ -12,7 +12,7 @@ LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
 POLICIES = ("fcfs", "priority", "shortest_job_first", "least_work_left")
 MAX_PROMPT, MAX_OUTPUT = 40, 24
 SCHEDULERS = ("chunked", "continuous", "static", "mixed")
-FAMILIES = (*SCHEDULERS, "any", "disaggregated")
+FAMILIES = (*SCHEDULERS, "any", "many", "disaggregated")
 
 budgets = st.sampled_from([1, 3, 8, 20, 64, 2048])
 slots = st.sampled_from([1, 2, 3, 5, 256])
@@ -25,7 +25,8 @@ def chunked(draw: st.DrawFn) -> Data:
         "policy": draw(st.sampled_from(POLICIES)), "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 2, 7])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.15])),
         "engine_version": draw(st.sampled_from(["0.32.0", "0.32.0", "0.19.0"])),
-        "adaptive_long_prefill_threshold": draw(st.booleans()), "reserve_full_isl": draw(st.sampled_from([True, True, False])),
+        "adaptive_long_prefill_threshold": draw(st.booleans()),
+        "reserve_full_isl": draw(st.sampled_from([True, True, False])),
     }
     if draw(st.integers(0, 4)) == 0:
         data |= {"enable_chunked_prefill": False, "max_num_batched_tokens": draw(st.sampled_from([30, 80]))}
@@ -59,10 +60,10 @@ def memories(draw: st.DrawFn) -> Data:
 
 
 hardware = st.one_of(
-    st.builds(
-        lambda base, per_token, per_ctx: {"kind": "test_ticks", "base": base, "per_token": per_token, "per_ctx": per_ctx},
-        st.sampled_from([1, 1, 2]), st.sampled_from([3, 8, 1000]), st.sampled_from([20, 200, 10**6]),
-    ),
+    st.fixed_dictionaries({
+        "kind": st.just("test_ticks"), "base": st.sampled_from([1, 1, 2]), "per_token": st.sampled_from([3, 8, 1000]),
+        "per_ctx": st.sampled_from([20, 200, 10**6]),
+    }),
     st.just({"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}),
 )
 
@@ -131,7 +132,8 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
     elif kind == "at_once":
         arrivals = {"kind": "at_once", "at": draw(st.sampled_from([0.0, 3e-6]))}
     elif kind == "closed_loop":
-        arrivals = {"kind": "closed_loop", "users": draw(st.integers(1, 4)), "think": draw(st.sampled_from([0.0, 1e-6, 7e-6]))}
+        think = draw(st.sampled_from([0.0, 1e-6, 7e-6]))
+        arrivals = {"kind": "closed_loop", "users": draw(st.integers(1, 4)), "think": think}
     else:
         arrivals = {"kind": "poisson", "rate": draw(st.sampled_from([50.0, 2e5]))}
     lengths: Data = {"kind": "test_listed", "rows": [row[1:] for row in rows]}
@@ -145,7 +147,11 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
 
 @st.composite
 def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
-    """A scenario as a dict. family: a scheduler's name, "any" (clients of several kinds) or "disaggregated"."""
+    """A scenario as a dict.
+
+    family: a scheduler's name, "any" (clients of several kinds), "many" (more of them than routers ask one by one) or
+    "disaggregated".
+    """
     names: tuple[str, ...]
     if family == "disaggregated":
         kinds = ("chunked", "continuous", "mixed")
@@ -153,8 +159,10 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
         if draw(st.integers(0, 3)) == 0:
             clients.append(draw(groups("b", kinds, "both", 1)))
     else:
-        kinds = SCHEDULERS if family == "any" else (family,)
+        kinds = (family,) if family in SCHEDULERS else SCHEDULERS
         clients = [draw(groups(name, kinds)) for name in ("a", "b")[: draw(st.integers(1, 2))]]
+        if family == "many":
+            clients[0]["count"] = draw(st.integers(9, 20))
     names = tuple(client["name"] for client in clients)
     transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if family == "disaggregated" else "full"
     if transfer == "layerwise":   # it asks the model how many layers it has

@@ -27,7 +27,7 @@ LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
 MAX_STEPS = 200_000   # of one hardware model: more is a scheduler that goes round in circles
 
 
-class Livelock(AssertionError):
+class LivelockError(AssertionError):
     pass
 
 
@@ -51,13 +51,13 @@ class Ticks:
     def step_ns(self, stats: StepStats) -> int:
         self.calls += 1
         if self.calls > MAX_STEPS:
-            raise Livelock(f"more than {MAX_STEPS} steps")
+            raise LivelockError(f"more than {MAX_STEPS} steps")
         return int(self._units(stats, stats.decode_ctx, stats.decode_ctx_max) * UNIT_NS)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
         self.calls += num_steps
         if self.calls > MAX_STEPS * 100:
-            raise Livelock(f"more than {MAX_STEPS * 100} steps")
+            raise LivelockError(f"more than {MAX_STEPS * 100} steps")
         j = np.arange(num_steps, dtype=np.int64)
         units = self._units(stats, stats.decode_ctx + j * stats.decode_seqs, stats.decode_ctx_max + j)
         return np.asarray(units * UNIT_NS, dtype=np.int64)
@@ -104,7 +104,8 @@ class ListedLengths(LengthModel):
             lengths.prefix_group, lengths.prefix_tokens = columns[4], columns[5]
         return lengths
 
-    def _ids(self, i: int, prompt: int, output: int, priority: int, session: int, group: int, shared: int) -> tuple[int, ...]:
+    def _ids(self, i: int, prompt: int, *rest: int) -> tuple[int, ...]:
+        group, shared = rest[-2:]
         blocks = -(-prompt // self.hash_unit)
         common = 0 if group < 0 else shared // self.hash_unit
         return tuple(1000 * group + b if b < common else 10_000 + 100 * i + b for b in range(blocks))
@@ -113,7 +114,7 @@ class ListedLengths(LengthModel):
 class Probe:
     """A router that notes, for each choice, the loads of all candidates and whom the real one chose."""
 
-    log: list[tuple[Any, ...]] = []   # noqa: RUF012  # one log for all routers of a run; `probing` empties it
+    log: list[tuple[Any, ...]] = []   # one log for all routers; each run empties it
 
     def __init__(self, router: Any, context: RouterContext) -> None:
         self._router, self._context = router, context

@@ -11,8 +11,9 @@ Data = dict[str, Any]
 
 
 def client(name: str, role: str, *, blocks: int = 1000, kind: str = "chunked", **hardware: int) -> Data:
+    slow = {"kind": "test_ticks", "per_token": 10**6, "per_ctx": 10**6}
     return {
-        "name": name, "role": role, "hardware": {"kind": "test_ticks", "per_token": 10**6, "per_ctx": 10**6, **hardware},
+        "name": name, "role": role, "hardware": slow | hardware,
         "scheduler": {"kind": kind}, "memory": {"block_size": 1, "num_blocks": blocks, "kv_bytes_per_token": 1.0},
     }
 

@@ -1,4 +1,4 @@
-"""Run mode equals every_step mode exactly: whatever a run of steps does at once, single steps do one after the other."""
+"""Run mode equals every_step mode exactly: what a run of steps does at once, single steps do one after the other."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 
 def some_scenarios(per_family: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
+    family = ""
 
     @settings(max_examples=per_family, derandomize=True, deadline=None, phases=[Phase.generate], database=None,
               suppress_health_check=list(HealthCheck))
@@ -27,16 +28,16 @@ def some_scenarios(per_family: int) -> list[dict[str, Any]]:
     def collect(data: st.DataObject) -> None:
         found.append(data.draw(scenarios(family)))
 
-    for family in FAMILIES:
+    for family in FAMILIES:   # noqa: B007  # `collect` draws from it
         collect()
     return found
 
 
 def in_a_process(path: Path, hash_seed: str) -> list[str]:
-    env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE)])}
+    paths = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
     done = subprocess.run(
-        [sys.executable, str(HERE / "digest_scenarios.py"), str(path)], env=env, capture_output=True, text=True, check=True,
-        timeout=300,
+        [sys.executable, str(HERE / "digest_scenarios.py"), str(path)], capture_output=True, text=True, check=True,
+        timeout=300, env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths},
     )
     return list(json.loads(done.stdout))
 

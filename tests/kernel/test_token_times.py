@@ -21,7 +21,7 @@ def scenario(rows: list[tuple[int, int, int, int]], blocks: int, **scheduler: An
         }],
         "workload": {
             "requests": len(rows), "arrivals": {"kind": "test_listed", "units": [row[0] for row in rows]},
-            "lengths": {"kind": "test_listed", "rows": [[prompt, out, prio, -1, -1, 0] for _, prompt, out, prio in rows]},
+            "lengths": {"kind": "test_listed", "rows": [[*row[1:], -1, -1, 0] for row in rows]},
         },
     }
 

@@ -14,7 +14,8 @@ class PoolsAgree(RuleBasedStateMachine):
     """Drives both pools as a scheduler does; after each action, every question they can be asked has one answer."""
 
     @initialize(
-        num_blocks=st.integers(3, 12), block_size=st.sampled_from([1, 2, 4]), unhashed_to_front=st.sampled_from([True, True, False])
+        num_blocks=st.integers(3, 12), block_size=st.sampled_from([1, 2, 4]),
+        unhashed_to_front=st.sampled_from([True, True, False]),
     )
     def build(self, num_blocks: int, block_size: int, unhashed_to_front: bool) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -175,7 +176,7 @@ def test_a_sequence_never_evicts_its_own_hits() -> None:
 def test_of_two_blocks_with_one_hash_the_older_is_hit() -> None:
     pool = PrefixBlockPool(4, 4)
     first = computed(pool, 1, 4, shared=4)
-    second = computed(pool, 2, 4, shared=4)   # whole prompt cached: its last block is computed again, in a block of its own
+    second = computed(pool, 2, 4, shared=4)   # cached as a whole: its block is computed again, in one of its own
     assert pool.free_blocks == 2
     pool.free(second)
     assert pool.missing_blocks(wanting(5), 5) == 1, "the hit block is the first sequence's, which is in use"

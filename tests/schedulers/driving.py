@@ -31,7 +31,9 @@ class Drive:
         self.pool, self.steps = pool, 0
         self.names: dict[Sequence, str] = {}
 
-    def add(self, name: str, prompt: int, output: int, priority: int = 0, group: int | None = None, shared: int = 0) -> Sequence:
+    def add(
+        self, name: str, prompt: int, output: int, priority: int = 0, group: int | None = None, shared: int = 0
+    ) -> Sequence:
         content = None if group is None else GroupPrefix(group, shared)
         seq = Sequence(prompt, output, priority, arrival_order=len(self.names), content=content)
         assert self.scheduler.can_ever_fit(seq) is None

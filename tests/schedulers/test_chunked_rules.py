@@ -115,7 +115,9 @@ def test_an_older_engine_caps_a_lone_request_too(every_step: bool) -> None:
 
 @both
 def test_an_adaptive_cap_is_at_least_an_equal_share(every_step: bool) -> None:
-    drive = Drive(every_step, long_prefill_token_threshold=4, max_num_batched_tokens=20, adaptive_long_prefill_threshold=True)
+    drive = Drive(
+        every_step, long_prefill_token_threshold=4, max_num_batched_tokens=20, adaptive_long_prefill_threshold=True
+    )
     drive.add("a", 12, 1)
     drive.add("b", 3, 1)
     assert drive.rest() == [{"a": 10, "b": 3}, {"a": 2}]

@@ -26,7 +26,7 @@ def sequences() -> dict[str, Sequence]:
 
 
 def names(queue: object) -> str:
-    by_order = {i: name for i, name in enumerate(REQUESTS)}
+    by_order = dict(enumerate(REQUESTS))
     return "".join(by_order[seq.arrival_order] for seq in queue)   # type: ignore[attr-defined]
 
 
