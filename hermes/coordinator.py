@@ -83,7 +83,7 @@ class Coordinator:
         self.arrivals = np.full(total, -1, dtype=np.int64)
         self.status = bytearray(total)
         self.reject_reasons: dict[int, str] = {}
-        self.gaps: dict[int, Sequence] = {}
+        self.gaps: dict[int, list[tuple[int, int, int]]] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
         self._stage_count = 0
         distinct = {id(router): router for router in routers.values()}.values()
@@ -294,7 +294,7 @@ class Coordinator:
         kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
         if stage.segments is not None:
             stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
-            self.gaps[len(self.stages)] = stage
+            self.gaps[len(self.stages)] = stage.segments
         last_step = client.num_steps - 1 if not client.scheduler.returns_together else stage.first_step + emitted - 1
         log = self.stages
         log.write(

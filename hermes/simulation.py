@@ -225,7 +225,8 @@ class Simulation:
             stages=stages, runs=runs, transfers=self._transfers.columns(),
             step_ends=[c.steps.array() for c in self.clients],
             gaps={
-                row: _steps_of(stage, decode_steps[stages["client"][row]]) for row, stage in coordinator.gaps.items()
+                row: _steps_of(segments, decode_steps[stages["client"][row]])
+                for row, segments in coordinator.gaps.items()
             },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(runs), end_ns=int(self.env.now),
@@ -255,12 +256,13 @@ class Simulation:
         )
 
 
-def _steps_of(stage: Any, ticks: np.ndarray | None) -> np.ndarray:
+def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:
     """Step index of each token of a stage that was interrupted."""
     parts = []
-    for emit, start, stop in stage.segments:
-        steps = np.arange(start, stop) if ticks is None else ticks[start:stop]
-        parts.append(np.concatenate([[emit], steps]) if emit >= 0 else steps)
+    for emit, start, stop in segments:
+        if emit >= 0:
+            parts.append(np.array([emit]))
+        parts.append(np.arange(start, stop) if ticks is None else ticks[start:stop])
     return np.concatenate(parts).astype(np.int64)
 
 
