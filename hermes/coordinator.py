@@ -265,7 +265,7 @@ class Coordinator:
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] += stage.prompt_tokens if is_input else stage.target_tokens
+                values[pos] += stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -277,7 +277,7 @@ class Coordinator:
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens
+                values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
