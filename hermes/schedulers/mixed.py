@@ -6,7 +6,8 @@ by arrival. What does not fit is left out, and keeps its memory.
 
 A batch of decodes stays as it is until a member is done, until memory comes back from outside while somebody waits,
 or until a sequence arrives for which there is room. A prompt finds room wherever it is no longer than the token cap,
-because decodes make way for it; a longer one waits until the batch changes for another reason, and runs alone.
+because decodes make way for it; a longer one, which runs alone, finds room where one more decode would, if its own is
+to follow here (splitwise-sim queues both at once), and else waits until the batch changes for another reason.
 
 Two ways to hold memory. `on_demand`: blocks are taken as tokens come, and the youngest sequence is preempted and
 recomputed when they run out. `up_front` (splitwise-sim): a prompt and its first token are reserved when the prompt
