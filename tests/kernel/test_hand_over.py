@@ -37,7 +37,7 @@ def test_kv_that_fills_the_memory_can_still_go_on(kind: str) -> None:
 
 
 def test_output_tokens_of_a_decode_client_leave_out_the_first() -> None:
-    # Each decode client has 4 tokens to give (2 + 2, and 4): equally loaded, so that the fourth request goes to the first.
+    # Each decode client has 4 tokens to give (2 + 2, and 4): equally loaded, so the fourth request goes to the first.
     clients = [client("p", "prefill"), {**client("d", "decode", base=100), "count": 2}]
     rows, router = [[3, 3], [3, 5], [3, 3], [3, 9]], {"kind": "least_loaded", "load": "output_tokens"}
     outcome = run(scenario(clients, rows, [0, 2, 4, 6], router={"kind": "test_probe", "router": router}))

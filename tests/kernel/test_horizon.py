@@ -6,18 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from invariants import every_arrival_is_accounted_for
 from outcomes import Outcome, run, stage_token_steps, step_rows
+from profiles import quick
 from random_scenarios import FAMILIES, scenarios
 
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
-
-quick = settings(
-    max_examples=25, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
@@ -43,7 +39,7 @@ def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@quick
+@quick(25)
 @given(data=st.data(), share=st.one_of(st.floats(0, 1.2), st.sampled_from([0.0, 1.0])))
 def test_a_horizon_cuts_both_modes_alike(family: str, data: st.DataObject, share: float) -> None:
     scenario = data.draw(scenarios(family))

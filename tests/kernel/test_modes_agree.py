@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from outcomes import assert_same, run
+from profiles import quick, thorough, when_asked_for
 from random_scenarios import FAMILIES, scenarios
-
-checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=checks)
-thorough = settings(max_examples=1500, deadline=None, suppress_health_check=checks)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@quick
+@quick(40)
 @given(data=st.data())
 def test_runs_equal_single_steps(family: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(family))
     assert_same(run(scenario, "runs"), run(scenario, "every_step"))
 
 
-@pytest.mark.slow
+@when_asked_for
 @pytest.mark.parametrize("family", FAMILIES)
 @thorough
 @given(data=st.data())

@@ -43,7 +43,7 @@ def in_a_process(path: Path, hash_seed: str) -> list[str]:
 
 
 def test_same_bytes_in_any_process(tmp_path: Path) -> None:
-    chosen = some_scenarios(20)
+    chosen = some_scenarios(8)
     path = tmp_path / "scenarios.json"
     path.write_text(json.dumps(chosen))
     here = digests(chosen)
