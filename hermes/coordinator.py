@@ -217,32 +217,46 @@ class Coordinator:
         if router is None:
             raise InputError(f"a client that serves stage {stage.kind!r} of model {request.model!r}", field="clients")
         client: Any = router.choose(stage)
-        reason = client.refusal(stage)
+        reason = self._refusal(client, stage)
         if reason is not None:
             if self._observers:
                 self._observe("refused", client, stage)
-            other = self._first_accepting(stage)
-            if other is None:
-                self._reject(request, f"{client.name}: {reason}")
+            stage.decode_on = None
+            client = self._first_accepting(stage)
+            if client is None:
+                self._reject(request, reason)
                 return
-            client, stage.decode_on = other, None
-        target = stage.decode_on
-        if (client.role == "prefill" if target is None else target is not client) and stage.output_tokens > 1:
-            key = self._decode_key(client, request.model)
-            refusals = {c.name: c.refusal(stage) for c in self._candidates[key]}
-            if None not in refusals.values():
-                if self._observers:
-                    self._observe("refused", client, stage)
-                self._reject(request, "decode on {}: {}".format(*next(iter(refusals.items()))))
-                return
-            stage.target_tokens = 1
         self._assign(client, stage)
         client.submit(stage)
 
+    def _refusal(self, client: Any, stage: Any) -> str | None:
+        """Why a generation cannot be served at `client`, or None. Sets how many tokens it is to emit there."""
+        target, whole = stage.decode_on, stage.output_tokens
+        if not ((client.role == "prefill" if target is None else target is not client) and whole > 1):
+            stage.target_tokens = whole
+            reason: str | None = client.refusal(stage)
+            return None if reason is None else f"{client.name}: {reason}"
+        # Another client decodes it: one token comes here, and somebody must be able to take the rest.
+        stage.target_tokens = whole
+        first = None
+        for decoder in self._candidates[self._decode_key(client, stage.request.model)]:
+            reason = decoder.refusal(stage)
+            if reason is None:
+                break
+            first = first or f"decode on {decoder.name}: {reason}"
+        else:
+            return first
+        stage.target_tokens = 1
+        reason = client.refusal(stage)
+        return None if reason is None else f"{client.name}: {reason}"
+
     def _first_accepting(self, stage: Any) -> Any | None:
         """Of the clients that could serve a stage its router's choice refused, the one with the fewest assigned."""
-        accepting = [c for c in self._candidates[stage.kind, stage.request.model] if c.refusal(stage) is None]
-        return min(accepting, key=lambda c: c.num_assigned, default=None)
+        candidates = self._candidates[stage.kind, stage.request.model]
+        for client in sorted(candidates, key=lambda c: c.num_assigned):
+            if self._refusal(client, stage) is None:
+                return client
+        return None
 
     def _decode_key(self, source: Any, model: str) -> tuple[str, str]:
         """Which decode clients may take over from `source`."""

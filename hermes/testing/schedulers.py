@@ -1,0 +1,293 @@
+"""Contract suite for LLM schedulers.
+
+Inherit it in a test module, give `make()`, and pytest checks what clients rely on:
+
+    class TestMyScheduler(SchedulerContract):
+        def make(self, pool, every_step):
+            return MyConfig(max_num_seqs=8).build(pool, every_step=every_step)
+
+The scheduler is driven as `hermes.clients.LLMClient` drives it, in runs of steps that arrivals may cut, but without a
+clock or hardware: time is counted in steps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hermes.content import GroupPrefix
+from hermes.hardware.base import StepStats
+from hermes.memory.blocks import BlockPool
+from hermes.memory.prefix import PrefixBlockPool
+from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
+
+_STATS = tuple(sorted(StepStats.__slots__))
+_MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
+
+
+@dataclass(frozen=True)
+class Request:
+    """What arrives before a step: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV comes with it."""
+
+    step: int
+    prompt: int
+    output: int
+    priority: int = 0
+    group: int = -1
+    shared: int = 0
+    kv: bool = False
+
+
+@dataclass
+class ServedSteps:
+    """What a scheduler did, step by step, however it was grouped into runs."""
+
+    stats: list[tuple[int, ...]] = field(default_factory=list)
+    prefills: list[list[tuple[int, int]]] = field(default_factory=list)   # (request, new tokens)
+    preempted: list[tuple[int, list[int]]] = field(default_factory=list)  # (step, requests)
+    finished: list[tuple[int, int]] = field(default_factory=list)         # (after how many steps, request)
+    refused: dict[int, str] = field(default_factory=dict)
+    tokens: dict[int, list[int]] = field(default_factory=dict)            # request -> the steps that gave its tokens
+    sampled: int = 0
+
+
+def serve(scheduler: LLMScheduler, requests: list[Request], *, longest_run: int) -> ServedSteps:
+    """Drive `scheduler` through `requests` (in order of arrival), in runs of at most `longest_run` steps."""
+    return _Drive(scheduler, requests, longest_run).run()
+
+
+class _Drive:
+    def __init__(self, scheduler: LLMScheduler, requests: list[Request], longest_run: int) -> None:
+        self.scheduler, self.requests, self.longest_run = scheduler, requests, longest_run
+        self.served = ServedSteps()
+        self.numbers: dict[Sequence, int] = {}
+        self.ticks: list[int] = []            # steps in which the decode group advanced
+        self.knocking: list[Sequence] = []    # their KV finds no memory yet
+        self.next, self.steps, self.open = 0, 0, 0
+
+    def run(self) -> ServedSteps:
+        requests, idle = self.requests, 0
+        while self.next < len(requests) or self.open:
+            self._arrivals()
+            plan = self.scheduler.plan(self.longest_run)
+            if plan is not None and (plan.prefills or plan.decodes):
+                idle = 0
+                self._steps(plan)
+                continue
+            if plan is not None:   # it only preempted: no step, and the next plan follows at once
+                self._preempted(plan)
+                self.scheduler.complete(plan, 1, -1, 0)
+                idle += 1
+                assert idle <= _MAX_IDLE, "the scheduler preempts again and again without a step"
+                continue
+            if self.next == len(requests):
+                assert not self.open, f"{self.open} sequences wait for ever: {self._left()}"
+            else:
+                self.steps = max(self.steps, requests[self.next].step)
+        assert self.scheduler.plan(self.longest_run) is None, "there is a plan, and nobody to serve"
+        return self.served
+
+    def _left(self) -> list[int]:
+        done = {number for _, number in self.served.finished}
+        return [number for number in self.numbers.values() if number not in done]
+
+    def _arrivals(self) -> None:
+        while self.knocking and self.scheduler.reserve(self.knocking[0]):
+            self.scheduler.enqueue(self.knocking.pop(0))
+        while self.next < len(self.requests) and self.requests[self.next].step <= self.steps:
+            self._arrive()
+
+    def _arrive(self) -> Sequence | None:
+        request, number, scheduler = self.requests[self.next], self.next, self.scheduler
+        self.next += 1
+        content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
+        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
+        reason = scheduler.can_ever_fit(seq)
+        if reason is not None:
+            assert isinstance(reason, str) and reason, f"{reason!r} is no reason"
+            self.served.refused[number] = reason
+            return None
+        self.numbers[seq] = number
+        self.open += 1
+        if request.kv and request.output > 1 and scheduler.takes_over_kv:
+            seq.transferred = True
+            seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
+            if self.knocking or not scheduler.reserve(seq):
+                self.knocking.append(seq)
+                return None
+        scheduler.enqueue(seq)
+        return seq
+
+    def _preempted(self, plan: Plan) -> None:
+        if plan.preempted:
+            for seq in plan.preempted:
+                assert seq.num_blocks == 0, "a preempted sequence holds blocks"
+            self.served.preempted.append((self.steps, [self.numbers[s] for s in plan.preempted]))
+
+    def _steps(self, plan: Plan) -> None:
+        """The planned steps run; whoever arrives meanwhile may cut them."""
+        self._check(plan)
+        self._preempted(plan)
+        prefills = [(self.numbers[seq], n) for seq, n in plan.prefills]
+        values = {name: getattr(plan, name) for name in _STATS}
+        count = plan.num_steps
+        while self.next < len(self.requests) and self.requests[self.next].step < self.steps + count:
+            reached = max(1, self.requests[self.next].step - self.steps)   # steps that have ended when it arrives
+            seq = self._arrive()
+            if seq is not None and reached < count and self.scheduler.wants_cut(seq):
+                count = reached
+        served = self.served
+        for j in range(count):
+            moving = {"decode_ctx": j * plan.decode_seqs, "decode_ctx_max": j if plan.decode_seqs else 0}
+            served.stats.append(tuple(values[name] + moving.get(name, 0) for name in _STATS))
+            served.prefills.append(prefills)
+        if plan.decodes:
+            self.ticks += range(self.steps, self.steps + count)
+        self.steps += count
+        served.sampled += plan.sampled * count
+        for seq in self.scheduler.complete(plan, count, self.steps - 1, self.steps):
+            number = self.numbers[seq]
+            served.finished.append((self.steps, number))
+            served.tokens[number] = self._tokens(seq)
+            self.scheduler.release(seq)
+            self.open -= 1
+
+    def _check(self, plan: Plan) -> None:
+        assert plan.num_steps >= 1
+        assert plan.num_steps <= self.longest_run
+        assert not plan.prefills or plan.num_steps == 1, "a run of several steps has no prefills"
+        assert all(n >= 1 for _, n in plan.prefills), "a sequence is scheduled for no tokens"
+        seqs = [seq for seq, _ in plan.prefills]
+        assert len(set(seqs)) == len(seqs), "a sequence is scheduled twice in a step"
+        assert plan.prefill_seqs + plan.decode_seqs <= self.scheduler.max_num_seqs, "more sequences than slots"
+        assert plan.prefill_seqs + plan.decode_seqs >= 1
+        assert plan.prefill_tokens >= plan.prefill_seqs
+        assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs
+        assert plan.decode_ctx_max <= plan.decode_ctx
+
+    def _tokens(self, seq: Sequence) -> list[int]:
+        """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
+        scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
+        assert 0 <= first < self.steps
+        if scheduler.returns_together:
+            return list(range(first, first + wanted))
+        if seq.segments is None:
+            if scheduler.ticks_every_step:
+                return list(range(first, self.steps))
+            later = [step for step in self.ticks if step > first]
+            return [first, *later[len(later) - wanted + 1 :]]
+        found: list[int] = []
+        for emitted, start, stop in [*seq.segments, (seq.emit_step, seq.join_tick, scheduler.group.clock)]:
+            found += [emitted] if emitted >= 0 else []
+            found += range(start, stop) if scheduler.ticks_every_step else self.ticks[start:stop]
+        return found
+
+
+class SchedulerContract(ABC):
+    """What holds for every LLM scheduler. Inherit it and give `make()`."""
+
+    examples: ClassVar[int] = 60
+    """How many random workloads each test draws."""
+
+    @abstractmethod
+    def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
+        """A new scheduler over `pool`. every_step: it is asked for one step at a time."""
+
+    def cases(self) -> Iterator[tuple[dict[str, Any], list[Request]]]:
+        """Random memories, tight and roomy, with and without prefix cache, and workloads for them."""
+        rng = np.random.default_rng(11)
+        for i in range(self.examples):
+            block_size = int(rng.choice([1, 2, 4, 16]))
+            tokens = int(rng.choice([40, 70, 120, 5000]))
+            memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
+            gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
+            yield memory, [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+
+    @staticmethod
+    def _request(rng: np.random.Generator, step: int) -> Request:
+        prompt, group = int(rng.integers(1, 40)), int(rng.integers(-1, 2))
+        return Request(
+            step, prompt, int(rng.integers(1, 25)), int(rng.integers(0, 3)), group,
+            int(rng.integers(0, prompt + 1)) if group >= 0 else 0, bool(rng.random() < 0.2),
+        )
+
+    @staticmethod
+    def pool(num_blocks: int, block_size: int, caching: bool) -> BlockPool:
+        """A pool that refuses to hand out blocks it does not have, or to take back more than it gave."""
+        base: Any = PrefixBlockPool if caching else BlockPool
+
+        def change(self: Any, free: int) -> None:
+            assert 0 <= free <= self.num_blocks, f"{free} of {self.num_blocks} blocks free"
+            self.checked_free = free
+
+        checked = type(base.__name__, (base,), {"free_blocks": property(lambda self: self.checked_free, change)})
+        made: BlockPool = checked(num_blocks, block_size)
+        return made
+
+    def served(
+        self, memory: dict[str, Any], requests: list[Request], *, every_step: bool
+    ) -> tuple[ServedSteps, LLMScheduler]:
+        scheduler = self.make(self.pool(**memory), every_step)
+        return serve(scheduler, requests, longest_run=1 if every_step else 1000), scheduler
+
+    def both(self) -> Iterator[tuple[list[Request], ServedSteps, LLMScheduler]]:
+        """Every case in runs and in single steps."""
+        for memory, requests in self.cases():
+            for every_step in (False, True):
+                yield requests, *self.served(memory, requests, every_step=every_step)
+
+    def test_runs_equal_single_steps(self) -> None:
+        for memory, requests in self.cases():
+            runs, _ = self.served(memory, requests, every_step=False)
+            steps, _ = self.served(memory, requests, every_step=True)
+            assert runs == steps, f"{memory} {requests}"
+
+    def test_nothing_is_lost(self) -> None:
+        served_any = False
+        for requests, served, _ in self.both():
+            finished = [number for _, number in served.finished]
+            assert len(finished) == len(set(finished)), "a sequence finished twice"
+            assert {*finished, *served.refused} == set(range(len(requests)))
+            served_any = served_any or bool(finished)
+        assert served_any, "every request of every case was refused"
+
+    def test_tokens_out_are_tokens_asked(self) -> None:
+        for requests, served, scheduler in self.both():
+            for number, steps in served.tokens.items():
+                request = requests[number]
+                taken_over = request.kv and request.output > 1 and scheduler.takes_over_kv
+                assert len(steps) == request.output - taken_over, f"request {number}: tokens in steps {steps}"
+                assert steps == sorted(set(steps)), f"request {number}: tokens in steps {steps}"
+            assert served.sampled == sum(len(steps) for steps in served.tokens.values())
+
+    def test_blocks_are_conserved(self) -> None:
+        for _, _, scheduler in self.both():
+            assert scheduler.pool.free_blocks == scheduler.pool.num_blocks, "blocks were kept"
+
+    def test_nothing_is_left_behind(self) -> None:
+        for _, _, scheduler in self.both():
+            assert scheduler.num_waiting == len(scheduler.running) == len(scheduler.partial) == 0
+            assert scheduler.tokens_cached() == scheduler.num_decoding == scheduler.group.n == 0
+
+    def test_an_empty_scheduler_has_no_plan(self) -> None:
+        for memory, _ in self.cases():
+            assert self.make(self.pool(**memory), False).plan(100) is None
+
+    def test_a_refusal_depends_on_the_sequence_alone(self) -> None:
+        """Whoever can be served at all can be served by a client that has nothing else to do, and at any time."""
+        for memory, requests in self.cases():
+            scheduler = self.make(self.pool(**memory), False)
+            for request in requests:
+                seq = Sequence(request.prompt, request.output, request.priority)
+                if scheduler.can_ever_fit(seq) is None:
+                    alone, _ = self.served(memory, [Request(0, request.prompt, request.output)], every_step=False)
+                    assert alone.finished, f"{request} was accepted and not served"
+                    smaller = Sequence(max(1, request.prompt - 1), request.output)
+                    assert scheduler.can_ever_fit(smaller) is None, "a shorter prompt is refused"
