@@ -34,7 +34,8 @@ _MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
 
 @dataclass(frozen=True)
 class Request:
-    """What arrives before a step: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV comes with it."""
+    """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
+    comes with it."""
 
     step: int
     prompt: int
@@ -69,13 +70,15 @@ class _Drive:
         self.served = ServedSteps()
         self.numbers: dict[Sequence, int] = {}
         self.ticks: list[int] = []            # steps in which the decode group advanced
-        self.knocking: list[Sequence] = []    # their KV finds no memory yet
+        self.knocking: list[Sequence] = []    # their KV has found no memory yet
         self.next, self.steps, self.open = 0, 0, 0
+        self.skipped = 0    # time that passed without steps
 
     def run(self) -> ServedSteps:
         requests, idle = self.requests, 0
         while self.next < len(requests) or self.open:
-            self._arrivals()
+            while self.next < len(requests) and self._due() <= 0:
+                self._arrive()
             plan = self.scheduler.plan(self.longest_run)
             if plan is not None and (plan.prefills or plan.decodes):
                 idle = 0
@@ -90,59 +93,60 @@ class _Drive:
             if self.next == len(requests):
                 assert not self.open, f"{self.open} sequences wait for ever: {self._left()}"
             else:
-                self.steps = max(self.steps, requests[self.next].step)
+                self.skipped += self._due()
         assert self.scheduler.plan(self.longest_run) is None, "there is a plan, and nobody to serve"
         return self.served
+
+    def _due(self) -> int:
+        """Steps until the next request arrives."""
+        return self.requests[self.next].step - self.skipped - self.steps
 
     def _left(self) -> list[int]:
         done = {number for _, number in self.served.finished}
         return [number for number in self.numbers.values() if number not in done]
 
-    def _arrivals(self) -> None:
-        while self.knocking and self.scheduler.reserve(self.knocking[0]):
-            self.scheduler.enqueue(self.knocking.pop(0))
-        while self.next < len(self.requests) and self.requests[self.next].step <= self.steps:
-            self._arrive()
-
-    def _arrive(self) -> Sequence | None:
+    def _arrive(self, plan: Plan | None = None, ended: int = 0) -> bool:
+        """The next request arrives, where a plan is in flight after `ended` of its steps. Whether to cut it there."""
         request, number, scheduler = self.requests[self.next], self.next, self.scheduler
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
         seq = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
-            assert isinstance(reason, str) and reason, f"{reason!r} is no reason"
+            assert reason.strip(), "a refusal without a reason"
             self.served.refused[number] = reason
-            return None
+            return False
         self.numbers[seq] = number
         self.open += 1
         if request.kv and request.output > 1 and scheduler.takes_over_kv:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
+            if plan is not None:   # so many steps' blocks are taken by now
+                scheduler.take_blocks(plan, ended)
             if self.knocking or not scheduler.reserve(seq):
                 self.knocking.append(seq)
-                return None
+                return False
+            scheduler.enqueue(seq)
+            return True   # the rest of the run may not find its blocks now
         scheduler.enqueue(seq)
-        return seq
+        return plan is not None and scheduler.wants_cut(seq)
 
     def _preempted(self, plan: Plan) -> None:
         if plan.preempted:
-            for seq in plan.preempted:
-                assert seq.num_blocks == 0, "a preempted sequence holds blocks"
             self.served.preempted.append((self.steps, [self.numbers[s] for s in plan.preempted]))
 
     def _steps(self, plan: Plan) -> None:
         """The planned steps run; whoever arrives meanwhile may cut them."""
         self._check(plan)
         self._preempted(plan)
-        prefills = [(self.numbers[seq], n) for seq, n in plan.prefills]
+        # A step of one token after the prompt is a decode, whether the scheduler lists it or has it in its group.
+        prefills = [(self.numbers[s], n) for s, n in plan.prefills if n > 1 or s.num_computed <= s.prompt_tokens]
         values = {name: getattr(plan, name) for name in _STATS}
         count = plan.num_steps
-        while self.next < len(self.requests) and self.requests[self.next].step < self.steps + count:
-            reached = max(1, self.requests[self.next].step - self.steps)   # steps that have ended when it arrives
-            seq = self._arrive()
-            if seq is not None and reached < count and self.scheduler.wants_cut(seq):
-                count = reached
+        while self.next < len(self.requests) and self._due() < count:
+            ended = max(1, self._due())
+            if self._arrive(plan, ended) and ended < count:
+                count = ended
         served = self.served
         for j in range(count):
             moving = {"decode_ctx": j * plan.decode_seqs, "decode_ctx_max": j if plan.decode_seqs else 0}
@@ -158,6 +162,8 @@ class _Drive:
             served.tokens[number] = self._tokens(seq)
             self.scheduler.release(seq)
             self.open -= 1
+            while self.knocking and self.scheduler.reserve(self.knocking[0]):
+                self.scheduler.enqueue(self.knocking.pop(0))
 
     def _check(self, plan: Plan) -> None:
         assert plan.num_steps >= 1
