@@ -16,7 +16,7 @@ run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart
 
 test: $(VENV)/.stamp-dev
-	$(PY) -m pytest -n 2 $(ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench: $(VENV)/.stamp
 	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
