@@ -90,7 +90,7 @@ def latency_cdf(
             axis.set_xscale("log")
         else:
             axis.set_xlim(left=0)
-    axes[0].set_ylabel("share of requests")
+    axes[0].set_ylabel("cumulative share")
     if len(runs) > 1:
         axes[0].legend(frameon=False)
     return figure
