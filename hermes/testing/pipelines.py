@@ -1,0 +1,144 @@
+"""Contract suite for pipelines.
+
+Inherit it in a test module, give `pipeline()`, and pytest checks what the coordinator relies on:
+
+    class TestMyPipeline(PipelineContract):
+        def pipeline(self):
+            return my_pipeline
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hermes.pipelines import PIPELINES, Pipeline
+from hermes.results.record import STATUS_COMPLETED
+from hermes.scenario import load_scenario
+from hermes.simulation import Simulation
+
+__all__ = ["PipelineContract"]
+
+
+class PipelineContract(ABC):
+    """What holds for every pipeline. Inherit it and give `pipeline()`."""
+
+    examples: ClassVar[int] = 100
+    """How many random requests each test draws."""
+    most_stages: ClassVar[int] = 1000
+    """A pipeline that yields more than this is taken for one that does not end."""
+
+    @abstractmethod
+    def pipeline(self) -> Callable[[Any], Pipeline]:
+        """The pipeline: a generator function of one request, registered in `PIPELINES`."""
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Clients that serve all its stages. Override it for stages other than generations."""
+        return [{
+            "count": 2, "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+            "memory": {"num_blocks": 5000},
+        }]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of stage it declares: `pipeline.stages`, or generations only."""
+        return tuple(getattr(self.pipeline(), "stages", ("generate",)))
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        for name in PIPELINES:
+            if PIPELINES.get(name) is self.pipeline():
+                return name
+        raise AssertionError("the pipeline is not registered")
+
+    def requests(self) -> Iterator[SimpleNamespace]:
+        """Random requests, short and long."""
+        rng = np.random.default_rng(5)
+        for number in range(self.examples):
+            prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
+            yield SimpleNamespace(
+                id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
+                content=None, arrival_ns=0, model="", client=None,
+            )
+
+    def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:
+        """What the pipeline yields for `request`, each yield as a tuple, served as soon as it is asked for."""
+        running = self.pipeline()(request)
+        result, count = None, 0
+        while True:
+            try:
+                wanted = running.send(result)
+            except StopIteration:
+                return
+            stages = wanted if type(wanted) is tuple else (wanted,)
+            count += len(stages)
+            assert count <= self.most_stages, f"more than {self.most_stages} stages: it does not end"
+            yield stages
+            for stage in stages:
+                stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+            result = wanted
+
+    def test_is_registered(self) -> None:
+        assert self.name
+
+    def test_ends(self) -> None:
+        for request in self.requests():
+            assert list(self.yields(request)), "it yields no stage at all"
+
+    def test_stages_are_of_the_declared_kinds(self) -> None:
+        for request in self.requests():
+            for stages in self.yields(request):
+                assert stages, "it yields an empty tuple, which would never be done"
+                for stage in stages:
+                    assert stage.kind in self.kinds, f"{stage.kind!r} is not among `stages`: {self.kinds}"
+
+    def test_generations_have_tokens(self) -> None:
+        for request in self.requests():
+            for stage in (stage for stages in self.yields(request) for stage in stages if stage.kind == "generate"):
+                for name in ("prompt_tokens", "output_tokens"):
+                    tokens = getattr(stage, name)
+                    assert type(tokens) is int, f"{name} is {tokens!r}, not an int"
+                    assert tokens >= 1, f"{name} is {tokens}"
+
+    def test_a_stage_is_yielded_once(self) -> None:
+        for request in self.requests():
+            stages = [stage for stages in self.yields(request) for stage in stages]
+            assert len({id(stage) for stage in stages}) == len(stages)
+
+    def test_same_request_same_stages(self) -> None:
+        for request in self.requests():
+            first, second = ([self._shape(stages) for stages in self.yields(request)] for _ in range(2))
+            assert first == second
+
+    @staticmethod
+    def _shape(stages: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        names = ("kind", "prompt_tokens", "output_tokens", "priority")
+        return [tuple(getattr(stage, name, None) for name in names) for stage in stages]
+
+    def test_it_can_be_given_up_at_any_point(self) -> None:
+        """A request that is refused closes its pipeline, which must not go on then."""
+        for request in list(self.requests())[:10]:
+            for stop in range(len(list(self.yields(request)))):
+                running = self.pipeline()(request)
+                result = None
+                for _ in range(stop + 1):
+                    result = running.send(result)
+                running.close()   # RuntimeError if it yields again
+
+    def test_requests_complete(self) -> None:
+        workload = {
+            "requests": 30, "arrivals": {"kind": "poisson", "rate": 5.0}, "pipeline": self.name,
+            "lengths": {"kind": "fixed", "prompt": 200, "output": 30},
+        }
+        records = []
+        for stepping in ("runs", "every_step"):
+            scenario = load_scenario({"clients": self.clients(), "workload": [workload], "stepping": stepping})
+            records.append(Simulation(scenario, Path()).run())
+        assert (records[0].status == STATUS_COMPLETED).all(), f"refused: {records[0].reject_reasons}"
+        assert records[0].finish_ns.tolist() == records[1].finish_ns.tolist()

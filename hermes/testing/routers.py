@@ -1,0 +1,131 @@
+"""Contract suite for routers.
+
+Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
+
+    class TestMyRouter(RouterContract):
+        def component(self):
+            return MyRouter(load="tokens_left")
+
+The router works in simulations: it chooses for requests that arrive, among clients that are busy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hermes.results.record import STATUS_COMPLETED
+from hermes.routing.base import ROUTERS, RouterContext
+from hermes.scenario import load_scenario
+from hermes.scenario.schema import Scenario
+from hermes.simulation import Simulation
+
+__all__ = ["Choice", "RouterContract"]
+
+Choice = tuple[int, int, int, int]   # (request, its stage's place, chosen client, decode client chosen with it or -1)
+
+_STAGE = ("prompt_tokens", "output_tokens", "target_tokens", "priority", "arrival_order", "num_tokens", "num_computed")
+
+
+class _Watched:
+    """A router's configuration whose routers note what they choose."""
+
+    def __init__(self, component: Any, choices: list[Choice]) -> None:
+        self._component, self._choices = component, choices
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._component, name)
+
+    def build(self, context: RouterContext) -> Any:
+        return _WatchedRouter(self._component.build(context), context, self._choices)
+
+
+class _WatchedRouter:
+    def __init__(self, router: Any, context: RouterContext, choices: list[Choice]) -> None:
+        self._router, self._context, self._choices = router, context, choices
+
+    def __getattr__(self, name: str) -> Any:   # `observe`, where the router has it
+        return getattr(self._router, name)
+
+    def choose(self, stage: Any) -> Any:
+        before = [getattr(stage, name) for name in _STAGE]
+        client = self._router.choose(stage)
+        assert [getattr(stage, name) for name in _STAGE] == before, "the router changed the stage"
+        assert any(client is candidate for candidate in self._context.candidates), f"{client} is no candidate"
+        decode_on = -1 if stage.decode_on is None else stage.decode_on.index
+        self._choices.append((stage.request.id, stage.arrival_order, client.index, decode_on))
+        return client
+
+
+class RouterContract(ABC):
+    """What holds for every router. Inherit it and give `component()`."""
+
+    counts: ClassVar[tuple[int, ...]] = (1, 2, 5, 20)
+    """How many clients the tests give it to choose from."""
+
+    @abstractmethod
+    def component(self) -> Any:
+        """The router as YAML would give it; the same at each call."""
+
+    def scenario(self, count: int) -> dict[str, Any]:
+        """A scenario for `count` clients, without its router. Override it for a router that needs others."""
+        return {
+            "clients": [{
+                "name": "c", "count": count, "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+                "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}, "memory": {"num_blocks": 400},
+            }],
+            "workload": [{
+                "requests": 60, "arrivals": {"kind": "poisson", "rate": 3.0 * count}, "sessions": {"count": 9},
+                "lengths": {
+                    "kind": "independent", "prompt": {"kind": "lognormal", "mean": 300, "sigma": 1.0, "max": 2000},
+                    "output": {"kind": "lognormal", "mean": 80, "sigma": 1.0, "max": 400},
+                },
+            }],
+        }
+
+    def built(self, count: int, **changes: Any) -> tuple[Simulation, list[Choice]]:
+        """A simulation with the router in it, and the list its choices go to."""
+        scenario: Scenario = load_scenario({**self.scenario(count), **changes})
+        choices: list[Choice] = []
+        watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
+        return Simulation(watched, Path()), choices
+
+    def chosen(self, count: int, **changes: Any) -> list[Choice]:
+        """The choices of a whole simulation."""
+        simulation, choices = self.built(count, **changes)
+        record = simulation.run()
+        assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
+        return choices
+
+    def cases(self) -> Iterator[int]:
+        yield from self.counts
+
+    def test_is_registered_under_its_kind(self) -> None:
+        component = self.component()
+        assert ROUTERS.get(component.kind) is type(component)
+
+    def test_every_stage_is_given_to_a_candidate(self) -> None:
+        for count in self.cases():
+            choices = self.chosen(count)
+            assert {request for request, *_ in choices} == set(range(60))
+
+    def test_same_seed_same_choices(self) -> None:
+        for count in self.cases():
+            assert self.chosen(count) == self.chosen(count)
+
+    def test_loads_are_read_as_of_now_in_both_modes(self) -> None:
+        for count in self.cases():
+            assert self.chosen(count, stepping="runs") == self.chosen(count, stepping="every_step")
+
+    def test_routers_of_different_simulations_share_nothing(self) -> None:
+        alone = {count: self.chosen(count) for count in self.cases()}
+        built = {count: self.built(count) for count in self.cases()}   # all of them exist before the first runs
+        for count, (simulation, choices) in built.items():
+            simulation.run()
+            assert choices == alone[count]
+
+    def test_a_written_component_is_read_back(self) -> None:
+        component = self.component()
+        assert type(component).model_validate(component.model_dump()) == component
