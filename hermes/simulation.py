@@ -209,6 +209,9 @@ class Simulation:
         coordinator = self.coordinator
         tables = [s.table for s in self.streams]
         stages, runs = self._stages.columns(), self._runs.columns()
+        arrivals = coordinator.arrivals
+        if coordinator.unfinished:
+            arrivals[arrivals > self.env.now] = -1   # had not arrived yet when the run ended
         status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
         finish = np.full(len(status), -1, dtype=np.int64)
         np.maximum.at(finish, stages["request"], stages["end_ns"])
@@ -216,7 +219,7 @@ class Simulation:
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
             clients=[self._client_info(c) for c in self.clients], stage_kinds=STAGE_KINDS,
-            arrival_ns=coordinator.arrivals,
+            arrival_ns=arrivals,
             prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
             output_tokens=np.concatenate([t.output_tokens for t in tables]),
             priority=np.concatenate([t.priority for t in tables]),

@@ -70,7 +70,7 @@ class RunRecord:
 
     clients: list[ClientInfo]
     stage_kinds: list[str]
-    arrival_ns: IntArray
+    arrival_ns: IntArray                     # -1 if the run ended before it arrived
     prompt_tokens: IntArray
     output_tokens: IntArray
     priority: IntArray

@@ -71,7 +71,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "goodput": {
             "limits": slo.thresholds(),
             "requests": int(good.sum()),
-            "share": _ratio(int(good.sum()), len(completed)),
+            "share": _ratio(int(good.sum()), int((record.arrival_ns >= 0).sum())),
             "requests_per_s": _ratio(int(good.sum()), makespan),
             "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan),
         },
@@ -85,14 +85,15 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
+    arrived = record.arrival_ns >= 0   # a run cut short leaves requests that never arrived: they are nobody's failure
     counts = {
-        name: int((record.status == code).sum())
+        name: int(((record.status == code) & arrived).sum())
         for name, code in (
             ("completed", STATUS_COMPLETED), ("rejected", STATUS_REJECTED), ("unfinished", STATUS_UNFINISHED)
         )
     }
     return {
-        "total": len(record.status), **counts,
+        "total": int(arrived.sum()), **counts,
         "preempted": int((metrics.preemptions > 0).sum()),
         "reject_reasons": grouped_reasons(record.reject_reasons),
     }
