@@ -56,13 +56,20 @@ Tokens = Annotated[int, Field(ge=1, le=2**40)]
 
 class Named:
     """Field annotation: the name of something registered, where the name says it all: `policy: Annotated[str,
-    Named(PACKING)]`. Like `Component`, the choices are read when the enclosing model's schema is built."""
+    Named(PACKING)]`. What registers later is valid at once, also in models that are not part of a scenario."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.literal_schema(self.registry.names())
+        return core_schema.no_info_plain_validator_function(self._known)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"enum": self.registry.names(), "type": "string"}
+
+    def _known(self, name: Any) -> str:
+        self.registry.get(name)
+        return str(name)
 
 
 class Component:
