@@ -155,6 +155,10 @@ def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> Non
                       strict=True))
     for moved_of in zip(record.transfers["request"].tolist(), record.transfers["bytes"].tolist(), strict=True):
         assert moved_of[1] == 0 or moved_of in prompts   # a byte a token
+    if data["kv_transfer_scope"] == "local":
+        platform = [client.platform for client in outcome.simulation.clients]
+        for src, dst in zip(record.transfers["src"].tolist(), record.transfers["dst"].tolist(), strict=True):
+            assert platform[src] == platform[dst], "KV left its platform"
 
 
 def nothing_is_left_behind(outcome: Outcome) -> None:

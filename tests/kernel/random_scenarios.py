@@ -174,12 +174,16 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     workload = [draw(workloads("w", most))]
     if draw(st.integers(0, 2)) == 0:
         workload.append(draw(workloads("v", max(1, most // 2))))
-    router = draw(routers())
+    router, scope = draw(routers()), "global"
     if family == "disaggregated" and draw(st.integers(0, 2)) == 0:
         pools = {"kind": "mixed_pool", "max_pending_tokens": draw(st.sampled_from([20, 80, 10_000]))}
         router = {"kind": "test_probe", "router": pools}
+    elif family == "disaggregated" and draw(st.integers(0, 2)) == 0:   # KV stays on its platform
+        scope = "local"
+        clients = [{**one, "name": one["name"] + side, "platform": side} for one in clients for side in "xy"]
+        names = tuple(client["name"] for client in clients)
     return {
         "seed": draw(st.integers(0, 3)), "clients": clients, "workload": workload, "router": router,
-        "network": draw(networks(names)), "kv_transfer": transfer,
+        "network": draw(networks(names)), "kv_transfer": transfer, "kv_transfer_scope": scope,
         "kv_transfer_retry": draw(st.sampled_from([None, None, 3e-3 if in_milliseconds else 3e-6])),
     }
