@@ -12,7 +12,7 @@ LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
 POLICIES = ("fcfs", "priority", "shortest_job_first", "least_work_left")
 MAX_PROMPT, MAX_OUTPUT = 40, 24
 SCHEDULERS = ("chunked", "continuous", "static", "mixed")
-FAMILIES = (*SCHEDULERS, "any", "many", "disaggregated")
+FAMILIES = (*SCHEDULERS, "any", "many", "disaggregated", "elastic")
 
 budgets = st.sampled_from([1, 3, 8, 20, 64, 2048])
 slots = st.sampled_from([1, 2, 3, 5, 256])
@@ -150,7 +150,7 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     """A scenario as a dict.
 
     family: a scheduler's name, "any" (clients of several kinds), "many" (more of them than routers ask one by one) or
-    "disaggregated".
+    "disaggregated" or "elastic" (two pools that lend each other clients).
     """
     names: tuple[str, ...]
     if family == "disaggregated":
@@ -161,13 +161,17 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
         # Of one pace: a prefill client that can admit, but not finish, a prompt until a decode client has freed memory
         # tries with every step, and a step of one kind of hardware is ten thousand of the other.
         clients = [{**one, "hardware": clients[0]["hardware"]} for one in clients]
+    elif family == "elastic":
+        kinds = ("chunked", "continuous", "mixed")
+        clients = [draw(groups("p", kinds, "both", 2)), draw(groups("t", kinds, "both", 2))]
     else:
         kinds = (family,) if family in SCHEDULERS else SCHEDULERS
         clients = [draw(groups(name, kinds)) for name in ("a", "b")[: draw(st.integers(1, 2))]]
         if family == "many":
             clients[0]["count"] = draw(st.integers(9, 20))
     names = tuple(client["name"] for client in clients)
-    transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if family == "disaggregated" else "full"
+    moves_kv = family in ("disaggregated", "elastic")
+    transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if moves_kv else "full"
     if transfer == "layerwise":   # it asks the model how many layers it has
         clients = [{**client, "model": "llama-3.1-8b"} for client in clients]
     in_milliseconds = any(client["hardware"]["kind"] == "polynomial" for client in clients)
@@ -175,8 +179,10 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     if draw(st.integers(0, 2)) == 0:
         workload.append(draw(workloads("v", max(1, most // 2))))
     router, scope = draw(routers()), "global"
-    if family == "disaggregated" and draw(st.integers(0, 2)) == 0:
+    if family == "elastic" or (family == "disaggregated" and draw(st.integers(0, 2)) == 0):
         pools = {"kind": "mixed_pool", "max_pending_tokens": draw(st.sampled_from([20, 80, 10_000]))}
+        if family == "elastic":
+            pools |= {"prompt": ["p"], "token": ["t"]}
         router = {"kind": "test_probe", "router": pools}
     elif family == "disaggregated" and draw(st.integers(0, 2)) == 0:   # KV stays on its platform
         scope = "local"

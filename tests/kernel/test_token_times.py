@@ -71,6 +71,14 @@ def test_a_step_that_only_preempts_takes_no_time_and_no_number(mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_decode_behind_one_that_preempts_itself_misses_a_step(mode: str) -> None:
+    # In step 5 the first takes the tenth block; the second, least urgent, preempts itself, and the third gets nothing.
+    outcome = run(scenario([(0, 1, 6, 0), (1, 1, 5, 2), (2, 1, 4, 1)], 10, policy="priority"), mode)
+    assert tokens(outcome) == {0: [1, 2, 3, 4, 5, 6], 1: [2, 3, 4, 7, 8], 2: [3, 4, 6, 7]}
+    assert outcome.record.stages["preemptions"][np.argsort(outcome.record.stages["request"])].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_decodes_stall_while_continuous_batching_prefills(mode: str) -> None:
     data = scenario([(0, 5, 4, 0), (2, 5, 3, 0)], 100)
     data["clients"][0]["scheduler"] = {"kind": "continuous"}
