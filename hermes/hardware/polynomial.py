@@ -36,10 +36,11 @@ def _over_all_tokens(term: Term) -> Term:
     return tuple(Factor("tokens", *f[1:]) if f.feature == "prefill_tokens" else f for f in term)
 
 
-def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float) -> CompiledTerms:
+def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float, overhead_ns: float) -> CompiledTerms:
     """The mixed polynomial of a profile that measured none (see the module's rule)."""
-    linear = [(coefficient, _over_all_tokens(term)) for coefficient, term in prefill.scaled(scale)]
-    terms = decode.scaled(scale)
+    overhead: list[tuple[float, Term]] = [(overhead_ns, ())]
+    linear = [(coefficient, _over_all_tokens(term)) for coefficient, term in prefill.scaled(scale)] + overhead
+    terms = decode.scaled(scale) + overhead
     context = [entry for entry in terms if any(f.feature in VARYING for f in entry[1])]
     rest = [entry for entry in terms if entry not in context]
     return compile_terms(linear + context, max(prefill.floor_s, decode.floor_s) * scale, at_least=rest)
@@ -55,12 +56,13 @@ class PolynomialModel:
         self.description = f"polynomial {profile.name}: {source.model}, {source.hardware}, TP{source.tensor_parallel}"
         phases = profile.phases
         factor = scale * NS_PER_S
-        self.prefill = compile_terms(phases.prefill.scaled(factor), phases.prefill.floor_s * factor)
-        self.decode = compile_terms(phases.decode.scaled(factor), phases.decode.floor_s * factor)
+        extra: list[tuple[float, Term]] = [(profile.overhead_s * factor, ())]
+        self.prefill = compile_terms(phases.prefill.scaled(factor) + extra, phases.prefill.floor_s * factor)
+        self.decode = compile_terms(phases.decode.scaled(factor) + extra, phases.decode.floor_s * factor)
         if phases.mixed is None:
-            self.mixed = _compose(phases.prefill, phases.decode, factor)
+            self.mixed = _compose(phases.prefill, phases.decode, factor, profile.overhead_s * factor)
         else:
-            self.mixed = compile_terms(phases.mixed.scaled(factor), phases.mixed.floor_s * factor)
+            self.mixed = compile_terms(phases.mixed.scaled(factor) + extra, phases.mixed.floor_s * factor)
         self._prefill_step, self._prefill_run, _ = self.prefill
         self._decode_step, self._decode_run, _ = self.decode
         self._mixed_step, self._mixed_run, _ = self.mixed

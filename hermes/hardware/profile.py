@@ -24,9 +24,10 @@ from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
 __all__ = [
-    "FitError", "GroupError", "Noise", "PhaseProfile", "Profile", "ProfileTerm", "Provenance", "dump_yaml",
-    "load_profile",
+    "FitError", "GroupError", "Noise", "PhaseProfile", "Profile", "ProfileMemory", "ProfilePower", "ProfileTerm",
+    "Provenance", "dump_yaml", "load_profile",
 ]
+
 
 class Provenance(ConfigModel):
     """Where the numbers come from, enough to find and repeat the measurement."""
@@ -163,6 +164,32 @@ class Phases(ConfigModel):
         return self
 
 
+class ProfilePower(ConfigModel):
+    """Watts of one device by what it does."""
+
+    idle_w: Annotated[float, Field(ge=0, le=1e6)]
+    prefill_w: Annotated[float, Field(ge=0, le=1e6)]
+    """In steps that compute prompt tokens."""
+    decode_w: Annotated[float, Field(ge=0, le=1e6)]
+    """In steps that only decode."""
+    source: str
+    """Measured (how), or estimated (which formula)."""
+
+
+class ProfileMemory(ConfigModel):
+    """What the engine's memory holds besides KV blocks, per device: what KV capacity is computed from."""
+
+    capacity_bytes: Annotated[int, Field(ge=0)]
+    """Memory of one device as a process sees it."""
+    weights_bytes: Annotated[int, Field(ge=0)]
+    activation_bytes: Annotated[int, Field(ge=0)]
+    """Peak of activations, buffers and the engine itself."""
+    kv_bytes_per_token: Annotated[float, Field(gt=0)]
+    """KV bytes of one token on one device."""
+    source: str
+    """Measured (how), or computed."""
+
+
 class Profile(ConfigModel):
     """A fitted hardware profile, format `hermes-profile/1`."""
 
@@ -170,6 +197,10 @@ class Profile(ConfigModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     provenance: Provenance
     phases: Phases
+    overhead_s: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """The engine's own time per step (scheduling, launching), added to every step. 0 where the phases contain it."""
+    power: ProfilePower | None = None
+    memory: ProfileMemory | None = None
 
 
 def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Profile:

@@ -1,0 +1,90 @@
+"""The journal of a collector: one JSON line per measured point, so that nothing measured is lost.
+
+The first line is the header; then one line per point, written and synced when the point is complete. A collector that
+was killed continues where its journal ends: points in it are not measured again, and a torn last line is dropped.
+Standard library only: journals are written on machines that have nothing else.
+
+    {"kind": "header", "format": "hermes-journal/1", "plan": {...}, "environment": {...}}
+    {"kind": "point", "point": "decode b=8 ctx=1024", "rows": [{...}, ...], "seconds": 1.25, ...}
+    {"kind": "note", "text": "resumed", ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FORMAT", "Journal", "JournalError", "read_journal"]
+
+FORMAT = "hermes-journal/1"
+
+
+class JournalError(ValueError):
+    """The file is no journal, or was begun for another plan."""
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Complete records and the offset of their end in bytes."""
+    end = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return  # torn by a kill
+            try:
+                record = json.loads(line)
+            except ValueError:
+                raise JournalError(f"{path}: byte {end}: not a line of JSON") from None
+            end += len(line)
+            yield record, end
+
+
+def read_journal(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(header, other records in order). Raises `JournalError`."""
+    records = [record for record, _ in _lines(path)]
+    if not records or records[0].get("kind") != "header" or records[0].get("format") != FORMAT:
+        raise JournalError(f"{path}: not a journal ({FORMAT})")
+    return records[0], records[1:]
+
+
+class Journal:
+    """An open journal. Use as a context manager; every `write` is on disk when it returns."""
+
+    def __init__(self, path: Path, plan: dict[str, Any], environment: dict[str, Any]) -> None:
+        """Begin a journal, or continue one that was begun with an equal `plan`. Raises `JournalError`."""
+        self.path = path
+        self.done: set[str] = set()
+        """Names of the points that are complete."""
+        if path.exists() and path.stat().st_size:
+            ends = [end for _, end in _lines(path)]
+            if ends:
+                header, records = read_journal(path)
+                if header.get("plan") != json.loads(json.dumps(plan)):
+                    raise JournalError(f"{path}: begun with another plan; choose another output or remove it")
+                self.done = {record["point"] for record in records if record.get("kind") == "point"}
+            with path.open("r+b") as file:
+                file.truncate(ends[-1] if ends else 0)
+        self._file = path.open("ab")
+        if self._file.tell() == 0:
+            self.write({"kind": "header", "format": FORMAT, "plan": plan, "environment": environment})
+        else:
+            self.write({"kind": "note", "text": "resumed", "environment": environment})
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one record and sync it to disk."""
+        self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def point(self, name: str, rows: list[dict[str, Any]], **more: Any) -> None:
+        """A complete point: its measured steps, and whatever else is known of it."""
+        self.write({"kind": "point", "point": name, "rows": rows, **more})
+        self.done.add(name)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -1,0 +1,166 @@
+"""Measured steps: the one format that collectors and importers produce and fits read (`hermes-steps/1`).
+
+`NAME.yaml` is the header: where the steps come from. `NAME.parquet` beside it holds one row per measured step: the
+batch statistics of `StepStats`, the time, and what else was seen. One pair of files is one hardware, engine, model,
+parallelism and precision.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+import yaml
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError
+from hermes.hardware.base import StepStats
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["COLUMNS", "STATS", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps"]
+
+STATS: tuple[str, ...] = tuple(StepStats.__slots__)
+"""The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
+
+COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
+    "time_s": "float64",         # the whole step, scheduling and launches included: what a fit predicts
+    "cpu_time_s": "float64",     # CPU time the process spent in it; NaN where unknown
+    "overhead_s": "float64",     # the part of time_s outside the model's forward pass; NaN where unknown
+    "power_w": "float64",        # mean watts of one device while it ran; NaN where unknown
+    "configuration": "string",   # rows of one configuration are held out together in cross-validation
+    "repetition": "int64",       # 0, 1, ...: measurements of the very same step
+    "sequence": "int64",         # order in time over the whole collection, to see drift
+    "excluded": "string",        # why a fit must not use the row ("" where it may); rejected rows are kept
+}
+"""Columns of the Parquet file."""
+
+
+class StepsHeader(ConfigModel):
+    """Where measured steps come from."""
+
+    format: Literal["hermes-steps/1"] = "hermes-steps/1"
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    file: Annotated[str, Field(max_length=400)] = ""
+    """The Parquet file beside the header; written by `save_steps`."""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Hash of the Parquet file; written by `save_steps`, checked by `load_steps`."""
+    rows: Annotated[int, Field(ge=0)] = 0
+    hardware: str
+    """The device, e.g. NVIDIA H200."""
+    engine: str
+    """vllm, torch, splitwise-sim, aiconfigurator-core, ..."""
+    engine_version: str = ""
+    model: str
+    """Name of a model description (`hw_profiles/models`), or free text."""
+    model_config_json: dict[str, Any] = Field(default_factory=dict)
+    """The Hugging Face config.json it was built from, if one was."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    pipeline_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    dtype: str
+    kv_dtype: str = ""
+    date: datetime.date | str
+    clock: str
+    """What measured time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
+    source: str
+    """File, data set or programme, with its licence."""
+    source_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    collected_by: str = ""
+    """Command that collected or imported the steps."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the engine and of the collection (CUDA graphs, threads, warm-up, grid)."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    """Versions and the machine."""
+    excluded: list[str] = Field(default_factory=list)
+    """What was left out of the source altogether, and why."""
+    notes: list[str] = Field(default_factory=list)
+    """What the steps cannot tell, and other things a reader must know."""
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """A header and its rows (columns as in `COLUMNS`)."""
+
+    header: StepsHeader
+    rows: pd.DataFrame
+
+    def usable(self) -> pd.DataFrame:
+        """Rows a fit may use."""
+        return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
+
+
+def phase_of(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
+    """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
+    prefill, decode = rows["prefill_tokens"].to_numpy() > 0, rows["decode_seqs"].to_numpy() > 0
+    return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
+
+
+def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
+    """`rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
+    rows = rows.reset_index(drop=True)
+    defaults: dict[str, Any] = {
+        "cpu_time_s": math.nan, "overhead_s": math.nan, "power_w": math.nan, "repetition": 0,
+        "sequence": np.arange(len(rows)), "excluded": "",
+    }
+    unknown = set(rows.columns) - set(COLUMNS)
+    missing = set(COLUMNS) - set(rows.columns) - set(defaults)
+    if unknown or missing:
+        raise InputError(
+            f"the columns {', '.join(COLUMNS)}", f"unknown {sorted(unknown)}, missing {sorted(missing)}", file=what
+        )
+    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
+    columns = {name: rows[name] if name in rows else pd.Series(defaults[name], index=rows.index) for name in COLUMNS}
+    out = pd.DataFrame(columns).astype(types)
+    used = out[out["excluded"] == ""]
+    good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
+    good &= used["prefill_tokens"] + used["decode_seqs"] > 0
+    if not good.all():
+        row = int(good.index[~good][0])
+        raise InputError(
+            "times above 0, statistics of at least 0, and at least one token",
+            out.loc[row, [*STATS, "time_s"]].to_dict(), file=what, field=f"row {row}",
+        )
+    return out
+
+
+def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written.
+
+    Same steps, same bytes. Raises `InputError` for rows that are no steps.
+    """
+    rows = tidy_rows(steps.rows, str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = path.with_suffix(".parquet")
+    rows.to_parquet(data, engine="pyarrow", compression="zstd", index=False)
+    digest = hashlib.sha256(data.read_bytes()).hexdigest()
+    header = steps.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(rows)})
+    content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {})}
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
+    return header
+
+
+def load_steps(path: Path) -> MeasuredSteps:
+    """Steps by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    header = validate(StepsHeader, load_yaml(path))
+    data = path.parent / (header.file or path.with_suffix(".parquet").name)
+    try:
+        content = data.read_bytes()
+    except OSError as error:
+        raise InputError(
+            "the Parquet file beside the header", str(error.strerror), file=str(path), field="file"
+        ) from None
+    digest = hashlib.sha256(content).hexdigest()
+    if header.sha256 and digest != header.sha256:
+        raise InputError(f"the file with sha256 {header.sha256}", digest, file=str(data))
+    try:
+        rows = pd.read_parquet(data, engine="pyarrow")
+    except Exception as error:  # pyarrow raises many kinds for a file that is no Parquet
+        raise InputError("a Parquet file", str(error).splitlines()[0], file=str(data)) from None
+    return MeasuredSteps(header, tidy_rows(rows, str(data)))
