@@ -22,6 +22,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
+from hermes.hardware.profile import ProfileMemory
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
@@ -78,6 +79,10 @@ class StepsHeader(ConfigModel):
     """Settings of the engine and of the collection (CUDA graphs, threads, warm-up, grid)."""
     environment: dict[str, Any] = Field(default_factory=dict)
     """Versions and the machine."""
+    memory: ProfileMemory | None = None
+    """What the engine's memory held beside KV blocks, where the source says; `hermes fit` hands it to the profile."""
+    idle_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Watts of one device that does nothing, where it was measured; needed to turn `power_w` into a profile's power."""
     excluded: list[str] = Field(default_factory=list)
     """What was left out of the source altogether, and why."""
     notes: list[str] = Field(default_factory=list)
@@ -141,7 +146,7 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     rows.to_parquet(data, engine="pyarrow", compression="zstd", index=False)
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
     header = steps.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(rows)})
-    content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {})}
+    content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
     return header
 
