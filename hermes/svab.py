@@ -8,13 +8,15 @@ benchmarks and the regression of predictions all report through this module. Nee
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["BOUNDS", "Class", "Spread", "classify", "spread", "t_quantile"]
+__all__ = ["BOUNDS", "Class", "Spread", "classify", "peak_rss_bytes", "spread", "t_quantile", "tally"]
 
 Class = Literal["excellent", "good", "flaky", "rejected"]
 
@@ -78,3 +80,25 @@ def spread(values: Iterable[float]) -> Spread:
         samples=n, mean=mean, cv=deviation / mean, ci95=t_quantile(n) * deviation / n**0.5 if n > 1 else float("inf"),
         p50=p50, p95=p95, p99=p99,
     )
+
+
+def tally(verdicts: Iterable[str]) -> str:
+    """How many measurements are of which class, best first: `40 excellent, 3 good, 1 flaky`."""
+    counts = Counter(verdicts)
+    order = [*(name for _, name in BOUNDS), "rejected", "single"]
+    return ", ".join(f"{counts[name]} {name}" for name in order if counts[name]) or "none"
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process ever had resident; 0 where the system does not tell (Windows)."""
+    try:  # not getrusage on Linux: its figure starts at that of the process that started this one
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else 1024 * peak
