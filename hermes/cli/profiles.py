@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.profile_import import ImportGroup
 
 __all__ = ["add_to"]
 
@@ -12,6 +13,10 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     profile = typer.Typer(help="Hardware profiles, models, devices and workloads.", no_args_is_help=True)
     profile.command("list")(list_)
+    importers = typer.Typer(
+        cls=ImportGroup, help="Turn measurements from elsewhere into measured steps.", no_args_is_help=True
+    )
+    profile.add_typer(importers, name="import")
     app.add_typer(profile, name="profile")
 
 

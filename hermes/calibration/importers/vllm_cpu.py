@@ -1,0 +1,106 @@
+"""Scheduler steps of a real vLLM engine on a CPU, one row per engine step (CSV).
+
+The columns are instants and durations of each step in seconds, its batch (prefill and decode tokens, attention pairs,
+contexts), and the engine's configuration: `mnbt` (max_num_batched_tokens) and `mns` (max_num_seqs). Rows of one
+configuration are held out together.
+
+Rows a fit must not use, by rules fixed before looking at any fit:
+- warm-up: the first step of each configuration, taken by an engine that has just been started;
+- contended: more than 2 ms outside the model's execution, ten times the median: the process was off its processor;
+- contended: a decode step more than 1.2 times as long as the steps before and after it with the same sequences.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress, read_csv, sha256
+from hermes.calibration.steps import MeasuredSteps, StepsHeader
+from hermes.errors import InputError
+from hermes.hardware.files import read_json
+
+__all__ = ["VllmCpu"]
+
+COLUMNS = {
+    "prefill_seqs": "prefill_seqs", "prefill_tokens": "prefill_tokens", "prefill_past": "prefill_ctx",
+    "prefill_attn": "prefill_attn", "decode_seqs": "decode_seqs", "decode_ctx": "decode_ctx",
+    "decode_ctx_max": "max_dec_ctx", "sampled": "n_sampled",
+}
+"""Our statistics -> the file's columns."""
+WARM_UP = "warm-up: first step of a configuration"
+OFF_CPU = "contended: more than 2 ms outside the model's execution"
+SPIKE = "contended: a decode step more than 1.2 times as long as both neighbours with the same sequences"
+OUTSIDE_S, SPIKE_RATIO = 2e-3, 1.2
+
+
+def _excluded(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Reason per row, "" where it may be used, shape (rows,); `rows` in order of time with `configuration`."""
+    by_configuration = rows.groupby("configuration", sort=False)
+    decode_only = (rows["prefill_tokens"] == 0) & (rows["decode_seqs"] > 0)
+    spike = decode_only.copy()
+    for shift in (1, -1):
+        neighbour = by_configuration[["step_s", "decode_seqs", "prefill_tokens"]].shift(shift)
+        spike &= (neighbour["prefill_tokens"] == 0) & (neighbour["decode_seqs"] == rows["decode_seqs"])
+        spike &= rows["step_s"] > SPIKE_RATIO * neighbour["step_s"]
+    out = np.full(len(rows), "", dtype=object)
+    out[spike.to_numpy()] = SPIKE
+    out[(rows["step_s"] - rows["t_exec"] > OUTSIDE_S).to_numpy()] = OFF_CPU
+    out[(by_configuration.cumcount() == 0).to_numpy()] = WARM_UP
+    return out
+
+
+@IMPORTERS.register("vllm-cpu")
+class VllmCpu(ImporterConfig):
+    """Steps of a vLLM engine on a CPU (CSV with t0, t_exec, step_s, prefill_tokens, decode_seqs, mnbt, mns, ...)."""
+
+    kind: Literal["vllm-cpu"] = "vllm-cpu"
+    source: str
+    """steps.csv."""
+    model_config_file: str
+    """The model's config.json."""
+    hardware: str = "CPU, one thread"
+    """The machine, in words."""
+    engine_version: str = "0.32.0"
+    """Version of vLLM."""
+    dtype: str = "bf16"
+    """Precision of weights and arithmetic."""
+    licence: str = "origin and licence not stated"
+    """Origin and licence of the file, in words."""
+
+    def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
+        """One step per row, in order of time."""
+        path = Path(self.source)
+        timing = ("t0", "t_sched", "t_exec", "step_s", "mnbt", "mns")
+        raw = read_csv(path, (*timing, *COLUMNS.values())).sort_values("t0", kind="stable", ignore_index=True)
+        config = read_json(Path(self.model_config_file)) if Path(self.model_config_file).is_file() else None
+        if not isinstance(config, dict):
+            raise InputError("an existing config.json", self.model_config_file, field="model_config_file")
+        raw["configuration"] = [f"mnbt {b:.0f}, mns {s:.0f}" for b, s in zip(raw["mnbt"], raw["mns"], strict=True)]
+        rows = pd.DataFrame({name: raw[column].astype("int64") for name, column in COLUMNS.items()})
+        rows["time_s"] = raw["step_s"]
+        rows["overhead_s"] = raw["step_s"] - raw["t_exec"]
+        rows["configuration"] = raw["configuration"]
+        rows["excluded"] = _excluded(raw)
+        rows["sequence"] = np.arange(len(rows))
+        return MeasuredSteps(self._header(config, rows), rows)
+
+    def _header(self, config: dict[str, Any], rows: pd.DataFrame) -> StepsHeader:
+        used = int((rows["excluded"] == "").sum())
+        layers, width = config.get("num_hidden_layers", "?"), config.get("hidden_size", "?")
+        return StepsHeader(
+            name=f"vllm-{self.engine_version}-cpu", hardware=self.hardware, engine="vllm",
+            engine_version=self.engine_version,
+            model=f"{config.get('model_type', 'model')}, {layers} layers of width {width}", model_config_json=config,
+            dtype=self.dtype, date="2026-11", clock="wall clock of each engine step",
+            source=f"{Path(self.source).name} ({self.licence})", source_sha256=sha256(Path(self.source)),
+            collected_by=self.command(), options={"enforce_eager": True, "threads": 1, "used_rows": used},
+            notes=[
+                "CPU time per step is not in the file: contention shows only in the rules above a row's `excluded`",
+                "overhead_s is the step's time outside the model's execution (scheduling, sampling bookkeeping)",
+                "nothing was repeated: noise can only be judged from steps with nearly the same batch",
+            ],
+        )

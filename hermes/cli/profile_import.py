@@ -1,0 +1,106 @@
+"""`hermes profile import KIND ...`: one command per registered importer, made from its fields when it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hermes.calibration.importers import Progress
+
+__all__ = ["ImportGroup"]
+
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="STEPS.yaml", help="Header to write; the rows go beside it.")
+]
+
+
+class ImportGroup(TyperGroup):
+    """A group whose commands are the registered importers, plug-ins included; nothing is imported before."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from hermes.calibration.importers import IMPORTERS
+
+        return IMPORTERS.names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from hermes.calibration.importers import IMPORTERS
+
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        app.command(cmd_name)(_command(IMPORTERS.get(cmd_name)))
+        return typer.main.get_command(app)
+
+
+def _command(importer: type[Any]) -> Callable[..., None]:
+    """A function whose signature is the importer's fields and `--output`: what typer builds a command from."""
+
+    def run(**values: Any) -> None:
+        output = values.pop("output")
+        _import(importer, {name: value for name, value in values.items() if value is not None}, output)
+
+    parameters = [_parameter(name, field) for name, field in importer.model_fields.items() if name != "kind"]
+    parameters.append(inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=Output))
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = importer.__doc__
+    return run
+
+
+def _parameter(name: str, field: Any) -> inspect.Parameter:
+    from hermes.calibration.importers.base import option_name
+
+    kinds = [kind for kind in get_args(field.annotation) if kind in (int, float, str, bool)] or [field.annotation]
+    kind = kinds[0] if kinds[0] in (int, float, bool) else str  # choices are checked by the importer itself
+    text = " ".join((field.description or "").split())
+    if name == "source":
+        described: Any = typer.Argument(help=text, show_default=False)
+    else:
+        described = typer.Option(option_name(name), help=text)
+    required = field.is_required()
+    annotation: Any = Annotated[kind if required else (kind | None), described]
+    default = inspect.Parameter.empty if required else field.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
+    from hermes.calibration.steps import save_steps
+    from hermes.errors import InputError
+    from hermes.validation import validate
+
+    if output.suffix not in (".yaml", ".yml"):
+        raise InputError("a file that ends in .yaml", str(output), field="--output")
+    built = validate(importer, values)
+    with _bar() as progress:
+        steps = built.steps(progress)
+    header = save_steps(steps, output)
+    out = steps.rows.get("excluded", [])
+    reasons = sum(reason != "" for reason in out)
+    print(f"{output}: {header.rows} steps of {header.model} on {header.hardware}, TP{header.tensor_parallel}"
+          + (f"; {reasons} rows marked excluded" if reasons else ""))
+    for text in header.excluded:
+        print(f"left out: {text}")
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar on a terminal, nothing elsewhere."""
+    from hermes.calibration.importers import no_progress
+
+    if not sys.stderr.isatty():
+        yield no_progress
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("importing", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
