@@ -93,5 +93,5 @@ def test_peak_rss_grows_with_memory_in_use():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, during, after = (int(word) for word in done.stdout.split())
     assert 190e6 <= during - before <= 260e6
-    assert after >= during
+    assert after >= during - 2**21  # the kernel keeps the count in batches of pages
     assert peak_rss_bytes() > 10e6
