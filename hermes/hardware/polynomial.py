@@ -4,17 +4,23 @@ Which polynomial prices a step:
 
 - no decodes: the profile's `prefill` phase;
 - decodes only: its `decode` phase;
-- both: its `mixed` phase. A profile without one (its source measured no mixed steps) is composed: the linear layers
-  see all tokens of the step together, so they are priced by the prefill polynomial at `prefill_tokens + decode_seqs`
-  tokens (its attention terms unchanged), but never below the decode polynomial's part that does not depend on context;
-  the decode polynomial's terms in decode_ctx and decode_ctx_max (reading the KV cache) are added.
+- both: its `mixed` phase, but never below what its prefills alone or its decodes alone would take: three polynomials
+  fitted apart from each other may disagree where they meet, and a step does not get cheaper by having more to do.
+  A profile without a mixed phase (its source measured no mixed steps) is composed: the linear layers see all tokens of
+  the step together, so they are priced by the prefill polynomial at `prefill_tokens + decode_seqs` tokens (its
+  attention terms unchanged), but never below the decode polynomial's part that does not depend on context; the decode
+  polynomial's terms in decode_ctx and decode_ctx_max (reading the KV cache) are added.
 
-An answer is never below the phase's `floor_s` (at least 1 ns). Leaving the measured range is counted by
-`out_of_range`; a composed step counts when its tokens leave the prefill range or its decodes leave the decode range.
+So with polynomials that never fall when a feature grows (`hermes.hardware.monotone`), a step never gets cheaper by
+more tokens, longer contexts or more sequences, whatever kind of step it becomes.
+
+An answer is never below the phase's `floor_s` (at least 1 ns); a mixed step's is the largest of the three. Leaving the
+measured range is counted by `out_of_range`; a composed step counts when its tokens leave the prefill range or its decodes leave the decode range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,20 +32,40 @@ from hermes.errors import inside
 from hermes.hardware.base import HARDWARE, IntArray, StepStats
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile
 from hermes.hardware.ranges import steps_outside
-from hermes.hardware.terms import VARYING, CompiledTerms, Factor, Term, compile_terms
+from hermes.hardware.terms import PREFILL_SAMPLED, VARYING, CompiledTerms, Term, compile_terms
 from hermes.units import NS_PER_S
 
 __all__ = ["Polynomial", "PolynomialModel"]
 
 
-def _over_all_tokens(term: Term) -> Term:
-    return tuple(Factor("tokens", *f[1:]) if f.feature == "prefill_tokens" else f for f in term)
+_Terms = Sequence[tuple[float, Term]]
+
+# what the sums over a whole step are for its prefills alone, and for its decodes alone
+_OF_PREFILLS = {"tokens": "prefill_tokens", "seqs": "prefill_seqs", "sampled": PREFILL_SAMPLED}
+_OF_DECODES = {"tokens": "decode_seqs", "seqs": "decode_seqs", "sampled": "decode_seqs"}
+
+
+def _renamed(terms: _Terms, names: Mapping[str, str]) -> list[tuple[float, Term]]:
+    return [
+        (coefficient, tuple(f._replace(feature=names.get(f.feature, f.feature)) for f in term))
+        for coefficient, term in terms
+    ]
+
+
+def _contains(whole: _Terms, part: _Terms) -> bool:
+    """Whether `whole` is `part` plus terms that are never negative: then it is never below it."""
+    left = dict.fromkeys((term for _, term in whole), 0.0)
+    for coefficient, term in whole:
+        left[term] += coefficient
+    for coefficient, term in part:
+        left[term] = left.get(term, 0.0) - coefficient
+    return all(coefficient >= 0 for coefficient in left.values())
 
 
 def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float, overhead_ns: float) -> CompiledTerms:
     """The mixed polynomial of a profile that measured none (see the module's rule)."""
     overhead: list[tuple[float, Term]] = [(overhead_ns, ())]
-    linear = [(coefficient, _over_all_tokens(term)) for coefficient, term in prefill.scaled(scale)] + overhead
+    linear = _renamed(prefill.scaled(scale), {"prefill_tokens": "tokens"}) + overhead
     terms = decode.scaled(scale) + overhead
     context = [entry for entry in terms if any(f.feature in VARYING for f in entry[1])]
     rest = [entry for entry in terms if entry not in context]
@@ -57,22 +83,35 @@ class PolynomialModel:
         phases = profile.phases
         factor = scale * NS_PER_S
         extra: list[tuple[float, Term]] = [(profile.overhead_s * factor, ())]
-        self.prefill = compile_terms(phases.prefill.scaled(factor) + extra, phases.prefill.floor_s * factor)
-        self.decode = compile_terms(phases.decode.scaled(factor) + extra, phases.decode.floor_s * factor)
+        prefill = phases.prefill.scaled(factor) + extra
+        decode = phases.decode.scaled(factor) + extra
+        floors = [phase.floor_s * factor for phase in (phases.prefill, phases.decode)]
+        self.prefill = compile_terms(prefill, floors[0])
+        self.decode = compile_terms(decode, floors[1])
+        self.bounds: list[CompiledTerms] = []
+        """What a mixed step never falls below, where its own polynomial does not see to that."""
         if phases.mixed is None:
             self.mixed = _compose(phases.prefill, phases.decode, factor, profile.overhead_s * factor)
         else:
-            self.mixed = compile_terms(phases.mixed.scaled(factor) + extra, phases.mixed.floor_s * factor)
+            mixed = phases.mixed.scaled(factor) + extra
+            self.mixed = compile_terms(mixed, max(phases.mixed.floor_s * factor, *floors))
+            parts = ((prefill, _OF_PREFILLS, floors[0]), (decode, _OF_DECODES, floors[1]))
+            self.bounds = [
+                compile_terms(_renamed(part, names), floor)
+                for part, names, floor in parts if not _contains(mixed, part)
+            ]
         self._prefill_step, self._prefill_run, _ = self.prefill
         self._decode_step, self._decode_run, _ = self.decode
-        self._mixed_step, self._mixed_run, _ = self.mixed
 
     def step_ns(self, stats: StepStats) -> int:
         """Duration of one step in nanoseconds."""
         if not stats.decode_seqs:
             return self._prefill_step(stats)
         if stats.prefill_tokens:
-            return self._mixed_step(stats)
+            ns = self.mixed.step(stats)
+            for bound in self.bounds:
+                ns = max(ns, bound.step(stats))
+            return ns
         return self._decode_step(stats)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
@@ -80,7 +119,10 @@ class PolynomialModel:
         if not stats.decode_seqs:
             return self._prefill_run(stats, num_steps)
         if stats.prefill_tokens:
-            return self._mixed_run(stats, num_steps)
+            ns = self.mixed.run(stats, num_steps)
+            for bound in self.bounds:
+                ns = np.maximum(ns, bound.run(stats, num_steps))
+            return ns
         return self._decode_run(stats, num_steps)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:

@@ -68,27 +68,34 @@ class FitError(ConfigModel):
     """How points were held out."""
     mape: Annotated[float, Field(ge=0)]
     """Mean absolute relative error, a fraction; every configuration counts once."""
+    fixed_features_mape: Annotated[float, Field(ge=0)] | None = None
+    """The same with the feature set chosen once, on all points: what choosing it anew without the held-out points
+    costs shows in the difference to `mape`."""
     mse_s2: Annotated[float, Field(ge=0)]
     """Mean squared error in seconds squared."""
     worst: Annotated[float, Field(ge=0)]
     """Largest absolute relative error, a fraction."""
     in_sample_mape: Annotated[float, Field(ge=0)]
     """The same on the points that were fitted, for comparison."""
+    configurations: Annotated[int, Field(ge=0)] = 0
     by_configuration: list[GroupError] = Field(default_factory=list)
+    """The worst ones, worst first."""
     candidates: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Held-out MAPE of every feature set that was tried; the choice among them was made on these figures."""
+    """Held-out MAPE of the feature sets that were tried; the choice among them was made on these figures."""
 
 
 class Noise(ConfigModel):
-    """Spread of repeated measurements of the same configuration."""
+    """Spread of repeated measurements of the very same step; classes as in `hermes.svab`."""
 
     median_cv: Annotated[float, Field(ge=0)]
-    """Coefficient of variation (standard deviation / mean), median over configurations."""
+    """Coefficient of variation (standard deviation / mean), median over repeated steps."""
     max_cv: Annotated[float, Field(ge=0)]
     median_ci95: Annotated[float, Field(ge=0)]
-    """Half width of the 95% interval of a configuration's mean, relative, median over configurations."""
+    """Half width of the 95% interval of a step's mean, relative, median over repeated steps."""
+    classes: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """How many steps are excellent, good, flaky, rejected, or were measured once (single)."""
     flaky: list[str] = Field(default_factory=list)
-    """Configurations whose repeats vary by more than 5%."""
+    """The flaky and the rejected ones, worst first, at most ten."""
 
 
 class ProfileTerm(ConfigModel):

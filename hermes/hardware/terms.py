@@ -1,13 +1,17 @@
 """Polynomial terms over step statistics: parsing, evaluation on columns, and compilation to fast functions.
 
 A term is a product of factors: `decode_seqs`, `prefill_tokens^2`, `decode_seqs*decode_ctx`, the hinge
-`max(prefill_tokens-512,0)`, or `1` for the constant. Features are the fields of `StepStats` and two sums:
+`max(prefill_tokens-512,0)`, the cap `min(decode_seqs,8)`, the segment `clip(decode_seqs-128,0,64)` (rises from 0 at 128
+to 64 at 192 and stays there), or `1` for the constant. Features are the fields of `StepStats` and two sums:
 `tokens` = prefill_tokens + decode_seqs and `seqs` = prefill_seqs + decode_seqs.
 
 Within a run only `decode_ctx` and `decode_ctx_max` change. Compilation therefore groups the terms by the product of
 those two that they contain; everything else of a group is folded into one coefficient per run. One expression text is
 compiled twice, over Python floats for a step and over float64 arrays for a run: the same operations in the same order,
 hence the same bits (IEEE 754 double in both; integers are exact below 2^53; numpy's ufuncs do not fuse).
+
+Features are never negative and every factor grows with its feature, so a polynomial without negative coefficients never
+falls when a feature grows, anywhere; rounding keeps order, so this holds for the computed nanoseconds too.
 """
 
 from __future__ import annotations
@@ -21,26 +25,61 @@ import numpy as np
 from hermes.errors import InputError, suggest
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 
-__all__ = ["FEATURES", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate", "parse_term"]
+__all__ = [
+    "FEATURES", "PREFILL_SAMPLED", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate",
+    "feature_columns", "parse_term", "term_text",
+]
 
 _SUMS = {"tokens": ("prefill_tokens", "decode_seqs"), "seqs": ("prefill_seqs", "decode_seqs")}
 FEATURES: tuple[str, ...] = (*StepStats.__slots__, *_SUMS)
 """Everything a term may name."""
+PREFILL_SAMPLED = "prefill_sampled"
+"""Sequences that sample after a prefill, max(sampled - decode_seqs, 0): every decode samples. Only for parts of a step
+that hermes makes itself; terms in files cannot name it."""
 VARYING = ("decode_ctx", "decode_ctx_max")
 """What grows from step to step of a run: decode_ctx by decode_seqs, decode_ctx_max by 1."""
 
+_NUMBER = r"\d+(?:\.\d+)?"
 _FACTOR = re.compile(
-    r"(?:(?P<name>[a-z_]+)|max\((?P<hinge>[a-z_]+)-(?P<knot>\d+(?:\.\d+)?),0\))(?:\^(?P<power>[1-4]))?\Z"
+    rf"(?:(?P<name>[a-z_]+)|max\((?P<hinge>[a-z_]+)-(?P<knot>{_NUMBER}),0\)|min\((?P<capped>[a-z_]+),(?P<cap>{_NUMBER})\)"
+    rf"|clip\((?P<segment>[a-z_]+)-(?P<start>{_NUMBER}),0,(?P<width>{_NUMBER})\))(?:\^(?P<power>[1-4]))?\Z"
 )
 MAX_FACTORS = 8
 
 
 class Factor(NamedTuple):
-    """`feature ** power`, or `max(feature - knot, 0) ** power` where there is a knot."""
+    """`feature ** power`; with a knot `max(feature - knot, 0) ** power`; a cap bounds what is raised from above."""
 
     feature: str
     knot: float | None = None
     power: int = 1
+    cap: float | None = None
+
+    def text(self) -> str:
+        """As a term names it; `parse_term` reads it back."""
+        if self.cap is None:
+            base = self.feature if self.knot is None else f"max({self.feature}-{_plain(self.knot)},0)"
+        elif self.knot is None:
+            base = f"min({self.feature},{_plain(self.cap)})"
+        else:
+            base = f"clip({self.feature}-{_plain(self.knot)},0,{_plain(self.cap)})"
+        return base if self.power == 1 else f"{base}^{self.power}"
+
+    def values(self, base: FloatArray) -> FloatArray:
+        """What the factor is at these values of its feature; any shape."""
+        if self.knot is not None:
+            base = np.maximum(base - self.knot, 0.0)
+        if self.cap is not None:
+            base = np.minimum(base, self.cap)
+        value = base
+        for _ in range(self.power - 1):
+            value = value * base
+        return value
+
+
+def _plain(number: float) -> str:
+    """A number without an exponent, as terms write it."""
+    return str(int(number)) if number == int(number) else format(number, "f").rstrip("0")
 
 
 Term = tuple[Factor, ...]
@@ -56,12 +95,18 @@ def parse_term(text: str) -> Term:
     for part in plain.split("*"):
         match = _FACTOR.match(part)
         if match is None:
-            raise InputError("a product of features, feature^power and max(feature-number,0), or 1", text)
-        feature = match["name"] or match["hinge"]
+            raise InputError(
+                "a product of features, feature^power, max(feature-number,0), min(feature,number) and "
+                "clip(feature-number,0,number), or 1", text,
+            )
+        feature = match["name"] or match["hinge"] or match["capped"] or match["segment"]
         if feature not in FEATURES:
             raise InputError(f"features among {', '.join(FEATURES)}", feature, suggestion=suggest(feature, FEATURES))
-        knot = None if match["knot"] is None else float(match["knot"])
-        factors.append(Factor(feature, knot, int(match["power"] or 1)))
+        knot, cap = match["knot"] or match["start"], match["cap"] or match["width"]
+        factors.append(
+            Factor(feature, None if knot is None else float(knot), int(match["power"] or 1),
+                   None if cap is None else float(cap))
+        )
     if sum(factor.power for factor in factors) > MAX_FACTORS:
         raise InputError(f"a product of at most {MAX_FACTORS} features", text)
     return tuple(factors)
@@ -80,12 +125,13 @@ def evaluate(term: Term, columns: Mapping[str, FloatArray], rows: int) -> FloatA
     """A term's values, float64, shape (rows,); `columns` as from `feature_columns`. For fits, not the kernel."""
     value = np.ones(rows)
     for factor in term:
-        base = columns[factor.feature]
-        if factor.knot is not None:
-            base = np.maximum(base - factor.knot, 0.0)
-        for _ in range(factor.power):
-            value = value * base
+        value = value * factor.values(columns[factor.feature])
     return value
+
+
+def term_text(term: Term) -> str:
+    """The text of a term; `parse_term` reads it back."""
+    return "*".join(factor.text() for factor in term) or "1"
 
 
 class CompiledTerms(NamedTuple):
@@ -100,13 +146,21 @@ def _monomial(factors: Sequence[Factor], scalar: bool) -> str:
     """`*a*b` for a product; Python evaluates left to right, so a coefficient in front makes everything a float."""
     text = ""
     for factor in factors:
-        name = factor.feature
-        if factor.knot is not None and scalar:
-            name = f"({name}-{factor.knot!r} if {name}>{factor.knot!r} else 0.0)"
-        elif factor.knot is not None:
-            name = f"maximum({name}-{factor.knot!r},0.0)"
-        text += f"*{name}" * factor.power
+        text += f"*{_factor(factor, scalar)}" * factor.power
     return text
+
+
+def _factor(factor: Factor, scalar: bool) -> str:
+    """Source of one factor without its power; the same value in both forms."""
+    name, knot, cap = factor.feature, factor.knot, factor.cap
+    if not scalar:
+        above = name if knot is None else f"maximum({name}-{knot!r},0.0)"
+        return above if cap is None else f"minimum({above},{cap!r})"
+    if cap is None:
+        return name if knot is None else f"({name}-{knot!r} if {name}>{knot!r} else 0.0)"
+    if knot is None:
+        return f"({name} if {name}<{cap!r} else {cap!r})"
+    return f"(0.0 if {name}<={knot!r} else {name}-{knot!r} if {name}-{knot!r}<{cap!r} else {cap!r})"
 
 
 def _sum(terms: Sequence[tuple[float, Sequence[Factor]]]) -> str:
@@ -127,12 +181,16 @@ class _Source:
     def lines(self, constants: Sequence[str]) -> list[str]:
         """Statements that bind the features and fold everything that is constant over a run into c0, c1, ..."""
         texts = [*constants, *(_sum(group) for group in self.groups.values())]
-        used = {name for name in FEATURES if any(re.search(rf"\b{name}\b", text) for text in texts)}
+        used = {name for name in (*FEATURES, PREFILL_SAMPLED) if any(re.search(rf"\b{name}\b", t) for t in texts)}
         used |= {part for name in used & set(_SUMS) for part in _SUMS[name]}
+        if PREFILL_SAMPLED in used:
+            used |= {"sampled", "decode_seqs"}
         if self.groups:
             used.add("decode_seqs")
         lines = [f"{name} = stats.{name}" for name in FEATURES if name in used and name not in _SUMS]
         lines += [f"{name} = {_SUMS[name][0]} + {_SUMS[name][1]}" for name in _SUMS if name in used]
+        if PREFILL_SAMPLED in used:
+            lines.append(f"{PREFILL_SAMPLED} = sampled - decode_seqs if sampled > decode_seqs else 0")
         if len(constants) == 1:
             lines.append(f"c0 = {constants[0]}")
         else:
@@ -179,8 +237,8 @@ def compile_terms(
     text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"
     floor = float(max(1, round(floor_ns)))
     namespace: dict[str, object] = {
-        "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "arange": np.arange, "rint": np.rint,
-        "int64": np.int64, "float64": np.float64, "full": np.full,
+        "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "minimum": np.minimum, "arange": np.arange,
+        "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
     }
     exec(compile(text, "<polynomial>", "exec"), namespace)  # made of parsed terms and float literals only
     return CompiledTerms(namespace["step"], namespace["run"], text)  # type: ignore[arg-type]
