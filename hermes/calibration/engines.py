@@ -1,0 +1,16 @@
+"""The calibration engines that come with hermes; importing this registers their planners."""
+
+from __future__ import annotations
+
+from hermes.calibration import torch_plan, vllm_plan
+from hermes.calibration.plan import ENGINES, Planner
+
+__all__ = ["planner"]
+
+BUILT_IN = (torch_plan, vllm_plan)
+
+
+def planner(name: str) -> Planner:
+    """The planner of an engine. Raises `InputError` for a name nobody registered."""
+    found: Planner = ENGINES.get(name)()
+    return found

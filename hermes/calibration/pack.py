@@ -1,0 +1,159 @@
+"""A collector's journal becomes measured steps (`hermes-steps/1`).
+
+Everything measured is kept: points that were rejected, or measured again because their repetitions disagreed, stay as
+rows with the reason in `excluded`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.driver import read_records
+from hermes.calibration.plan import Plan
+from hermes.calibration.steps import COLUMNS, MeasuredSteps, StepsHeader
+from hermes.calibration.torch_plan import all_reduce_s
+from hermes.errors import InputError
+from hermes.hardware.profile import ProfileMemory
+from hermes.svab import classify, spread
+from hermes.validation import validate
+
+__all__ = ["noise_classes", "pack"]
+
+CLOCKS = {
+    "wall": "wall clock around the step",
+    "cpu": "CPU time of the process in the step",
+    "cuda-events": "CUDA events around the step",
+}
+
+
+def pack(journal: Path, *, clock: str | None = None, name: str | None = None, command: str = "") -> MeasuredSteps:
+    """The steps of a journal, complete or cut off.
+
+    clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default what the plan says. Raises `InputError`
+    for anything that is no journal of a plan, or holds no rows.
+    """
+    header, records = read_records(journal)
+    plan = validate(Plan, header["plan"], str(journal)) if isinstance(header.get("plan"), dict) else None
+    if plan is None:
+        raise InputError("a journal with its plan", file=str(journal), field="plan")
+    chosen = clock or plan.clock
+    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
+        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
+        raise InputError(expected, clock, field="--clock")
+    rows = _rows(records, chosen, journal)
+    environment = header.get("environment", {})
+    notes = list(environment.get("notes", []))
+    options = {**plan.options, "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "clock": chosen,
+               "noise": noise_classes(rows), "drift": _drift(records, chosen), **environment.get("options", {})}
+    failed = [f"{r['point']}: {r['failed']}" for r in records if r.get("kind") == "point" and "failed" in r]
+    if "all_reduce" in plan.options:
+        notes.append(_add_all_reduce(rows, plan))
+    left = len({p["name"] for p in plan.points} - {r["point"] for r in records if r.get("kind") == "point"})
+    if left:
+        notes.append(f"{left} of {len(plan.points)} planned points were not measured (time budget)")
+    return MeasuredSteps(StepsHeader(
+        name=name or "-".join((
+            plan.model.name, plan.engine, plan.device, f"tp{plan.tensor_parallel}", plan.dtype)),
+        hardware=environment.get("device", plan.device), engine=plan.engine,
+        engine_version=str(environment.get("engine_version", "")), model=plan.model.name,
+        model_config_json=plan.config_json, tensor_parallel=plan.tensor_parallel, dtype=plan.dtype,
+        kv_dtype=environment.get("kv_dtype", ""), date=environment.get("date", "unknown"), clock=CLOCKS[chosen],
+        source=f"measured by {plan.collector}", source_sha256=hashlib.sha256(journal.read_bytes()).hexdigest(),
+        collected_by=command, options=options,
+        environment={k: v for k, v in environment.items() if k not in ("notes", "options", "memory", "idle_w")},
+        memory=validate(ProfileMemory, environment["memory"]) if environment.get("memory") else None,
+        idle_w=environment.get("idle_w"), excluded=failed, notes=notes,
+    ), rows)
+
+
+def _rows(records: list[dict[str, Any]], clock: str, journal: Path) -> pd.DataFrame:
+    """All rows in the order of their measurement, with what disqualifies them."""
+    points = [record for record in records if record.get("kind") == "point" and record["rows"]]
+    last = {record["point"]: record.get("attempt", 0) for record in points}
+    parts = []
+    for record in points:
+        part = pd.DataFrame(record["rows"])
+        if "configuration" not in part:
+            part["configuration"] = record["point"]
+        if "excluded" not in part:
+            part["excluded"] = ""
+        if record.get("attempt", 0) < last[record["point"]]:
+            part["excluded"] = f"{record.get('class')} (CV {record.get('cv', 0.0):.0%}), measured again"
+        parts.append(part)
+    if not parts:
+        raise InputError("at least one measured point", file=str(journal))
+    rows = pd.concat(parts, ignore_index=True)
+    unknown = sorted(set(rows.columns) - set(COLUMNS))
+    if unknown:
+        raise InputError(f"columns among {', '.join(COLUMNS)}", unknown, file=str(journal), field="rows")
+    rows["sequence"] = np.arange(len(rows))
+    if clock == "cpu":
+        if "cpu_time_s" not in rows or not (rows["cpu_time_s"] > 0).all():
+            raise InputError("CPU times in every row", file=str(journal), field="cpu_time_s")
+        rows["time_s"] = rows["cpu_time_s"]
+    return _reject(rows)
+
+
+def _reject(rows: pd.DataFrame) -> pd.DataFrame:
+    """Repetitions of one step that spread by half their mean say nothing: SVAB class `rejected`."""
+    used = rows[rows["excluded"] == ""]
+    for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False):
+        found = spread(group["time_s"])
+        if found.verdict == "rejected":
+            rows.loc[group.index, "excluded"] = f"rejected: {found.samples} repetitions, CV {found.cv:.0%}"
+    return rows
+
+
+def _statistics(rows: pd.DataFrame) -> list[str]:
+    return [name for name, kind in COLUMNS.items() if kind == "int64" and name in rows
+            and name not in ("repetition", "sequence")]
+
+
+def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
+    """How far repetitions of the same step agree: SVAB classes of the steps that a fit may use, and their median CV."""
+    used = rows[rows["excluded"] == ""]
+    spreads = [spread(group["time_s"]) for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False)]
+    repeated = [found for found in spreads if found.samples > 1]
+    if not repeated:
+        return {"repeated_steps": 0}
+    counts = {name: sum(classify(f.cv) == name for f in repeated) for name in ("excellent", "good", "flaky")}
+    return {
+        "repeated_steps": len(repeated), **counts, "excluded_rows": len(rows) - len(used),
+        "median_cv": round(statistics.median(f.cv for f in repeated), 5),
+        "median_ci95": round(statistics.median(f.ci95 / f.mean for f in repeated), 5),
+    }
+
+
+def _drift(records: list[dict[str, Any]], clock: str) -> dict[str, Any]:
+    """The reference point over the session: medians of each visit, first against last, and lowest to highest."""
+    column = "cpu_time_s" if clock == "cpu" else "time_s"
+    visits = [
+        (record["at_s"], statistics.median(row[column] for row in record["rows"]))
+        for record in records if record.get("kind") == "reference" and record["rows"]
+    ]
+    if not visits:
+        return {}
+    times = [seconds for _, seconds in visits]
+    return {
+        "reference_visits": len(visits), "over_s": round(visits[-1][0] - visits[0][0], 1),
+        "median_s": round(statistics.median(times), 7), "last_over_first": round(times[-1] / times[0], 4),
+        "highest_over_lowest": round(max(times) / min(times), 4),
+    }
+
+
+def _add_all_reduce(rows: pd.DataFrame, plan: Plan) -> str:
+    """One rank was measured alone: add the link model's time for the all-reduces; the note that says so."""
+    link = plan.options["all_reduce"]
+    tokens = rows["prefill_tokens"] + rows["decode_seqs"]
+    rows["time_s"] += all_reduce_s(plan.model, plan.dtype, plan.tensor_parallel, tokens, link)
+    return (
+        f"one rank of {plan.tensor_parallel} was measured alone; time_s includes the all-reduces of a link model: two "
+        f"rings per layer, {link['link_bandwidth'] * link['efficiency'] / 1e9:.4g} GB/s, "
+        f"{link['hop_latency_s'] * 1e6:.3g} us per hop ({link['source']})"
+    )

@@ -1,0 +1,198 @@
+"""The calibration harness with a collector that has no engine: budgets, kills, noise, packing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, noise_of
+from hermes.calibration.driver import collect, progress_of
+from hermes.calibration.journal import read_journal
+from hermes.calibration.pack import pack
+from hermes.calibration.plan import Plan, load_plan, save_plan
+from hermes.calibration.steps import load_steps, save_steps
+from hermes.errors import InputError
+from hermes.hardware.models import load_model
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTOR = "tests.calibration.fake_collector"
+
+
+@pytest.fixture(autouse=True)
+def _collector_is_found(monkeypatch):
+    """The driver gives collectors this package only; the fake one is found because it runs from the checkout."""
+    monkeypatch.chdir(ROOT)
+
+
+def plan_of(points: list[dict[str, Any]], **more: Any) -> Plan:
+    return Plan(
+        engine="fake", collector=COLLECTOR, model=load_model("llama-3.1-8b"), config_json={}, device="cpu",
+        dtype="fp32", clock=more.pop("clock", "wall"), repetitions=3, warmup_s=more.pop("warmup_s", 0.0),
+        points=points, **more,
+    )
+
+
+def points(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"name": f"point {i}", "level": i * 3 // count, "estimate_s": 0.01, **more} for i in range(count)]
+
+
+def run(plan: Plan, folder: Path, **options: Any):
+    save_plan(plan, folder / "plan.json")
+    return collect(plan, folder / "plan.json", folder / "journal.jsonl", **options)
+
+
+def measured(journal: Path) -> list[str]:
+    return [record["point"] for record in read_journal(journal)[1] if record["kind"] == "point"]
+
+
+def test_every_point_is_measured_once_level_by_level(tmp_path):
+    plan = plan_of(list(reversed(points(12))))
+    progress, complete = run(plan, tmp_path)
+    assert complete
+    assert progress.done == 12
+    assert progress.rows == 36
+    levels = {point["name"]: point["level"] for point in plan.points}
+    order = [levels[name] for name in measured(tmp_path / "journal.jsonl")]
+    assert order == sorted(order)
+
+
+def test_kill_9_loses_and_doubles_nothing(tmp_path):
+    plan = plan_of(points(40, sleep_s=0.03))
+    save_plan(plan, tmp_path / "plan.json")
+    journal = tmp_path / "journal.jsonl"
+    command = [sys.executable, "-m", COLLECTOR, str(tmp_path / "plan.json"), str(journal)]
+    kills = 0
+    for _ in range(3):
+        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), DRIVER_PID: "0"})
+        before = progress_of(plan, journal).done
+        until = time.monotonic() + 20
+        while progress_of(plan, journal).done < before + 5 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 3
+    with journal.open("ab") as file:
+        file.write(b'{"kind":"point","point":"point 39","ro')   # what a kill in the middle of a write leaves
+    assert len(measured(journal)) < 40
+    _, complete = run(plan, tmp_path)
+    assert complete
+    assert Counter(measured(journal)) == Counter(point["name"] for point in plan.points)
+    assert run(plan, tmp_path)[0].rows == 120   # nothing left to do: nothing is added
+    assert len(pack(journal).rows) == 120
+
+
+def test_a_budget_is_kept_and_can_be_continued(tmp_path):
+    plan = plan_of(points(60, sleep_s=0.05))
+    began = time.monotonic()
+    progress, complete = run(plan, tmp_path, budget_s=1.5)
+    assert not complete
+    assert time.monotonic() - began < 3.0
+    assert 0 < progress.done < 60
+    assert any("not measured (time budget)" in note for note in pack(tmp_path / "journal.jsonl").header.notes)
+    _, complete = run(plan, tmp_path)
+    assert complete
+    assert sorted(measured(tmp_path / "journal.jsonl")) == sorted(point["name"] for point in plan.points)
+
+
+def test_another_plan_does_not_continue_a_journal(tmp_path):
+    run(plan_of(points(3)), tmp_path)
+    with pytest.raises(InputError, match="begun with another plan"):
+        run(plan_of(points(4)), tmp_path)
+
+
+def test_a_collector_that_fails_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="the engine does not start") as caught:
+        run(plan_of(points(3), options={"broken": True}), tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="--python"):
+        run(plan_of(points(3)), tmp_path, python="/nowhere/python")
+
+
+def test_noisy_points_are_measured_again_once_and_rejected_ones_excluded(tmp_path):
+    some = points(3)
+    some[0] |= {"times": [0.01, 0.02, 0.016], "times_again": [0.01, 0.0101, 0.0099]}
+    some[1] |= {"times": [0.01, 0.05, 0.01], "times_again": [0.01, 0.06, 0.01]}
+    some[2] |= {"fail": True}
+    progress, complete = run(plan_of(some), tmp_path)
+    assert complete
+    assert progress.classes == {"excellent": 1, "rejected": 1, "failed": 1}
+    steps = pack(tmp_path / "journal.jsonl")
+    reasons = steps.rows.groupby(["configuration", "excluded"]).size().to_dict()
+    assert reasons == {
+        ("point 0", "flaky (CV 33%), measured again"): 3, ("point 0", ""): 3,
+        ("point 1", "rejected (CV 99%), measured again"): 3, ("point 1", "rejected: 3 repetitions, CV 108%"): 3,
+    }
+    assert steps.header.excluded == ["point 2: out of memory"]
+    assert steps.header.options["noise"]["excellent"] == 1
+
+
+def test_warm_up_and_drift(tmp_path):
+    plan = plan_of(points(6, sleep_s=0.02), warmup_s=0.3, reference={"name": "reference", "sleep_s": 0.01},
+                   reference_every_s=0.05)
+    run(plan, tmp_path)
+    records = read_journal(tmp_path / "journal.jsonl")[1]
+    warm = next(record for record in records if record.get("text") == "warmed up")
+    assert warm["seconds"] >= 0.3
+    assert warm["rounds"] > 5
+    drift = pack(tmp_path / "journal.jsonl").header.options["drift"]
+    assert drift["reference_visits"] >= 3
+    assert drift["last_over_first"] == 1.0
+
+
+def test_packing_takes_the_clock_asked_for(tmp_path):
+    run(plan_of(points(3)), tmp_path)
+    wall, cpu = pack(tmp_path / "journal.jsonl"), pack(tmp_path / "journal.jsonl", clock="cpu")
+    assert (cpu.rows["time_s"] * 2 == wall.rows["time_s"]).all()
+    assert "CPU" in cpu.header.clock
+    header = save_steps(cpu, tmp_path / "steps.yaml")
+    assert load_steps(tmp_path / "steps.yaml").header == header
+    with pytest.raises(InputError, match="wall or cpu"):
+        pack(tmp_path / "journal.jsonl", clock="sun")
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", '{"kind":"header","format":"hermes-journal/1"}\n', "no json\n", None])
+def test_packing_what_is_no_journal(tmp_path, content):
+    path = tmp_path / "journal.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        pack(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_orphaned_collector_stops(tmp_path):
+    save_plan(plan_of(points(20, sleep_s=0.02)), tmp_path / "plan.json")
+    command = [sys.executable, "-m", COLLECTOR, str(tmp_path / "plan.json"), str(tmp_path / "journal.jsonl")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), DRIVER_PID: "1999999999"}
+    assert subprocess.run(command, cwd=ROOT, env=environment).returncode == BUDGET_EXIT
+
+
+def test_plans_survive_the_file(tmp_path):
+    plan = plan_of(points(3))
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+    content = json.loads((tmp_path / "plan.json").read_text())
+    content["points"][1]["name"] = "point 0"
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="different names"):
+        load_plan(tmp_path / "plan.json")
+
+
+def test_noise_is_the_median_over_repeated_steps():
+    row = {"decode_seqs": 1}
+    rows = [row | {"time_s": t} for t in (1.0, 1.0)] + [row | {"decode_ctx": 5, "time_s": t} for t in (1.0, 1.4)]
+    cv, verdict = noise_of(rows, "wall")
+    assert cv == pytest.approx(0.5 * (0.2828427 / 1.2))
+    assert verdict == "good"
+    assert noise_of(rows[:1], "wall") == (0.0, "single")
