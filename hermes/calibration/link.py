@@ -1,0 +1,254 @@
+"""Measured links (`hermes-link/1`): latency and bandwidth per path, fitted to a collector's journal.
+
+A transfer of b bytes takes `latency + b / bandwidth`; a disk read of b bytes in blocks takes `ceil(b / block) *
+latency + b / bandwidth`. Both parameters are non-negative and fitted to the median time of each size with relative
+weights, so that small transfers count as much as large ones; the error at every size stands beside them. A scenario
+takes the values as they are: `network_lines` prints them the way its `network:` section wants them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hermes.calibration.journal import JournalError, read_journal
+from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.errors import InputError, Verbatim
+from hermes.hardware.profile import dump_yaml
+from hermes.svab import Spread, spread, tally
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = [
+    "LinkFile", "LinkProvenance", "MeasuredLink", "SizeError", "fit_links", "link_file", "load_link", "network_lines",
+    "save_link",
+]
+
+Fraction = Annotated[float, Field(ge=0)]
+
+
+class SizeError(ConfigModel):
+    """One size of a path: what was measured, and how far the fit is from it."""
+
+    bytes: Annotated[int, Field(ge=1)]
+    block_bytes: Annotated[int, Field(ge=0)] = 0
+    """Disk reads: bytes of one read."""
+    median_s: Annotated[float, Field(gt=0)]
+    error: float
+    """(fit - median) / median."""
+    held_out: float | None = None
+    """The same for a fit without this size."""
+    cv: Fraction
+    noise: str
+    """Class of the repetitions' variation."""
+
+
+class MeasuredLink(ConfigModel):
+    """One path: `seconds = latency_s * pieces + bytes / bandwidth`, pieces 1 or the blocks of a disk read."""
+
+    path: Literal["host_to_device", "device_to_host", "memory_copy", "memory_read", "disk_read"]
+    memory: Literal["", "pinned", "pageable"] = ""
+    """Host memory of a copy between host and device."""
+    streams: Annotated[int, Field(ge=1)] = 1
+    """Transfers that ran at the same time."""
+    latency: Duration
+    bandwidth: Bandwidth
+    """Bytes/s of one stream. All streams together: times `streams`."""
+    mape: Fraction
+    """Mean absolute relative error over sizes, a fraction."""
+    worst: Fraction
+    held_out_mape: Fraction | None = None
+    """The same, each size predicted by a fit without it."""
+    sizes: Annotated[list[SizeError], Field(min_length=1)]
+
+    def seconds(self, num_bytes: int, block_bytes: int | None = None) -> float:
+        """Time of one transfer; `block_bytes` for disk reads (by default one block)."""
+        pieces = -(-num_bytes // block_bytes) if block_bytes else 1
+        return pieces * self.latency + num_bytes / self.bandwidth
+
+    def label(self) -> str:
+        """How tables call it."""
+        more = [part for part in (self.memory, f"{self.streams} streams" if self.streams > 1 else "") if part]
+        return f"{self.path} ({', '.join(more)})" if more else self.path
+
+
+class LinkProvenance(ConfigModel):
+    """Where the numbers come from."""
+
+    cpu: str
+    device: str = ""
+    date: datetime.date | str
+    clock: str
+    collected_by: str = ""
+    source: str
+    environment: dict[str, Any] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+
+class LinkFile(ConfigModel):
+    """A `hermes-link/1` file."""
+
+    format: Literal["hermes-link/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    provenance: LinkProvenance
+    links: Annotated[list[MeasuredLink], Field(min_length=1)]
+
+    def find(self, path: str, memory: str = "", streams: int = 1) -> MeasuredLink:
+        """The link of a path. `InputError` naming what there is."""
+        for link in self.links:
+            if (link.path, link.memory, link.streams) == (path, memory, streams):
+                return link
+        there = "; ".join(link.label() for link in self.links)
+        raise InputError(f"one of the links of {self.name}: {there}", Verbatim(f"{path} {memory} {streams}"))
+
+
+def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
+    """(latency, seconds per byte), both at least 0, of least squares on relative errors."""
+    from scipy.optimize import nnls
+
+    design = np.column_stack([pieces, sizes]) / seconds[:, None]
+    scale = np.linalg.norm(design, axis=0)
+    coefficients = nnls(design / scale, np.ones(len(seconds)))[0] / scale
+    return float(coefficients[0]), float(coefficients[1])
+
+
+def _held_out(pieces: Any, sizes: Any, seconds: Any) -> list[float | None]:
+    """Relative error at each size of a fit without it; None where too few sizes are left."""
+    if len(np.unique(sizes)) < 4:
+        return [None] * len(sizes)
+    out: list[float | None] = []
+    for index in range(len(sizes)):
+        rest = np.arange(len(sizes)) != index
+        latency, slope = _solve(pieces[rest], sizes[rest], seconds[rest])
+        out.append(float((latency * pieces[index] + slope * sizes[index]) / seconds[index] - 1))
+    return out
+
+
+def _fit(points: Sequence[tuple[dict[str, Any], Spread]]) -> MeasuredLink | None:
+    """None where the times do not grow with the bytes."""
+    sizes = np.array([point["bytes"] for point, _ in points], dtype=np.float64)
+    blocks = np.array([point.get("block_bytes") or point["bytes"] for point, _ in points], dtype=np.float64)
+    seconds, pieces = np.array([found.p50 for _, found in points]), np.ceil(sizes / blocks)
+    latency, slope = _solve(pieces, sizes, seconds)
+    if slope <= 0:
+        return None
+    errors = (latency * pieces + slope * sizes) / seconds - 1
+    held_out = _held_out(pieces, sizes, seconds)
+    known = [abs(error) for error in held_out if error is not None]
+    first = points[0][0]
+    return MeasuredLink(
+        path=first["path"], memory=first.get("memory", ""), streams=first.get("streams", 1),
+        latency=latency, bandwidth=1 / slope,
+        mape=float(np.abs(errors).mean()), worst=float(np.abs(errors).max()),
+        held_out_mape=float(np.mean(known)) if known else None,
+        sizes=[
+            SizeError(bytes=point["bytes"], block_bytes=point.get("block_bytes", 0), median_s=found.p50,
+                      error=float(error), held_out=out, cv=found.cv, noise=found.verdict)
+            for (point, found), error, out in zip(points, errors, held_out, strict=True)
+        ],
+    )
+
+
+def fit_links(
+    plan: dict[str, Any], records: Sequence[dict[str, Any]]
+) -> tuple[list[MeasuredLink], list[str]]:
+    """One link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
+
+    A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal
+    without anything to fit.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Spread]]] = {}
+    best = _best_attempts(records)
+    for point in plan["points"]:
+        if point["name"] in best:
+            key = point["path"], point.get("memory", ""), point.get("streams", 1)
+            groups.setdefault(key, []).append((point, best[point["name"]]))
+    links, unfit = [], []
+    for key, points in groups.items():
+        label = " ".join(str(part) for part in key if part)
+        found = _fit(points) if len({point["bytes"] for point, _ in points}) > 1 else None
+        if found is None:
+            unfit.append(f"{label}: no link fitted: fewer than two sizes, or times that do not grow with the bytes")
+        else:
+            links.append(found)
+    if not links:
+        raise InputError("a journal with at least one path measured at two sizes", Verbatim("; ".join(unfit) or "none"))
+    return links, unfit
+
+
+def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, Spread]:
+    """Times of each point: of several attempts, the one that varied least."""
+    found: dict[str, Spread] = {}
+    for record in records:
+        if record.get("kind") == "point" and record["rows"]:
+            times = spread(row["time_s"] for row in record["rows"])
+            if record["point"] not in found or times.cv < found[record["point"]].cv:
+                found[record["point"]] = times
+    return found
+
+
+def link_file(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> LinkFile:
+    """Fit a journal and say where it comes from. Raises `InputError`."""
+    try:
+        header, records = read_journal(journal)
+    except (JournalError, OSError) as error:
+        raise InputError("the journal of `hermes calibrate link`", Verbatim(str(error)), file=str(journal)) from None
+    plan, environment = header["plan"], header["environment"]
+    if plan.get("engine") != "link":
+        raise InputError("a journal of `hermes calibrate link`", plan.get("engine"), file=str(journal))
+    links, unfit = fit_links(plan, records)
+    notes = [
+        *unfit,
+        "the fit is on medians of the repetitions; noise by class: "
+        + tally(size.noise for link in links for size in link.sizes)
+    ]
+    if "disk" in environment:
+        notes.append(f"disk read with {environment['disk']['method']}: caches below the operating system (device, host "
+                     "of a virtual machine) may have answered")
+    if any(link.path.startswith("memory") for link in links):
+        notes.append("memory paths are cold (larger than the caches); their latency is that of one numpy call")
+    if any(link.path == "host_to_device" for link in links):
+        notes.append("device copies run alone on an idle device; both directions at once were not measured")
+    return LinkFile(
+        format="hermes-link/1", name=name, links=links,
+        provenance=LinkProvenance(
+            cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
+            clock="CUDA events (device paths), wall clock (host paths)" if environment.get("device") else "wall clock",
+            collected_by=command, source="measured by hermes calibrate link", environment=environment, notes=notes,
+        ),
+    )
+
+
+def save_link(link: LinkFile, path: Path) -> None:
+    """Write a file that `load_link` reads; its first lines say how a scenario uses it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["Measured links. In a scenario, where clients are joined by one of them:", ""]
+    for measured in link.links:
+        lines += [f"{measured.label()}: error {measured.mape:.1%} on average over sizes, {measured.worst:.1%} at worst"]
+        lines += [f"    {line}" for line in network_lines(measured)]
+    dump_yaml(link, path, "\n".join(lines))
+
+
+def load_link(path: Path) -> LinkFile:
+    """A measured-links file. Raises `InputError`."""
+    return validate(LinkFile, load_yaml(path))
+
+
+def network_lines(link: MeasuredLink) -> list[str]:
+    """Lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's `links`."""
+    return ["network:", "  kind: link", f"  bandwidth: {_quantity(link.bandwidth, 'B/s')}",
+            f"  latency: {_quantity(link.latency, 's')}"]
+
+
+def _quantity(value: float, unit: str) -> str:
+    """A value in the unit a reader expects, four digits: `21.3 GB/s`, `8.1 us`."""
+    if unit == "B/s":
+        factor, prefix = next(((f, p) for f, p in ((1e9, "G"), (1e6, "M")) if value >= f), (1.0, ""))
+    else:
+        factor, prefix = next(((f, p) for f, p in ((1.0, ""), (1e-3, "m"), (1e-6, "u")) if value >= f), (1e-9, "n"))
+    return f"{value / factor:.4g} {prefix}{unit}"
