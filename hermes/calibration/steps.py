@@ -101,6 +101,13 @@ class MeasuredSteps:
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes text that came out of a document, and remembers its position there, as plain text."""
+
+
+_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
+
+
 def phase_of(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
     """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
     prefill, decode = rows["prefill_tokens"].to_numpy() > 0, rows["decode_seqs"].to_numpy() > 0
@@ -147,7 +154,8 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     digest = hashlib.sha256(data.read_bytes()).hexdigest()
     header = steps.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(rows)})
     content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
+    path.write_text(text, encoding="utf-8")
     return header
 
 

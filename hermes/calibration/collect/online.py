@@ -15,7 +15,7 @@ Workload file, JSON, `hermes-online/1`:
 
     {"format": "hermes-online/1", "clock": "wall" | "cpu", "warmup_s": 20.0,
      "engine": {"max_num_batched_tokens": 512, "max_num_seqs": 32, "block_size": 128, "num_blocks": 1360,
-                "device": "cpu", "dtype": "bfloat16", "threads": 1, "seed": 0, "model": {... a config.json ...}},
+                "device": "cpu", "dtype": "bf16", "threads": 1, "seed": 0, "model": {... a config.json ...}},
      "requests": [{"arrival_s": 0.25, "prompt_tokens": 300, "output_tokens": 40}, ...]}
 
 Result file, JSON, `hermes-online-result/1`, written whole or not at all:

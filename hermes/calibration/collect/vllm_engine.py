@@ -19,6 +19,8 @@ from typing import Any
 
 __all__ = ["VllmEngine", "environment", "prepare_environment"]
 
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""vLLM's names of precisions."""
 MIN_TOKEN_ID = 3   # beyond padding, begin and end of text in the usual vocabularies
 
 
@@ -42,12 +44,13 @@ def environment() -> dict[str, Any]:
     import vllm
 
     found: dict[str, Any] = {
+        "device": f"{cpu_name()}, {torch.get_num_threads()} of {os.cpu_count()} cores",
         "python": platform.python_version(), "torch": torch.__version__, "vllm": vllm.__version__,
-        "platform": platform.platform(), "cpu": cpu_name(), "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
+        "platform": platform.platform(),
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name(0)
+        found["device"] = torch.cuda.get_device_name(0)
+        found["cuda"] = torch.version.cuda
     return found
 
 
@@ -67,9 +70,9 @@ class VllmEngine:
     """An engine and its last step.
 
     config: `model` (content of a config.json), `max_num_batched_tokens`, `max_num_seqs`; optional `block_size`,
-        `num_blocks` (free blocks of the pool; the engine sizes it where left out), `max_model_len`, `dtype`,
-        `device` ("cpu" or "cuda"; a build of vLLM serves one of them), `tensor_parallel`, `enforce_eager` (no CUDA
-        graphs), `seed`
+        `num_blocks` (free blocks of the pool; the engine sizes it where left out), `max_model_len`, `dtype` (bf16,
+        fp16 or fp32), `device` ("cpu" or "cuda"; a build of vLLM serves one of them), `tensor_parallel`,
+        `enforce_eager` (no CUDA graphs; by default only on a CPU), `seed`
 
     Raises ValueError if the engine runs with other settings than those asked for, or on another device.
     """
@@ -82,6 +85,8 @@ class VllmEngine:
 
         self.version: str = vllm.__version__
         self.config = config
+        self.eager = bool(config.get("enforce_eager", config.get("device", "cpu") == "cpu"))
+        dtype = config.get("dtype", "bf16")
         options: dict[str, Any] = {}
         if config.get("num_blocks"):
             options["num_gpu_blocks_override"] = config["num_blocks"] + 1   # one is reserved
@@ -94,8 +99,8 @@ class VllmEngine:
             self.engine: Any = LLMEngine.from_engine_args(EngineArgs(
                 model=folder, load_format="dummy", skip_tokenizer_init=True, async_scheduling=False,
                 disable_log_stats=True, enable_prefix_caching=False, seed=config.get("seed", 0),
-                enforce_eager=config.get("enforce_eager", config.get("device", "cpu") == "cpu"),
-                dtype=config.get("dtype", "bfloat16"), tensor_parallel_size=config.get("tensor_parallel", 1),
+                enforce_eager=self.eager, dtype=DTYPES.get(dtype, dtype),
+                tensor_parallel_size=config.get("tensor_parallel", 1),
                 max_num_batched_tokens=config["max_num_batched_tokens"], max_num_seqs=config["max_num_seqs"],
                 **options,
             ))

@@ -1,0 +1,240 @@
+"""Plans for a real vLLM engine: small workloads whose steps cover what an online run can meet.
+
+    {"name": "...", "level": 0, "estimate_s": 1.5, "configuration": "...", "max_num_batched_tokens": 512,
+     "max_num_seqs": 32, "requests": [[arrival step, prompt tokens, output tokens], ...]}
+
+Kinds of workload: prompts alone (whole, and in chunks with a past), decodes of equal contexts at several lengths while
+the batch shrinks, decodes of unequal contexts, and everything mixed. Each is served under several pairs of limits,
+level 0 spans them, level 1 refines. Requests arrive by the number of steps taken, not by time, so that a point is the
+same sequence of batches on any machine, and a repetition measures the very same steps again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from hermes.calibration.plan import ENGINES, Plan, PlanMemory, Request
+from hermes.errors import InputError
+from hermes.hardware.base import StepStats
+from hermes.hardware.models import precision
+
+__all__ = ["DTYPES", "VllmPlanner", "batches"]
+
+DTYPES = ("bf16", "fp16", "fp32")
+OVERHEAD_S = 0.002       # per step, for the estimate
+POINT_S = 1.0            # prompt tokens of a workload: what the roofline computes in this time,
+TOKENS = (2048, 131072)  # within these bounds
+SHRINKING_STEPS = 24     # over which a batch of decodes shrinks to nothing, so that all its sizes are seen
+CPU_BLOCK_SIZE = 128     # the CPU build's own default
+KV_SPARE = 1.25
+
+Requests = list[list[int]]
+Limits = tuple[int, int]
+
+
+class _Cost:
+    """What a step takes at least: arithmetic of its tokens, or weights and KV cache read once. For estimates."""
+
+    def __init__(self, request: Request) -> None:
+        model, device, tp = request.model, request.hardware, request.tensor_parallel
+        kind = precision(request.dtype)
+        self.token_s = 2 * model.active_params() / tp / device.peak(kind.compute)
+        self.weights_s = model.weight_bytes(request.dtype, tp) / device.memory_bandwidth
+        self.context_s = model.kv_bytes_per_token(kind.other_bytes, tp) / tp / device.memory_bandwidth
+
+    def step_s(self, stats: StepStats) -> float:
+        tokens, context = stats.prefill_tokens + stats.decode_seqs, stats.prefill_past + stats.decode_ctx
+        return max(self.token_s * tokens, self.weights_s) + self.context_s * context + OVERHEAD_S
+
+
+def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
+    """The steps of a workload as the engine schedules them (rules 1 to 6 and 15 of docs/vllm-v1.md; memory never
+    binds)."""
+    budget, seats = limits
+    waiting = sorted(enumerate(requests), key=lambda item: item[1][0])
+    running: list[list[int]] = []   # computed, tokens there are, outputs to come
+    step = 0
+    while waiting or running:
+        left, stats = budget, StepStats()
+        while waiting and waiting[0][1][0] <= step and len(running) < seats and _free(running, budget) > 0:
+            _, prompt, output = waiting.pop(0)[1]
+            running.append([0, prompt, output])
+        for sequence in running:
+            left -= _schedule(sequence, left, stats)
+        running = [sequence for sequence in running if sequence[2] > 0]
+        if stats.prefill_tokens or stats.decode_seqs:
+            yield stats
+        step += 1
+
+
+def _free(running: list[list[int]], budget: int) -> int:
+    return budget - sum(there - computed for computed, there, _ in running)
+
+
+def _schedule(sequence: list[int], left: int, stats: StepStats) -> int:
+    """Compute what is missing of a sequence, `left` tokens at most; the tokens taken."""
+    past, there, _ = sequence
+    tokens = min(there - past, left)
+    if tokens <= 0:
+        return 0
+    if tokens == 1 and past > 0:
+        stats.decode_seqs += 1
+        stats.decode_ctx += past
+        stats.decode_ctx_max = max(stats.decode_ctx_max, past)
+    else:
+        stats.prefill_seqs += 1
+        stats.prefill_tokens += tokens
+        stats.prefill_past += past
+        stats.prefill_attn += tokens * past + tokens * (tokens + 1) // 2
+    sequence[0] += tokens
+    if sequence[0] == there:
+        stats.sampled += 1
+        sequence[1] += 1
+        sequence[2] -= 1
+    return tokens
+
+
+def _between(draw: random.Random, low: int, high: int) -> int:
+    """Log-uniform: short and long lengths are equally worth knowing."""
+    return round(math.exp(draw.uniform(math.log(low), math.log(max(low, high)))))
+
+
+def _prompts(draw: random.Random, budget: int, longest: int, tokens: int) -> Requests:
+    """One prompt at a time; those beyond the budget come in chunks, the later ones with a past."""
+    requests: Requests = []
+    step, left = 0, tokens
+    while left > 0:
+        length = _between(draw, 8, min(longest, left))
+        requests.append([step, length, 1])
+        step += math.ceil(length / budget)
+        left -= length
+    return requests
+
+
+def _decodes(seqs: int, context: int, budget: int) -> Requests:
+    """`seqs` sequences of equal context that decode together, once all are prefilled, and then end little by little."""
+    steps = 6 + math.ceil(seqs * context / budget)
+    return [[0, context, steps + index * SHRINKING_STEPS // seqs] for index in range(seqs)]
+
+
+def _unequal(draw: random.Random, seqs: int, longest: int, budget: int) -> Requests:
+    """One long context among short ones."""
+    steps = 10 + math.ceil(longest / budget)
+    return [[0, longest, steps]] + [[0, _between(draw, 8, 64), steps] for _ in range(seqs - 1)]
+
+
+def _mixed(draw: random.Random, longest: int, tokens: int) -> Requests:
+    """Requests of all lengths that keep arriving while others decode."""
+    requests: Requests = []
+    step, left = 0, tokens
+    while left > 0:
+        prompt, output = _between(draw, 16, min(longest, left)), _between(draw, 4, 64)
+        requests.append([step, prompt, output])
+        step += draw.choice((0, 0, 1, 2, 4, 8))
+        left -= prompt + 8 * output
+    return requests
+
+
+def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Requests]:
+    """Workloads by name; no sequence is longer than `longest`."""
+    budget, seats = limits
+    draw = random.Random(f"{seed} {limits}")
+    most = longest - 64   # outputs of the mixed workload are at most 64
+    cases = {"mixed": _mixed(draw, most, tokens), "prompts": _prompts(draw, budget, most, tokens)}
+    for context in (32, 256, 2048, 16384):
+        seqs = min(seats, tokens // context)
+        if seqs:
+            cases[f"decode-{context}"] = _decodes(seqs, context, budget)
+    if seats > 1:
+        cases["unequal"] = _unequal(draw, min(seats, 8), min(most, tokens) // 2, budget)
+    return {
+        name: requests for name, requests in cases.items()
+        if max(prompt + output for _, prompt, output in requests) <= longest
+    }
+
+
+def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[list[Limits], list[Limits]]:
+    """Pairs that span what is asked for, and all others of the grid in a random order."""
+    budgets = sorted({b for b in (64, 128, 256, 512, 1024, 2048, 4096, 8192) if b < max_num_batched_tokens}
+                     | {max_num_batched_tokens})
+    seats = sorted({s for s in (2, 8, 24, 64, 128, 256) if s < max_num_seqs} | {max_num_seqs})
+    low, high = budgets[0], budgets[-1]
+    middle, few = budgets[len(budgets) // 2], seats[len(seats) // 3]
+    first = list(dict.fromkeys([(high, seats[-1]), (low, seats[-1]), (middle, few), (high, few), (low, few),
+                                (middle, seats[-1])]))
+    grid = [(b, s) for b in budgets for s in seats]
+    rest = [pair for pair in grid if pair not in first and pair[1] <= pair[0]]
+    random.Random(seed).shuffle(rest)
+    return [pair for pair in first if pair[1] <= pair[0]], rest
+
+
+@ENGINES.register("vllm")
+class VllmPlanner:
+    """Plans for `hermes.calibration.collect.vllm_llm`."""
+
+    def plan(self, request: Request) -> Plan:
+        """Workloads under every pair of limits, those that span the space first."""
+        if request.dtype not in DTYPES:
+            raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype,
+                             field="--dtype")
+        if request.max_num_batched_tokens < 64 or request.max_context < 512:
+            raise InputError("a budget of at least 64 tokens and a context of at least 512",
+                             [request.max_num_batched_tokens, request.max_context], field="--max-context")
+        cost = _Cost(request)
+        tokens = self._tokens(cost)
+        points = list(self._points(request, cost, tokens))[: request.points]
+        memory = self._memory(request, points)
+        reference = self._point(cost, 0, (request.max_num_batched_tokens, request.max_num_seqs), "reference",
+                                [[0, 64, 33] for _ in range(min(4, request.max_num_seqs))], 1)
+        return Plan(
+            engine="vllm", collector="hermes.calibration.collect.vllm_llm", model=request.model,
+            config_json=request.config_json, device=request.device, hardware=request.hardware_name,
+            dtype=request.dtype, tensor_parallel=request.tensor_parallel,
+            clock="cpu" if request.clock == "cpu" else "wall", repetitions=request.repetitions,
+            warmup_s=request.warmup_s, memory=memory, reference=reference, points=points,
+            options={
+                "threads": request.threads, "seed": request.seed, "max_model_len": request.max_context,
+                "block_size": CPU_BLOCK_SIZE if request.device == "cpu" else None,
+                "kv_gib": max(1, math.ceil(memory.kv_bytes / 2**30)), "tokens_per_workload": tokens,
+            },
+        )
+
+    def _tokens(self, cost: _Cost) -> int:
+        """Prompt tokens of a workload: a power of two that takes about POINT_S."""
+        tokens = 2048 * POINT_S / cost.step_s(StepStats(prefill_seqs=1, prefill_tokens=2048, sampled=1))
+        return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
+
+    def _points(self, request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+        spanning, rest = _limits(request.max_num_batched_tokens, request.max_num_seqs, request.seed)
+        for level, pairs in enumerate((spanning, rest)):
+            for limits in pairs:
+                for case, requests in _cases(limits, request.max_context, tokens, request.seed).items():
+                    yield self._point(cost, level, limits, case, requests, request.repetitions)
+
+    def _point(self, cost: _Cost, level: int, limits: Limits, case: str, requests: Requests,
+               repetitions: int) -> dict[str, Any]:
+        seconds = sum(cost.step_s(stats) for stats in batches(requests, limits))
+        name = f"mnbt={limits[0]} mns={limits[1]} {case}"
+        return {
+            "name": name, "level": level, "estimate_s": round(repetitions * seconds, 4), "configuration": name,
+            "max_num_batched_tokens": limits[0], "max_num_seqs": limits[1], "requests": requests,
+        }
+
+    def _memory(self, request: Request, points: list[dict[str, Any]]) -> PlanMemory:
+        """What the points need; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
+        model, tp = request.model, request.tensor_parallel
+        width = precision(request.dtype).other_bytes
+        block = CPU_BLOCK_SIZE
+        kv_tokens = max([sum(p + o + block for _, p, o in point["requests"]) for point in points]
+                        + [request.max_context + block])
+        budget = max(point["max_num_batched_tokens"] for point in points)
+        per_token = 4 * model.hidden_size + 4 * model.intermediate_size / tp
+        return PlanMemory(
+            weights_bytes=model.weight_bytes(request.dtype, tp),
+            kv_bytes=math.ceil(KV_SPARE * kv_tokens * model.kv_bytes_per_token(width, tp) / tp),
+            activation_bytes=round(width * (budget * per_token + 2 * request.max_num_seqs * model.vocab_size / tp)),
+            capacity_bytes=request.hardware.memory,
+        )

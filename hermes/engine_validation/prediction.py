@@ -1,0 +1,67 @@
+"""Simulating the workload a real engine was given: one client with the engine's scheduler and memory."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes.api import simulate
+from hermes.engine_validation.result import Times
+from hermes.engine_validation.workload import OnlineWorkload
+
+__all__ = ["Prediction", "predict", "scenario_of"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the simulation says. `steps` and `out_of_range_steps` tell how much of it the profile had measured."""
+
+    times: Times
+    steps: int
+    out_of_range_steps: int
+
+
+def scenario_of(workload: OnlineWorkload, profile: Path, trace: Path, engine_version: str = "") -> dict[str, Any]:
+    """The scenario: chunked prefill as vLLM V1 schedules, the workload's requests from `trace`, times from `profile`.
+
+    engine_version: of vLLM, where the scheduler's rules depend on it; the newest rules otherwise
+    """
+    engine = workload.engine
+    replay = {"kind": "trace", "path": str(trace)}
+    scheduler: dict[str, Any] = {
+        "kind": "chunked", "max_num_batched_tokens": engine.max_num_batched_tokens, "max_num_seqs": engine.max_num_seqs,
+    }
+    if engine_version:
+        scheduler["engine_version"] = engine_version
+    return {
+        "name": "engine-validation",
+        "workload": {"requests": len(workload.requests), "arrivals": replay, "lengths": replay},
+        "clients": [{
+            "name": "engine", "hardware": {"kind": "polynomial", "profile": str(profile)}, "scheduler": scheduler,
+            "memory": {"block_size": engine.block_size, "num_blocks": engine.num_blocks},
+        }],
+    }
+
+
+def write_requests(workload: OnlineWorkload, path: Path) -> None:
+    """The requests as a trace file (CSV) that a scenario can replay."""
+    lines = ["arrival_s,prompt_tokens,output_tokens"]
+    lines += [f"{r.arrival_s!r},{r.prompt_tokens},{r.output_tokens}" for r in workload.requests]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def predict(workload: OnlineWorkload, profile: Path, engine_version: str = "") -> Prediction:
+    """Simulate. Raises `InputError` for a profile that is none, or a workload the engine could not serve."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "requests.csv"
+        write_requests(workload, trace)
+        results = simulate(scenario_of(workload, profile.resolve(), trace, engine_version))
+    frame = results.requests
+    output = [r.output_tokens for r in workload.requests]
+    times = Times.of(
+        frame["arrival_s"].tolist(), frame["first_token_s"].tolist(), frame["finish_s"].tolist(), output
+    )
+    record = results.record
+    return Prediction(times, int(record.counters["steps"]), int(sum(record.out_of_range_steps)))
