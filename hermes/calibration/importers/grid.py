@@ -1,0 +1,89 @@
+"""The grid of batches that programmes are asked to price, and the rows it becomes.
+
+Sizes are denser than powers of two and off them, since kernels work in tiles: a fit must see both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+__all__ = ["Batches", "rows_of", "step_grid"]
+
+
+class Batches(NamedTuple):
+    """Batches of equal sequences per kind of step."""
+
+    prefill: list[list[int]]
+    """[sequences, new tokens of each, tokens of each already cached]."""
+    decode: list[list[int]]
+    """[sequences, tokens of each already cached]."""
+    mixed: list[list[int]]
+    """A prefill batch, then a decode batch."""
+
+
+NEW = (16, 32, 64, 100, 128, 200, 256, 384, 512, 700, 1024, 1300, 1536, 2048, 2600, 3072, 4096, 5000, 6144, 8192, 10000,
+       12288, 16384, 24000, 32768)
+PAST = (0, 256, 1024, 4096, 8192, 16384, 32768)
+PREFILL_BATCHES, BATCH_NEW, BATCH_PAST = (2, 4, 8, 16, 32), (32, 100, 256, 512, 1024, 2048, 4096, 8192), (0, 1024, 4096)
+MAX_PREFILL_TOKENS = 32768
+DECODE_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+CONTEXTS = (128, 256, 512, 768, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 12000, 16384, 24000, 32768, 65536)
+MIXED_NEW, MIXED_PAST = (16, 64, 128, 256, 512, 1000, 1500, 2048, 4096, 8192), (0, 2048, 8192)
+MIXED_DECODES, MIXED_CONTEXTS = (1, 4, 16, 48, 128, 256), (256, 1024, 4096, 16384)
+
+
+def step_grid(thin: int = 1) -> Batches:
+    """The full grid, or every `thin`-th value of each axis of it (for programmes that are slow to answer)."""
+    def axis(values: Sequence[int]) -> Sequence[int]:
+        return values[::thin]
+
+    prefill = [[1, new, past] for new in axis(NEW) for past in axis(PAST)]
+    prefill += [
+        [batch, new, past] for batch in axis(PREFILL_BATCHES) for new in axis(BATCH_NEW) for past in axis(BATCH_PAST)
+        if batch * new <= MAX_PREFILL_TOKENS
+    ]
+    decode = [[batch, context] for batch in axis(DECODE_BATCHES) for context in axis(CONTEXTS)]
+    mixed = [
+        [1, new, past, decodes, context] for new in axis(MIXED_NEW) for past in axis(MIXED_PAST)
+        for decodes in axis(MIXED_DECODES) for context in axis(MIXED_CONTEXTS)
+    ]
+    return Batches(prefill, decode, mixed)
+
+
+def _row(phase: str, batch: Sequence[int]) -> dict[str, int | str]:
+    seqs, new, past = batch[:3] if phase != "decode" else (0, 0, 0)
+    decodes, context = batch[-2:] if phase != "prefill" else (0, 0)
+    parts = [f"{seqs} x {new}"] if seqs else []
+    if decodes:
+        parts.append(f"{decodes} at {context}" if not seqs else f"{decodes} decodes")
+    return {
+        "prefill_seqs": seqs, "prefill_tokens": seqs * new, "prefill_past": seqs * past,
+        "prefill_attn": seqs * (new * past + new * (new + 1) // 2), "decode_seqs": decodes,
+        "decode_ctx": decodes * context, "decode_ctx_max": context, "sampled": seqs + decodes,
+        "configuration": " + ".join(parts),
+    }
+
+
+def rows_of(
+    batches: Batches, seconds: Mapping[str, Sequence[float | None]], limit: int | None = None
+) -> tuple[pd.DataFrame, int, int]:
+    """Rows of measured steps; how many batches hold more than `limit` KV tokens, and how many have no time (None).
+
+    A configuration is one shape of chunk (all its pasts together), one decode batch and context, or a chunk beside a
+    number of decodes (all pasts and contexts together).
+    """
+    rows, beyond, unknown = [], 0, 0
+    for phase, part in batches._asdict().items():
+        for batch, time in zip(part, seconds[phase], strict=True):
+            row = _row(phase, batch)
+            held = sum(int(row[name]) for name in ("prefill_tokens", "prefill_past", "decode_ctx"))
+            if limit is not None and held > limit:
+                beyond += 1
+            elif time is None:
+                unknown += 1
+            else:
+                rows.append(row | {"time_s": time})
+    return pd.DataFrame(rows), beyond, unknown
