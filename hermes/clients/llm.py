@@ -32,10 +32,10 @@ class LLMClient:
     """
 
     __slots__ = (
-        "_end", "_end_priority", "_ended", "_fits", "_max_run", "_plan", "_planned", "_runs", "_start", "_start_ns",
-        "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token", "model", "name",
-        "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_room", "output_tokens", "platform",
-        "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_end", "_end_priority", "_ended", "_fits", "_late", "_max_run", "_plan", "_planned", "_runs", "_seen_ns",
+        "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
+        "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
+        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
@@ -63,6 +63,9 @@ class LLMClient:
         self._plan: Plan | None = None
         self._fits = (0, 0)               # a prompt and an output known to fit; what is smaller in both fits too
         self._planned = 0                 # steps of the run in flight
+        # asynchronous scheduling: (arrival, sequence) no plan has seen yet, and until when the next plan sees arrivals
+        self._late: list[tuple[int, Sequence]] = []
+        self._seen_ns = 0
         self._start_ns = 0
         self._step_range = (1, 1)         # shortest and longest step of the run in flight
         self._end: Tick | None = None
@@ -84,6 +87,11 @@ class LLMClient:
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
         scheduler = self.scheduler
+        if scheduler.asynchronous and self._plan is not None:
+            self._late.append((self.env._now, stage))
+            if self._planned > 1:
+                self.cut()
+            return
         scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
@@ -136,12 +144,28 @@ class LLMClient:
         if self._plan is None:
             self._begin()
 
-    def _begin(self) -> None:
-        plan = self.scheduler.plan(self._max_run)
+    def _next_plan(self, seen_ns: int) -> Plan | None:
+        """The scheduler's plan, in view of what arrived until `seen_ns`."""
+        late, max_run = self._late, self._max_run
+        if late:
+            seen = 0
+            while seen < len(late) and late[seen][0] <= seen_ns:
+                self.scheduler.enqueue(late[seen][1])
+                seen += 1
+            del late[:seen]
+            if late:
+                max_run = 1   # the next plan sees them
+        plan = self.scheduler.plan(max_run)
         while plan is not None and not plan.prefills and not plan.decodes:
             # The engine's step that only preempted: it computes nothing and takes no time.
             self.scheduler.complete(plan, 1, -1, 0)
-            plan = self.scheduler.plan(self._max_run)
+            plan = self.scheduler.plan(max_run)
+        return plan
+
+    def _begin(self) -> None:
+        plan = self._next_plan(self._seen_ns)
+        if plan is None and self._late:
+            plan = self._next_plan(self.env._now)   # nothing is in flight: the engine looks again
         if plan is None:
             if self.on_room is not None:
                 self.on_room()   # there is none, but whoever waits for it should know that nothing runs
@@ -204,6 +228,9 @@ class LLMClient:
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
+        if self._late:
+            # the step after the last one was planned when the last one started
+            self._seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else self._start_ns
         self.steps.pos += count
         if self.ticks is not None and plan.decodes:
             self.ticks.extend(range(first, first + count))

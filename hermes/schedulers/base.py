@@ -68,6 +68,7 @@ class LLMScheduler:
 
     ticks_every_step = True
     takes_over_kv = True       # can continue a sequence that another client has prefilled
+    asynchronous = False       # plans a step while the one before runs: who arrives meanwhile is seen one plan later
     returns_together = False   # sequences come back when their batch ends, maybe long after their last token
 
     def __init__(

@@ -4,6 +4,10 @@ There are two ways through a step. `_literal_plan` is the engine's loop, sequenc
 (`stepping: every_step` uses nothing else) and it handles everything. `_lockstep_plan` answers the common case, in which
 every running sequence gets all the tokens it can take and its blocks, from the aggregates of the decode group; where
 that does not hold it declines, and the literal loop takes the step.
+
+With `async_scheduling` the engine plans a step while the one before it runs, so it knows one step less: a sequence that
+finishes keeps its slot and its blocks for one more plan, and who arrives during a step is seen one plan later (the
+client holds it back until then).
 """
 
 from __future__ import annotations
@@ -42,6 +46,9 @@ class ChunkedConfig(ConfigModel):
     """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
+    async_scheduling: bool = False
+    """Plan each step while the one before runs (vLLM's default on GPUs): slots, blocks and arrivals are seen one step
+    later."""
     engine_version: Literal["0.32.0", "0.19.0"] = "0.32.0"
     """Engine whose rules are followed; 0.19.0 caps long prefills of a lone request too and frees every block to the
     tail of the free queue."""
@@ -72,6 +79,8 @@ class ChunkedScheduler(LLMScheduler):
         self.by_priority = config.policy == "priority"
         # The engine counts its reserved block in; int() as there.
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
+        self.asynchronous = config.async_scheduling
+        self._ending: dict[Sequence, bool] = {}   # finished in the last step; whether their blocks may go
 
     def can_ever_fit(self, seq: Sequence) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
@@ -80,13 +89,37 @@ class ChunkedScheduler(LLMScheduler):
         return super().can_ever_fit(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
+        ending = self._ending
+        if not ending:
+            return self._plan_step(max_steps)
+        plan = self._plan_step(1 if self.waiting or self.holding else max_steps)
+        self._ending = {}
+        for seq, released in ending.items():
+            if released:
+                super().release(seq)
+        # With nothing to run beside it, the engine waits for the last step's results and plans again.
+        return self._plan_step(max_steps) if plan is None else plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        finished = super().complete(plan, num_steps, step, now_ns)
+        if self.asynchronous and finished:
+            self._ending = dict.fromkeys(finished, False)
+        return finished
+
+    def release(self, seq: Sequence) -> None:
+        if seq in self._ending:
+            self._ending[seq] = True
+        else:
+            super().release(seq)
+
+    def _plan_step(self, max_steps: int) -> Plan | None:
         if not self.running and not self.waiting and not self.holding:
             return None
         if not self.every_step:
             group = self.group
             if (
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
-                and (not (self.waiting or self.holding) or len(self.running) >= self.max_num_seqs)
+                and (not (self.waiting or self.holding) or self._slots() <= 0)
             ):
                 run = self._decode_run(max_steps)
                 if run is not None:
@@ -96,9 +129,13 @@ class ChunkedScheduler(LLMScheduler):
                 return plan if plan.prefills or plan.decodes else None
         return self._literal_plan()
 
+    def _slots(self) -> int:
+        """Sequences that may still be admitted."""
+        return self.max_num_seqs - len(self.running) - len(self._ending)
+
     def _cap(self) -> int:
         """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
-        eligible = len(self.running) + self.num_waiting
+        eligible = len(self.running) + len(self._ending) + self.num_waiting
         if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
             return 0
         if self.adaptive:
@@ -165,8 +202,8 @@ class ChunkedScheduler(LLMScheduler):
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
         pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
-        max_num_seqs, caching = self.max_num_seqs, pool.caching
-        while budget > 0 and (holding or waiting) and len(running) < max_num_seqs:
+        slots, caching = self._slots(), pool.caching
+        while budget > 0 and (holding or waiting) and slots > 0:
             seq = holding[0] if holding else waiting.peek()
             past = seq.num_computed
             if caching and not past:
@@ -179,12 +216,13 @@ class ChunkedScheduler(LLMScheduler):
                     return
                 n = budget
             need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
-            if running:
+            if running or self._ending:
                 need += self.watermark_blocks
             if need > pool.free_blocks:
                 return
             pool.admit(seq, past + n)
             self._admit(seq)
+            slots -= 1
             if past and seq.start_ns < 0 and not seq.transferred:
                 seq.cached_tokens = past
             plan.add_prefill(seq, n, past)
@@ -200,6 +238,7 @@ class ChunkedScheduler(LLMScheduler):
         running, pool, plan = self.running, self.pool, Plan()
         budget, cap = self.max_num_batched_tokens, self._cap()
         scheduled: dict[Sequence, int] = {}
+        gave_up = len(self._ending)
         order = list(running)
         index = 0
         while index < len(order) and budget > 0:
@@ -209,6 +248,8 @@ class ChunkedScheduler(LLMScheduler):
                 n = cap
             n = min(n, budget)
             while not pool.grow(seq, seq.num_computed + n):
+                if self._ending and self._preempt_ending(order):
+                    continue
                 if self.by_priority:
                     victim = max(order, key=lambda s: (s.priority, s.arrival_order))
                     if order.index(victim) < index:
@@ -231,6 +272,18 @@ class ChunkedScheduler(LLMScheduler):
         for seq, n in scheduled.items():
             plan.add_prefill(seq, n, seq.num_computed)
             seq.num_computed += n
-        if not plan.preempted:
+        if not plan.preempted and len(self._ending) == gave_up:
             self._admit_waiting(plan, budget, cap)
         return plan if plan.prefills or plan.preempted else None
+
+    def _preempt_ending(self, order: list[Sequence]) -> bool:
+        """Free the blocks of a sequence whose last token is in flight, if it is the one the engine would preempt."""
+        def rank(seq: Sequence) -> tuple[int, int]:
+            return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)
+
+        last = max(self._ending, key=rank)
+        if not self._ending[last] or rank(last) < max(map(rank, order)):
+            return False
+        del self._ending[last]
+        super().release(last)
+        return True

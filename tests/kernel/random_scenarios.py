@@ -25,6 +25,7 @@ def chunked(draw: st.DrawFn) -> Data:
         "policy": draw(st.sampled_from(POLICIES)), "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 2, 7])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.15])),
         "engine_version": draw(st.sampled_from(["0.32.0", "0.32.0", "0.19.0"])),
+        "async_scheduling": draw(st.booleans()),
         "adaptive_long_prefill_threshold": draw(st.booleans()),
         "reserve_full_isl": draw(st.sampled_from([True, True, False])),
     }
