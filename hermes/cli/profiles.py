@@ -1,11 +1,14 @@
-"""`hermes profile`: the descriptions that come with hermes."""
+"""`hermes profile`: the descriptions that come with hermes, and how to make more."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import typer
 
 from hermes.cli.output import Json, print_json, print_table
 from hermes.cli.profile_import import ImportGroup
+from hermes.cli.profile_show import kind_of, phases_of, plot, show
 
 __all__ = ["add_to"]
 
@@ -13,6 +16,8 @@ __all__ = ["add_to"]
 def add_to(app: typer.Typer) -> None:
     profile = typer.Typer(help="Hardware profiles, models, devices and workloads.", no_args_is_help=True)
     profile.command("list")(list_)
+    profile.command("show")(show)
+    profile.command("plot")(plot)
     importers = typer.Typer(
         cls=ImportGroup, help="Turn measurements from elsewhere into measured steps.", no_args_is_help=True
     )
@@ -20,16 +25,42 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(profile, name="profile")
 
 
+def _profiles() -> dict[str, dict[str, Any]]:
+    """The shipped hardware profiles by name."""
+    from hermes.hardware.files import names_in
+    from hermes.hardware.profile import load_profile
+
+    out = {}
+    for name in names_in(""):
+        profile = load_profile(name)
+        source = profile.provenance
+        errors = {phase: part.error.mape for phase, part in phases_of(profile).items() if part.error is not None}
+        out[name] = {
+            "model": source.model, "hardware": source.hardware, "tensor_parallel": source.tensor_parallel,
+            "dtype": source.dtype, "held_out_mape": errors, "kind": kind_of(profile),
+        }
+    return out
+
+
 def list_(as_json: Json = False) -> None:
     """List what scenarios can refer to by name."""
     from hermes.hardware.files import names_in
     from hermes.workload import workload_profile_names
 
+    profiles = _profiles()
     names = {
-        "hardware profiles": names_in(""), "hardware tables": names_in("tables"), "models": names_in("models"),
-        "devices": names_in("devices"), "workload profiles": workload_profile_names(),
+        "hardware tables": names_in("tables"), "models": names_in("models"), "devices": names_in("devices"),
+        "efficiency factors": names_in("efficiency"), "workload profiles": workload_profile_names(),
     }
     if as_json:
-        print_json(names)
-    else:
-        print_table("", ["what", "name"], [[what, name] for what, found in names.items() for name in found])
+        print_json({"hardware profiles": profiles} | names)
+        return
+    rows = []
+    for name, entry in profiles.items():
+        errors = [f"{entry['held_out_mape'][p]:.1%}" if p in entry["held_out_mape"] else "-" for p in
+                  ("prefill", "decode", "mixed")]
+        rows.append([name, entry["hardware"], entry["tensor_parallel"], entry["dtype"], *errors, entry["kind"]])
+    head = ["hardware profile", "hardware", "TP", "dtype", "prefill", "decode", "mixed", "from"]
+    print_table("errors: held-out MAPE; hermes profile show NAME tells the rest", head, rows)
+    print()
+    print_table("", ["what", "name"], [[what, name] for what, found in names.items() for name in found])

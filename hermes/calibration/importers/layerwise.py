@@ -1,0 +1,134 @@
+"""Layer-wise vLLM profiles: per-operator tables, composed into steps by `hermes.hardware.layerwise`.
+
+The tables price steps directly (hardware kind `layerwise`); as steps they can also be fitted, which is faster and gives
+a curve that is monotone. The grid stays inside the tables. Where the folder has skew tables, decodes of unequal
+context are priced too; the engine's own time per step is not in the tables and not added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress
+from hermes.calibration.steps import MeasuredSteps, StepsHeader
+from hermes.errors import InputError, inside
+from hermes.hardware.base import StepStats
+from hermes.hardware.layerwise import LayerwiseModel, OperatorTables, load_operator_tables
+from hermes.hardware.models import load_model
+from hermes.units import NS_PER_S
+from hermes.yamlfile import load_yaml
+
+__all__ = ["Layerwise"]
+
+NEW = (16, 32, 64, 100, 128, 200, 256, 384, 512, 700, 1024, 1300, 1536, 2048)
+PAST = (0, 256, 1024, 2048, 4096, 8192, 12288)
+TOGETHER, TOGETHER_NEW = (2, 4, 8), (32, 100, 256, 512, 1024)
+DECODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+CONTEXTS = (64, 128, 256, 512, 768, 1024, 1500, 2048, 4096, 8192, 16384)
+SPREAD = (1, 2, 4)  # longest context over the mean one
+MIXED_NEW, MIXED_PAST, MIXED_DECODES = (16, 64, 128, 256, 512, 1000, 1500, 1900), (0, 1024, 4096), (1, 4, 16, 48, 128)
+MIXED_CONTEXTS = (128, 512, 2048, 8192)
+FILES = ("dense.csv", "per_sequence.csv", "attention.csv", "skew.csv")
+
+
+def _prefill(seqs: int, new: int, past: int) -> dict[str, int]:
+    return {
+        "prefill_seqs": seqs, "prefill_tokens": seqs * new, "prefill_past": seqs * past,
+        "prefill_attn": seqs * (new * past + new * (new + 1) // 2), "sampled": seqs,
+    }
+
+
+def _decode(batch: int, context: int, longest: int) -> dict[str, int]:
+    return {"decode_seqs": batch, "decode_ctx": batch * context, "decode_ctx_max": longest, "sampled": batch}
+
+
+def _grid(tables: OperatorTables) -> list[tuple[str, dict[str, int]]]:
+    """(configuration, statistics) of every batch inside the tables."""
+    _, pasts, decodes, contexts = (float(axis[-1]) for axis in tables.attention.axes)
+    most = min(float(xs[-1]) for xs, _ in tables.dense.values())
+    spread = SPREAD if tables.skew is not None else (1,)
+    out = [(f"1 x {new}", _prefill(1, new, past)) for new in NEW for past in PAST if past <= pasts]
+    out += [(f"{seqs} x {new}", _prefill(seqs, new, 0)) for seqs in TOGETHER for new in TOGETHER_NEW]
+    out += [
+        (f"{batch} at {context}", _decode(batch, context, context * ratio))
+        for batch in DECODES for context in CONTEXTS for ratio in spread
+        if batch <= decodes and context * ratio <= contexts and (batch > ratio or ratio == 1)
+    ]
+    for new in MIXED_NEW:
+        for past in MIXED_PAST:
+            for batch in MIXED_DECODES:
+                for context in MIXED_CONTEXTS:
+                    step = _prefill(1, new, past) | _decode(batch, context, context) | {"sampled": 1 + batch}
+                    if past <= pasts and context <= contexts:
+                        out.append((f"1 x {new} + {batch} decodes", step))
+    fits = [(name, step) for name, step in out if step.get("prefill_tokens", 0) + step.get("decode_seqs", 0) <= most]
+    return [entry for entry in fits if entry[1].get("prefill_tokens", 0) <= tables.attention.axes[0][-1]]
+
+
+@IMPORTERS.register("layerwise")
+class Layerwise(ImporterConfig):
+    """Per-operator tables of a layer-wise vLLM profile, composed into steps."""
+
+    kind: Literal["layerwise"] = "layerwise"
+    source: str
+    """Folder with dense.csv, per_sequence.csv, attention.csv, meta.yaml and, if there is one, skew.csv."""
+    model: str
+    """The model that was profiled: its number of layers multiplies the tables (llama-3.1-8b, or a config.json)."""
+    licence: str = "origin and licence not stated"
+    """Origin and licence of the tables, in words."""
+
+    def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
+        """One step per batch of a grid inside the tables."""
+        folder = Path(self.source)
+        if not folder.is_dir():
+            raise InputError("an existing folder", self.source, field="source")
+        with inside("model"):
+            description = load_model(self.model)
+        tables = load_operator_tables(folder)
+        model = LayerwiseModel(tables, description.num_layers)
+        rows, grid = [], _grid(tables)
+        for index, (configuration, step) in enumerate(grid):
+            seconds = model.step_ns(StepStats(**step)) / NS_PER_S
+            rows.append(dict.fromkeys(StepStats.__slots__, 0) | step
+                        | {"time_s": seconds, "configuration": configuration})
+            if index % 50 == 0:
+                progress(index, len(grid))
+        return MeasuredSteps(self._header(description.name, tables), pd.DataFrame(rows))
+
+    def _meta(self) -> dict[str, Any]:
+        path = Path(self.source) / "meta.yaml"
+        plain = load_yaml(path).plain()
+        if not isinstance(plain, dict):
+            raise InputError("a mapping", plain, file=str(path))
+        return plain
+
+    def _header(self, model: str, tables: OperatorTables) -> StepsHeader:
+        meta = self._meta()
+        engine = meta.get("engine_effective") or {}
+        device = str(meta.get("gpu", "not stated"))
+        digest = hashlib.sha256()
+        for name in FILES:
+            if (Path(self.source) / name).is_file():
+                digest.update((Path(self.source) / name).read_bytes())
+        notes = [
+            "composed: the sum of operators measured one by one, eagerly; the engine's own time per step, gaps between "
+            "kernels and prefix hits are not in it",
+            "several prefills in one step look up attention once, at their total of new tokens and the past that gives "
+            "the same number of attention pairs",
+        ]
+        if tables.skew is None:
+            notes.append("decodes of unequal context were not measured")
+        return StepsHeader(
+            name=f"{model}-{str(meta.get('hardware', device)).lower().replace(' ', '-')}-layerwise", hardware=device,
+            engine="vllm", engine_version=str(meta.get("vllm_version", "")), model=model,
+            tensor_parallel=1, dtype=str(meta.get("variant", "not stated")),
+            date=str(meta.get("profiled_at", "not stated"))[:10], clock="composed from per-operator tables",
+            source=f"operator tables of a layer-wise vLLM profile ({self.licence})", source_sha256=digest.hexdigest(),
+            collected_by=self.command(),
+            options={name: value for name, value in engine.items() if isinstance(value, bool | int | float | str)},
+            environment={"cuda": str(meta.get("cuda_version", "not stated"))}, notes=notes,
+        )

@@ -1,0 +1,116 @@
+"""`hermes profile show` and `hermes profile plot`: everything a profile states, and its curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from hermes.hardware.profile import PhaseProfile, Profile
+
+__all__ = ["kind_of", "phases_of", "plot", "show"]
+
+Name = Annotated[str, typer.Argument(help="A shipped profile, or the path of a profile file.", show_default=False)]
+
+_KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("genz", "analytical"),
+          ("roofline", "analytical"))
+
+
+def kind_of(profile: Profile) -> str:
+    """In two words where the steps came from: measured whole, composed from kernel tables, or computed."""
+    text = f"{profile.provenance.source} {profile.provenance.engine}".lower()
+    return next((kind for word, kind in _KINDS if word in text), "measured steps")
+
+
+def phases_of(profile: Profile) -> dict[str, PhaseProfile]:
+    """The phases there are, by name."""
+    parts = {"prefill": profile.phases.prefill, "decode": profile.phases.decode, "mixed": profile.phases.mixed}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def show(name: Name, as_json: Json = False) -> None:
+    """Print everything a profile states: where it comes from, its range, errors, terms, memory and power."""
+    from hermes.hardware.profile import load_profile
+
+    profile = load_profile(name)
+    if as_json:
+        print_json(profile.model_dump(mode="json"))
+        return
+    source = profile.provenance
+    print(f"{profile.name}: {source.model} on {source.hardware}, TP{source.tensor_parallel}, {source.dtype}")
+    for label, text in (
+        ("engine", source.engine), ("source", source.source), ("kind", kind_of(profile)), ("date", str(source.date)),
+        ("fitted by", source.fitted_by),
+    ):
+        print(f"  {label}: {text}")
+    for label, texts in (("left out", source.excluded), ("note", source.notes)):
+        for text in texts:
+            print(f"  {label}: {text}")
+    for title, columns, rows in _tables(profile):
+        print()
+        print_table(title, columns, rows)
+
+
+def _tables(profile: Profile) -> list[tuple[str, list[str], list[list[Any]]]]:
+    phases = phases_of(profile)
+    out: list[tuple[str, list[str], list[list[Any]]]] = []
+    errors = [
+        [name, part.points, f"{e.mape:.2%}", f"{e.in_sample_mape:.2%}", f"{e.worst:.1%}", f"{e.mse_s2:.3g}", e.method]
+        for name, part in phases.items() if (e := part.error) is not None
+    ]
+    head = ["phase", "steps", "held-out MAPE", "in sample", "worst", "MSE, s^2", "method"]
+    out.append(("errors", head, errors))
+    ranges = [[name, key, low, high] for name, part in phases.items() for key, (low, high) in part.range.items()]
+    out.append(("measured range", ["phase", "feature", "lowest", "highest"], ranges))
+    terms = [[name, entry.term, f"{entry.seconds:.6g}"] for name, part in phases.items() for entry in part.terms]
+    terms += [[name, "never below", f"{part.floor_s:.6g}"] for name, part in phases.items()]
+    terms.append(["each step", "engine overhead", f"{profile.overhead_s:.6g}"])
+    out.append(("terms", ["phase", "term", "seconds"], terms))
+    worst = [
+        [name, entry.configuration, entry.points, f"{entry.mape:.2%}"]
+        for name, part in phases.items() if part.error is not None
+        for entry in sorted(part.error.by_configuration, key=lambda group: -group.mape)[:3]
+    ]
+    if worst:
+        out.append(("worst configurations, held out", ["phase", "configuration", "steps", "MAPE"], worst))
+    noise = [
+        [name, f"{part.noise.median_cv:.2%}", f"{part.noise.max_cv:.2%}", f"{part.noise.median_ci95:.2%}"]
+        for name, part in phases.items() if part.noise is not None
+    ]
+    if noise:
+        out.append(("noise of repeated steps", ["phase", "median CV", "largest CV", "median 95% interval"], noise))
+    if profile.memory is not None:
+        memory = profile.memory
+        rows: list[list[Any]] = [
+            ["memory", memory.capacity_bytes], ["weights", memory.weights_bytes],
+            ["activations and engine", memory.activation_bytes], ["KV cache of one token", memory.kv_bytes_per_token],
+        ]
+        out.append((f"bytes of one device ({memory.source})", ["", "bytes"], rows))
+    if profile.power is not None:
+        power = profile.power
+        watts: list[list[Any]] = [["idle", power.idle_w], ["prefill", power.prefill_w], ["decode", power.decode_w]]
+        out.append((f"watts of one device ({power.source})", ["", "W"], watts))
+    return [part for part in out if part[2]]
+
+
+def plot(
+    name: Name,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="PNG", help="File [NAME.png].")] = None,
+) -> None:
+    """Draw a profile: step time against tokens, batch and context, with the measured range shaded."""
+    from hermes.calibration.profile_plot import plot_profile
+    from hermes.errors import InputError
+    from hermes.hardware.profile import load_profile
+
+    profile = load_profile(name)
+    target = output or Path(f"{profile.name}.png")
+    figure = plot_profile(profile)
+    if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=110)
+    print(f"written: {target}")
