@@ -11,7 +11,7 @@ from hermes.api import simulate
 from hermes.engine_validation.result import Times
 from hermes.engine_validation.workload import OnlineWorkload
 
-__all__ = ["Prediction", "predict", "scenario_of"]
+__all__ = ["Prediction", "predict", "scenario_of", "write_requests"]
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,12 @@ class Prediction:
     out_of_range_steps: int
 
 
-def scenario_of(workload: OnlineWorkload, profile: Path, trace: Path, engine_version: str = "") -> dict[str, Any]:
-    """The scenario: chunked prefill as vLLM V1 schedules, the workload's requests from `trace`, times from `profile`.
-
-    engine_version: of vLLM, where the scheduler's rules depend on it; the newest rules otherwise
-    """
+def scenario_of(
+    workload: OnlineWorkload, scheduler: dict[str, Any], profile: Path, trace: Path,
+) -> dict[str, Any]:
+    """The scenario: the workload's requests from `trace`, times from `profile`, one client like the engine."""
     engine = workload.engine
     replay = {"kind": "trace", "path": str(trace)}
-    scheduler: dict[str, Any] = {
-        "kind": "chunked", "max_num_batched_tokens": engine.max_num_batched_tokens, "max_num_seqs": engine.max_num_seqs,
-    }
-    if engine_version:
-        scheduler["engine_version"] = engine_version
     return {
         "name": "engine-validation",
         "workload": {"requests": len(workload.requests), "arrivals": replay, "lengths": replay},
@@ -52,12 +46,12 @@ def write_requests(workload: OnlineWorkload, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def predict(workload: OnlineWorkload, profile: Path, engine_version: str = "") -> Prediction:
+def predict(workload: OnlineWorkload, scheduler: dict[str, Any], profile: Path) -> Prediction:
     """Simulate. Raises `InputError` for a profile that is none, or a workload the engine could not serve."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "requests.csv"
         write_requests(workload, trace)
-        results = simulate(scenario_of(workload, profile.resolve(), trace, engine_version))
+        results = simulate(scenario_of(workload, scheduler, profile.resolve(), trace))
     frame = results.requests
     output = [r.output_tokens for r in workload.requests]
     times = Times.of(

@@ -53,6 +53,7 @@ RESULT_FORMAT = "hermes-online-result/1"
 REFERENCE_SEQS, REFERENCE_PROMPT, REFERENCE_OUTPUT = 4, 64, 33
 """The reference batch: 4 prompts of 64 tokens, 32 decode steps each after the first token."""
 LOAD_EVERY_S = 0.5
+STARTER_PID = "HERMES_DRIVER_PID"   # as `hermes.calibration.collect.session.DRIVER_PID`, which needs numpy
 
 
 class OnlineEngine(Protocol):
@@ -153,6 +154,13 @@ def reference_steps(engine: OnlineEngine, first_id: int) -> dict[str, float]:
     return {"wall_s": statistics.median(walls), "cpu_s": statistics.median(cpus), "steps": len(walls)}
 
 
+def _stop_if_orphaned() -> None:
+    """Nobody waits for the result of a run whose starter was killed, and it would disturb the next one."""
+    starter = int(os.environ.get(STARTER_PID, "0"))
+    if starter and os.getppid() != starter:
+        raise SystemExit("the process that started this run is gone")
+
+
 def serve(engine: OnlineEngine, requests: Sequence[dict[str, Any]], clock_kind: str) -> dict[str, Any]:
     """Serve requests as they arrive; the measured part of a result (see the module). The engine has to be idle."""
     done: list[dict[str, Any]] = [{"added_s": -1.0, "token_s": []} for _ in requests]
@@ -173,6 +181,7 @@ def serve(engine: OnlineEngine, requests: Sequence[dict[str, Any]], clock_kind: 
             upcoming += 1
         if time.perf_counter() - sampled >= LOAD_EVERY_S:
             sampled = time.perf_counter()
+            _stop_if_orphaned()
             busy = machine_busy_s()
             if busy is not None:
                 load.append([sampled, time.process_time(), busy])
