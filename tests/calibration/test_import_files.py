@@ -89,7 +89,9 @@ def test_vllm_cpu_steps_keep_every_row_and_mark_the_spoiled_ones():
     steps = cpu(CPU / "steps.csv", CPU / "model-config.json").steps()
     raw = pd.read_csv(CPU / "steps.csv").sort_values("t0", ignore_index=True)
     assert len(steps.rows) == len(raw)
-    assert (steps.rows.time_s == raw.step_s).all()
+    between = steps.rows.time_s - raw.step_s   # the engine's own time until its next step
+    assert (between >= 0).all()
+    assert 50e-6 < between.median() < 500e-6
     configurations = steps.rows.configuration
     assert configurations.nunique() == raw[["mnbt", "mns"]].drop_duplicates().shape[0] == 24
     excluded = steps.rows.excluded

@@ -81,8 +81,10 @@ class VllmCpu(ImporterConfig):
             raise InputError("an existing config.json", self.model_config_file, field="model_config_file")
         raw["configuration"] = [f"mnbt {b:.0f}, mns {s:.0f}" for b, s in zip(raw["mnbt"], raw["mns"], strict=True)]
         rows = pd.DataFrame({name: raw[column].astype("int64") for name, column in COLUMNS.items()})
-        rows["time_s"] = raw["step_s"]
-        rows["overhead_s"] = raw["step_s"] - raw["t_exec"]
+        # a busy engine begins the next step when it has handed out this one's tokens: that time is part of the step
+        between = raw.groupby("configuration", sort=False)["t0"].shift(-1) - (raw["t0"] + raw["step_s"])
+        rows["time_s"] = raw["step_s"] + between.fillna(between.median()).clip(lower=0.0).fillna(0.0)
+        rows["overhead_s"] = rows["time_s"] - raw["t_exec"]
         rows["configuration"] = raw["configuration"]
         rows["excluded"] = _excluded(raw)
         rows["sequence"] = np.arange(len(rows))
@@ -95,12 +97,14 @@ class VllmCpu(ImporterConfig):
             name=f"vllm-{self.engine_version}-cpu", hardware=self.hardware, engine="vllm",
             engine_version=self.engine_version,
             model=f"{config.get('model_type', 'model')}, {layers} layers of width {width}", model_config_json=config,
-            dtype=self.dtype, date="2026-11", clock="wall clock of each engine step",
+            dtype=self.dtype, date="2026-11", clock="wall clock from each engine step to the next",
             source=f"{Path(self.source).name} ({self.licence})", source_sha256=sha256(Path(self.source)),
             collected_by=self.command(), options={"enforce_eager": True, "threads": 1, "used_rows": used},
             notes=[
                 "CPU time per step is not in the file: contention shows only in the rules above a row's `excluded`",
-                "overhead_s is the step's time outside the model's execution (scheduling, sampling bookkeeping)",
+                "time_s runs to the start of the next step, beyond the file's step_s; the last step of a configuration "
+                "gets the median of what the others have there",
+                "overhead_s is the step's time outside the model's execution (scheduling, handing out tokens)",
                 "nothing was repeated: noise can only be judged from steps with nearly the same batch",
             ],
         )
