@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-__all__ = ["Batches", "rows_of", "step_grid"]
+__all__ = ["Batches", "largest_drop", "rows_of", "step_grid"]
 
 
 class Batches(NamedTuple):
@@ -87,3 +87,20 @@ def rows_of(
             else:
                 rows.append(row | {"time_s": time})
     return pd.DataFrame(rows), beyond, unknown
+
+
+def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
+    """By what share of its time a step gets cheaper, at most, as only its batch or its new tokens grow; and where.
+
+    Measured kernels do that (another tile, another kernel from some size on); a monotone fit cannot follow.
+    """
+    alone = rows[(rows["prefill_seqs"] == 1) & (rows["decode_seqs"] == 0)]
+    decode = rows[rows["prefill_tokens"] == 0]
+    worst, where = 0.0, ""
+    for part, fixed, grows in ((alone, "prefill_past", "prefill_tokens"), (decode, "decode_ctx_max", "decode_seqs")):
+        for _, line in part.groupby(fixed):
+            line = line.sort_values(grows)
+            drop = 1 - line["time_s"] / line["time_s"].cummax()
+            if drop.max() > worst:
+                worst, where = float(drop.max()), str(line["configuration"][drop.idxmax()])
+    return worst, where
