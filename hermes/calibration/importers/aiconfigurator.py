@@ -80,8 +80,8 @@ class Aiconfigurator(ImporterConfig):
         drop, where = largest_drop(rows)
         if drop > NOTED_DROP:
             header.notes.append(
-                f"in the tables themselves a larger step can be cheaper: by up to {drop:.0%}, at {where}; a monotone fit "
-                "cannot follow"
+                f"in the tables themselves a larger step can be cheaper, by up to {drop:.0%} (at {where}); a monotone "
+                "fit cannot follow"
             )
         return MeasuredSteps(header, rows)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 __all__ = ["Batches", "largest_drop", "rows_of", "step_grid"]
@@ -100,7 +101,8 @@ def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
     for part, fixed, grows in ((alone, "prefill_past", "prefill_tokens"), (decode, "decode_ctx_max", "decode_seqs")):
         for _, line in part.groupby(fixed):
             line = line.sort_values(grows)
-            drop = 1 - line["time_s"] / line["time_s"].cummax()
+            seconds = line["time_s"].to_numpy()
+            drop = 1 - seconds / np.maximum.accumulate(seconds)
             if drop.max() > worst:
-                worst, where = float(drop.max()), str(line["configuration"][drop.idxmax()])
+                worst, where = float(drop.max()), str(line["configuration"].iloc[int(drop.argmax())])
     return worst, where
