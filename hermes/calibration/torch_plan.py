@@ -145,12 +145,12 @@ def _fine(request: Request) -> Iterator[Batch]:
 
 def _log_uniform(draw: random.Random, low: int, high: int) -> int:
     """An integer in [low, high], its logarithm uniform."""
-    return min(high, max(low, round(math.exp(draw.uniform(math.log(low), math.log(high + 1)) - 0.5 / high))))
+    return min(high, max(low, int(math.exp(draw.uniform(math.log(low), math.log(high + 1))))))
 
 
 def _random_batch(draw: random.Random, request: Request) -> Batch:
     """Contexts around a common scale, as requests of one service have; 1 to 4 prompts, the last one perhaps cut."""
-    kind = draw.choices(("decode", "prefill", "mixed"), (35, 20, 45))[0]
+    kind = draw.choices(("decode", "prefill", "mixed"), (35, 20, 45 if request.max_num_seqs > 1 else 0))[0]
     longest, budget = request.max_context, request.max_num_batched_tokens
     decodes: list[tuple[int, int]] = []
     if kind != "prefill":
