@@ -15,7 +15,8 @@ So with polynomials that never fall when a feature grows (`hermes.hardware.monot
 more tokens, longer contexts or more sequences, whatever kind of step it becomes.
 
 An answer is never below the phase's `floor_s` (at least 1 ns); a mixed step's is the largest of the three. Leaving the
-measured range is counted by `out_of_range`; a composed step counts when its tokens leave the prefill range or its decodes leave the decode range.
+measured range is counted by `out_of_range`; a composed step counts when its tokens leave the prefill range or its
+decodes leave the decode range.
 """
 
 from __future__ import annotations

@@ -1,0 +1,225 @@
+"""Measured steps -> a fitted profile: the whole way.
+
+1. Rows a fit may use: not excluded by their source, and not among repetitions that SVAB rejects.
+2. The engine's constant overhead per step, where the steps tell it (`overhead_s`); the phases predict the rest.
+3. Polynomials per kind of step, or shared (`fit_phases`), their terms chosen by cross-validation over configurations.
+4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not proved monotone.
+
+`hermes fit` prints and writes what this returns; `fit_report` and `fit_plot` present it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.fit_data import excluded_lines, limits_of
+from hermes.calibration.fit_noise import label, noise_of, repeats
+from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
+from hermes.calibration.fit_rows import FitRows, mape
+from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
+from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of
+from hermes.errors import InputError, Verbatim
+from hermes.hardware.base import FloatArray
+from hermes.hardware.monotone import unproved
+from hermes.hardware.profile import (
+    FitError,
+    GroupError,
+    PhaseProfile,
+    Phases,
+    Profile,
+    ProfilePower,
+    ProfileTerm,
+    Provenance,
+    dump_yaml,
+)
+from hermes.hardware.terms import term_text
+
+__all__ = ["FitResult", "fit_file", "fit_steps", "write_profile"]
+
+WORST_LISTED = 8
+LOAD = {
+    "prefill": ("prefill_tokens", "prefill_past", "prefill_attn"),
+    "decode": ("decode_seqs", "decode_ctx", "decode_ctx_max"),
+    "mixed": ("tokens", "prefill_past", "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max"),
+}
+"""Features whose measured range is always stated."""
+WEIGHTS = "1/seconds^2 (relative errors), divided by the rows of the configuration; Huber's rule beyond 1.345 sigma"
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A profile, and what it was made from."""
+
+    profile: Profile
+    steps: MeasuredSteps
+    held_out: pd.DataFrame
+    """One row per step that was used: phase, configuration, seconds, predicted, fixed (seconds, both held out)."""
+    rows: FitRows
+    """The same rows with their features."""
+    blocks: list[BlockFit]
+    schemes: dict[str, float]
+    """Held-out MAPE by which phases share a polynomial."""
+    limits: list[str]
+    """What the data cannot tell, one line each."""
+    excluded: list[str]
+    """Rows that were not used, by reason."""
+
+
+def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
+    """Fit a profile called `name` (the steps' name if empty). Same steps, same profile.
+
+    Raises `InputError` where the steps cannot carry a profile: no steps with prefill or none with decode, or too few
+    configurations to hold any out.
+    """
+    what = steps.header.name
+    rows, rejected = _usable(steps)
+    if len(rows) == 0:
+        raise InputError("steps that are not excluded", Verbatim("none"), file=what)
+    overhead_s = _overhead(rows)
+    data = FitRows.of(rows, overhead_s)
+    for phase in PHASES:
+        count = len(np.unique(data.configuration[data.phase == phase]))
+        if 0 < count < 3:
+            raise InputError(
+                f"at least 3 configurations with {phase} steps, to hold some out", count, file=what,
+                field="configuration",
+            )
+    blocks, schemes = fit_blocks(data, what)
+    phases = {phase: _phase(phase, block, rows, overhead_s) for block in blocks for phase in block.phases}
+    limits = limits_of(blocks, data, overhead_s)
+    excluded = [*excluded_lines(steps), *rejected]
+    profile = Profile(
+        format="hermes-profile/1", name=name or what, phases=Phases(**phases), overhead_s=overhead_s,
+        provenance=_provenance(steps, excluded, limits), memory=steps.header.memory, power=_power(steps, rows),
+    )
+    falling = unproved(profile)
+    if falling:  # coefficients are non-negative, so this would be a bug; a profile that falls is never handed out
+        raise InputError("polynomials that never fall", str(falling), file=what)
+    return FitResult(profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded)
+
+
+def fit_file(steps: Path, profile: Path, name: str = "") -> FitResult:
+    """Fit the steps with this header and write the profile. Raises `InputError`."""
+    result = fit_steps(load_steps(steps), name)
+    write_profile(result, profile)
+    return result
+
+
+def write_profile(result: FitResult, path: Path) -> None:
+    """Write the profile as YAML."""
+    source = result.profile.provenance
+    title = f"{source.model} on {source.hardware}, TP{source.tensor_parallel}, {source.dtype}; times in seconds."
+    dump_yaml(result.profile, path, title)
+
+
+def _usable(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
+    """Rows to fit, and a line for each repeated step that varies too much to be believed."""
+    rows = steps.usable()
+    if not rows.duplicated(["configuration", *STATS]).any():
+        return rows, []
+    bad = {name for name, entry in repeats(rows) if entry.verdict == "rejected"}
+    if not bad:
+        return rows, []
+    names = pd.Series([label(key) for key in rows[["configuration", *STATS]].itertuples(index=False, name=None)])
+    return (
+        rows[~names.isin(bad)].reset_index(drop=True),
+        [f"{name}: repetitions vary by 50% or more (SVAB: rejected)" for name in sorted(bad)],
+    )
+
+
+def _overhead(rows: pd.DataFrame) -> float:
+    """The engine's own time per step: the median of what was measured, weighted like the fit; 0 where unknown."""
+    known = rows[np.isfinite(rows["overhead_s"])]
+    if len(known) < 0.9 * len(rows):
+        return 0.0
+    weights = 1 / known["time_s"].to_numpy()
+    values = np.maximum(known["overhead_s"].to_numpy(), 0.0)
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    median = float(values[order][np.searchsorted(total, total[-1] / 2)])
+    return min(median, 0.5 * float(rows["time_s"].min()))
+
+
+def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -> PhaseProfile:
+    """The profile of a phase from the polynomial it has, alone or with others."""
+    mask = block.rows.phase == phase
+    part = block.rows.where(mask)
+    terms = terms_in(block.fit, phase)
+    measured = len(part) > 0
+    shared = "" if len(block.phases) == 1 else f"one polynomial for {', '.join(block.phases)}; "
+    used = {factor.feature for term, _ in terms for factor in term}
+    ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
+    return PhaseProfile(
+        terms=[ProfileTerm(term=term_text(term), seconds=seconds) for term, seconds in terms],
+        range={name: _range(part.columns[name]) for name in ranges} if measured else {},
+        floor_s=max(0.0, float(block.rows.seconds.min()) / 2 - overhead_s),
+        points=len(part),
+        weights=shared + WEIGHTS,
+        error=_error(block, mask) if measured else None,
+        noise=noise_of(rows[phase_of(rows) == phase]) if measured else None,
+    )
+
+
+def _range(values: FloatArray) -> list[float]:
+    return [float(values.min()), float(values.max())]
+
+
+def _error(block: BlockFit, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FitError:
+    part, held_out, fixed = block.rows.where(mask), block.held_out[mask], block.fixed[mask]
+    relative = np.abs(held_out / part.seconds - 1)
+    count = fold_count(block.rows, OUTER_FOLDS)
+    names, index, points = np.unique(part.configuration, return_inverse=True, return_counts=True)
+    errors = np.bincount(index, weights=relative) / points
+    return FitError(
+        method=(
+            f"{len(np.unique(block.rows.configuration))} configurations held out in {count} parts, "
+            "the terms chosen anew without them"
+        ),
+        mape=mape(held_out, part), fixed_features_mape=mape(fixed, part),
+        mse_s2=float(np.mean((held_out - part.seconds) ** 2)), worst=float(relative.max()),
+        in_sample_mape=mape(block.fit.predict(part), part), configurations=len(names),
+        by_configuration=[
+            GroupError(configuration=str(names[i]), points=int(points[i]), mape=float(errors[i]))
+            for i in np.argsort(-errors, kind="stable")[:WORST_LISTED]
+        ],
+        candidates=block.choice.candidates,
+    )
+
+
+def _held_out(blocks: list[BlockFit], rows: FitRows) -> pd.DataFrame:
+    out = pd.DataFrame({"phase": rows.phase, "configuration": rows.configuration, "seconds": rows.seconds})
+    for name, values in (("predicted", "held_out"), ("fixed", "fixed")):
+        column = np.empty(len(rows))
+        for block in blocks:
+            column[np.isin(rows.phase, block.phases)] = getattr(block, values)
+        out[name] = column
+    return out
+
+
+def _power(steps: MeasuredSteps, rows: pd.DataFrame) -> ProfilePower | None:
+    """Mean watts while prefilling and while only decoding, where they and the idle watts were measured."""
+    known = rows[np.isfinite(rows["power_w"])]
+    decodes = phase_of(known) == "decode"
+    idle_w = steps.header.idle_w
+    if idle_w is None or not decodes.any() or decodes.all():
+        return None
+    watts = [float(np.average(part["power_w"], weights=part["time_s"])) for part in (known[~decodes], known[decodes])]
+    return ProfilePower(
+        idle_w=idle_w, prefill_w=watts[0], decode_w=watts[1],
+        source=f"measured with the steps ({len(known)} of them), mean over time",
+    )
+
+
+def _provenance(steps: MeasuredSteps, excluded: list[str], limits: list[str]) -> Provenance:
+    header = steps.header
+    return Provenance(
+        source=header.source, sha256=header.source_sha256 or header.sha256 or None, hardware=header.hardware,
+        engine=f"{header.engine} {header.engine_version}".strip(), model=header.model,
+        tensor_parallel=header.tensor_parallel, dtype=header.dtype, date=header.date,
+        fitted_by=f"hermes fit, steps {header.name} (clock: {header.clock})", excluded=excluded,
+        notes=[*header.notes, *limits],
+    )

@@ -1,0 +1,47 @@
+"""How far repeated measurements of the very same step agree (`hermes.svab`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.steps import STATS
+from hermes.hardware.profile import Noise
+from hermes.svab import Spread, spread
+
+__all__ = ["label", "noise_of", "repeats"]
+
+_KEY = ["configuration", *STATS]
+MOST_LISTED = 10
+
+
+def repeats(rows: pd.DataFrame) -> list[tuple[str, Spread]]:
+    """(what was measured, the spread of its times) for every different step, in order of first appearance."""
+    grouped = rows.groupby(_KEY, sort=False, dropna=False)["time_s"]
+    return [(label(key), spread(times)) for key, times in grouped]
+
+
+def label(key: tuple[object, ...]) -> str:
+    """A step by its configuration and its largest statistics."""
+    stats = dict(zip(STATS, key[1:], strict=True))
+    shown = ("prefill_tokens", "prefill_past", "decode_seqs", "decode_ctx")
+    return f"{key[0]} ({', '.join(f'{name} {stats[name]}' for name in shown if stats[name])})"
+
+
+def noise_of(rows: pd.DataFrame) -> Noise | None:
+    """Statistics over the repeated steps of some rows; None if nothing was repeated."""
+    found = repeats(rows)
+    repeated = [(name, entry) for name, entry in found if entry.samples > 1]
+    if not repeated:
+        return None
+    bad = sorted((e for e in repeated if e[1].verdict in ("flaky", "rejected")), key=lambda e: -e[1].cv)
+    classes = Counter(str(entry.verdict) for _, entry in found)
+    return Noise(
+        median_cv=float(np.median([entry.cv for _, entry in repeated])),
+        max_cv=max(entry.cv for _, entry in repeated),
+        median_ci95=float(np.median([entry.ci95 / entry.mean for _, entry in repeated])),
+        classes={name: classes[name] for name in ("excellent", "good", "flaky", "rejected", "single") if classes[name]},
+        flaky=[f"{name}: CV {entry.cv:.0%}, {entry.verdict}" for name, entry in bad[:MOST_LISTED]],
+    )

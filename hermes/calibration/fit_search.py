@@ -1,0 +1,171 @@
+"""Which terms? A greedy search through the dictionary, judged by cross-validation over configurations.
+
+The term that lowers the held-out error most is added, then terms that are no longer needed are removed, until nothing
+helps by more than a tolerance. This begins once with the constant, and where hinges are allowed once more with a line
+that bends at every knot; the better end is taken. The search solves thousands of small problems, so it works on
+Gram matrices (one per fold, subtracted from the whole) with plain least squares; what is chosen is then fitted robustly
+(`fit_solve`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from hermes.calibration.fit_atoms import FAMILIES, ladder, ladders, sparse, vocabulary
+from hermes.calibration.fit_rows import FitRows, folds
+from hermes.calibration.fit_solve import design, fit_terms
+from hermes.hardware.base import FloatArray
+from hermes.hardware.terms import Term, term_text
+
+__all__ = ["OUTER_FOLDS", "Choice", "choose", "cross_validate", "fold_count"]
+
+MOST_TERMS = 20
+FEWEST_GAIN = 0.0003
+"""A term must lower the held-out error by this much (0.03 points of MAPE) ..."""
+RELATIVE_GAIN = 0.015
+"""... and by this part of it."""
+SIMPLER = 0.03
+"""A simpler family is preferred if its error is within this part of the best one's."""
+SHORTLIST = 30
+INNER_FOLDS, OUTER_FOLDS = 8, 10
+"""Parts the configurations are spread over: to choose terms, and to report the error of a fit."""
+
+
+class Choice(NamedTuple):
+    """What the search found: the terms, their held-out error, and the error of the best of each family."""
+
+    terms: tuple[Term, ...]
+    family: str
+    mape: float
+    candidates: dict[str, float]
+
+
+class _Search:
+    """One dictionary on one set of rows."""
+
+    def __init__(self, terms: Sequence[Term], rows: FitRows) -> None:
+        relative = design(terms, rows) / rows.seconds[:, None]
+        root = np.sqrt(rows.weights())
+        matrix = relative * root[:, None]
+        size = np.linalg.norm(matrix, axis=0)
+        size[size == 0.0] = np.inf
+        self.matrix = matrix / size
+        self.overhead = rows.overhead_s / rows.seconds
+        self.target = (1.0 - self.overhead) * root
+        self.root = root
+        fold = folds(rows.configuration, fold_count(rows, INNER_FOLDS))
+        self.held = [fold == k for k in np.unique(fold)]
+        self.gram = self.matrix.T @ self.matrix
+        self.right = self.matrix.T @ self.target
+        self.parts = []
+        for held in self.held:
+            part = self.matrix[held]
+            self.parts.append((self.gram - part.T @ part, self.right - part.T @ self.target[held]))
+
+    def error(self, chosen: list[int]) -> float:
+        """Held-out MAPE of a polynomial of these terms."""
+        total = 0.0
+        for held, (gram, right) in zip(self.held, self.parts, strict=True):
+            x = _nnls(gram[np.ix_(chosen, chosen)], right[chosen])
+            residual = np.abs(self.matrix[np.ix_(held, chosen)] @ x - self.target[held])
+            total += float(residual @ self.root[held])
+        return total / float(self.root @ self.root)
+
+    def shortlist(self, chosen: list[int]) -> list[int]:
+        """Terms that would lower the squared error of the fit most, best first."""
+        gram = self.gram[np.ix_(chosen, chosen)]
+        x = _nnls(gram, self.right[chosen])
+        gradient = self.right - self.gram[:, chosen] @ x
+        # what is left of each column once the chosen ones are projected out
+        solved = np.linalg.lstsq(gram, self.gram[chosen], rcond=1e-12)[0]
+        left = np.sqrt(np.maximum(np.diag(self.gram) - np.sum(self.gram[chosen] * solved, axis=0), 0.0))
+        gain = np.where(left > 1e-5, gradient / np.maximum(left, 1e-5), -np.inf)
+        gain[chosen] = -np.inf
+        order = np.argsort(-gain, kind="stable")[:SHORTLIST]
+        return [int(i) for i in order if gain[i] > 1e-9]
+
+    def run(self, start: Sequence[int] = (0,)) -> tuple[float, list[int]]:
+        """Held-out error and terms of a search that begins with `start` (the constant first)."""
+        chosen = list(start)
+        best = self._thin_out(chosen, self.error(chosen))
+        while len(chosen) < MOST_TERMS:
+            tried = [(round(self.error([*chosen, i]), 9), i) for i in self.shortlist(chosen)]
+            if not tried or min(tried)[0] > best - max(FEWEST_GAIN, RELATIVE_GAIN * best):
+                break
+            best, added = min(tried)
+            chosen.append(added)
+            best = self._thin_out(chosen, best)
+        return best, chosen
+
+    def _thin_out(self, chosen: list[int], best: float) -> float:
+        """Remove terms while that costs next to nothing; the error then."""
+        while len(chosen) > 2:
+            fewer = [(round(self.error([i for i in chosen if i != gone]), 9), gone) for gone in chosen[1:]]
+            error, gone = min(fewer)
+            if error > best + FEWEST_GAIN / 4:
+                break
+            chosen.remove(gone)
+            best = error
+        return best
+
+
+def _nnls(gram: FloatArray, right: FloatArray) -> FloatArray:
+    """Non-negative least squares from the normal equations."""
+    try:
+        lower = np.linalg.cholesky(gram + 1e-11 * np.eye(len(gram)))
+    except np.linalg.LinAlgError:
+        lower = np.linalg.cholesky(gram + 1e-7 * np.eye(len(gram)))
+    x, _ = nnls(lower.T, np.linalg.solve(lower, right))
+    return np.asarray(x, dtype=np.float64)
+
+
+def fold_count(rows: FitRows, many: int) -> int:
+    """Every configuration on its own where there is little data, at most `many` folds otherwise."""
+    count = len(np.unique(rows.configuration))
+    return count if sparse(rows) else min(count, many)
+
+
+def choose(rows: FitRows, phases: Sequence[str]) -> Choice:
+    """The simplest family within a tolerance of the best one, and its terms."""
+    found = _ready_made(rows, phases) if sparse(rows) else [_searched(rows, phases, family) for family in FAMILIES]
+    best = min(choice.mape for choice in found)
+    chosen = next(choice for choice in found if choice.mape <= best * (1 + SIMPLER) + FEWEST_GAIN)
+    candidates = {f"{c.family}: {' + '.join(term_text(term) for term in c.terms)}": c.mape for c in found}
+    return chosen._replace(candidates=candidates)
+
+
+def _searched(rows: FitRows, phases: Sequence[str], family: str) -> Choice:
+    terms = vocabulary(rows, phases, family)
+    search = _Search(terms, rows)
+    starts = [[0]]
+    if "hinges" in family and (first := ladder(rows, phases)):
+        starts.append([terms.index(term) for term in first])
+    error, chosen = min((search.run(start) for start in starts), key=lambda end: (end[0], len(end[1])))
+    return Choice(tuple(terms[i] for i in chosen), family, error, {})
+
+
+def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
+    return [
+        Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
+        for family, terms in ladders(rows, phases)
+    ]
+
+
+def cross_validate(rows: FitRows, phases: Sequence[str], terms: Sequence[Term] | None = None) -> FloatArray:
+    """Predictions for every row by a fit without its configuration, seconds, shape (rows,).
+
+    With `terms` their coefficients are fitted again in every fold; without, the terms are chosen again as well, so that
+    the error of the predictions contains what choosing costs.
+    """
+    out = np.empty(len(rows))
+    fold = folds(rows.configuration, fold_count(rows, OUTER_FOLDS))
+    for k in np.unique(fold):
+        held = fold == k
+        training = rows.where(~held)
+        part = fit_terms(terms if terms is not None else choose(training, phases).terms, training)
+        out[held] = part.predict(rows.where(held))
+    return out
