@@ -1,4 +1,4 @@
-"""Descriptions of devices: peak arithmetic, memory, links and watts, from their data sheets."""
+"""Descriptions of devices: peak arithmetic, memory, links, watts and price, from their data sheets."""
 
 from __future__ import annotations
 
@@ -30,8 +30,14 @@ class DeviceDescription(ConfigModel):
     """Bytes/s one device sends to its peers in the same machine, one direction (NVLink, or else PCIe)."""
     host_bandwidth: Bandwidth
     """Bytes/s between device and host, one direction."""
+    efficiency: Annotated[str, Field(max_length=4096)] = ""
+    """Efficiency factors that roofline models of this device take: a shipped set, or a file relative to the scenario;
+    fitted on it, or on the nearest measured card (`sources` says which). Empty: a scenario has to name them."""
     tdp_w: Watts | None = None
+    """Watts the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None
+    price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Dollars per hour of one device, a rough public on-demand price; see `sources` for whose and when."""
     sources: list[str]
     """Data sheets, and what in this file is not from them."""
 

@@ -31,6 +31,8 @@ class Precision(NamedTuple):
     """Bytes per weight of embeddings, output head and norms, which quantised checkpoints leave alone."""
     compute: str
     """Key of the device's peak FLOP/s."""
+    dequantised: bool = False
+    """Weights are widened in the kernel before they are multiplied (weight-only quantisation)."""
 
 
 PRECISIONS = {
@@ -40,7 +42,7 @@ PRECISIONS = {
     "fp8": Precision(1.0, 2.0, "fp8"),
     "int8": Precision(1.0, 2.0, "int8"),
     # AWQ, groups of 128 weights: 4 bits each, a 16-bit scale and a 4-bit zero point per group; multiplied in 16 bits
-    "int4-awq": Precision((4 + 20 / 128) / 8, 2.0, "bf16"),
+    "int4-awq": Precision((4 + 20 / 128) / 8, 2.0, "bf16", dequantised=True),
 }
 
 
@@ -154,6 +156,11 @@ class ModelDescription(ConfigModel):
         """Raise `InputError` unless the heads can be split over `tp` devices."""
         if tp < 1 or self.num_heads % tp:
             raise InputError(f"a divisor of the {self.num_heads} attention heads of {self.name}", tp, field="tp")
+
+    def check_pp(self, pp: int) -> None:
+        """Raise `InputError` unless each of `pp` pipeline stages gets a layer."""
+        if not 1 <= pp <= self.num_layers:
+            raise InputError(f"1 to {self.num_layers} pipeline stages (layers of {self.name})", pp, field="pp")
 
     def weight_bytes(self, dtype: str = "bf16", tp: int = 1) -> int:
         """Bytes of weights on each of `tp` devices.

@@ -1,19 +1,16 @@
 """Hardware model `roofline`: a transformer's operators on a device, each bound by arithmetic or by memory.
 
-Per layer: query/key/value projection, attention of the prefill tokens, attention of the decodes, output projection,
-feed-forward network; once per step: the output head, on sampled tokens only. An operator takes
+An operator (see `hermes.hardware.operators`) does `flops` and moves `bytes`. With c = flops / (peak * compute share)
+and m = bytes / (memory bandwidth * memory share) it takes
 
-    max(flops / (peak * compute_efficiency), bytes / (memory bandwidth * memory_efficiency))
+    max(c, m) + (1 - overlap) * min(c, m) + latency of its kernels
 
-(S. Williams et al., "Roofline", CACM 2009; the operator list as in GenZ, arXiv 2406.01698). A linear layer with W
-weights on T tokens does 2 W T flops and moves its weights once and its activations. Attention does 4 * heads * head dim
-flops per pair and reads the keys and values of its context once. Norms, rotary embedding, residuals, embedding
-look-up and sampling are left out: they are in the efficiencies and in `step_overhead`. In a step with prefill and
-decode the linear layers see all tokens together.
+which is the roofline (S. Williams et al., CACM 2009) where overlap is 1 and latencies are 0. The shares are fitted
+per class of operators (`hermes.hardware.efficiency`). Everything grows with every load: shares and latencies are
+constants, and both terms of an operator grow with tokens, pairs and context.
 
-Tensor parallelism divides weights, heads and context reads by `tp` (key/value heads no further than whole heads) and
-adds two ring all-reduces per layer, each 2 (tp - 1) / tp of the activations over the link and 2 (tp - 1) hop latencies
-(R. Thakur et al., IJHPCA 2005).
+One batch is in flight: pipeline stages work one after the other, so a step is the sum of its stages and of the hops
+between them. Filling the pipeline with several batches is not modelled (throughput of `pp` > 1 is a lower bound).
 
 Only the decodes' attention changes within a run, and its time is proportional to the context: a step costs
 `fixed + slope * (decode_ctx + decode_seqs)`.
@@ -21,152 +18,224 @@ Only the decodes' attention changes within a run, and its time is proportional t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
-from hermes.errors import inside
-from hermes.hardware.base import HARDWARE, IntArray, StepStats
+from hermes.errors import InputError, inside
+from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.models import ModelDescription, load_model, precision
+from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
+from hermes.hardware.files import find
+from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
 
-__all__ = ["Roofline", "RooflineModel"]
+__all__ = ["Roofline", "RooflineModel", "RooflineProfile", "load_roofline_profile"]
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
-Efficiency = Annotated[float, Field(gt=0, le=1)]
-Reference = Annotated[str, Field(min_length=1, max_length=4096)]
+Reference = Annotated[str, Field(max_length=4096)]
 
 
 @HARDWARE.register("roofline")
 class Roofline(ConfigModel):
-    """Analytical step times for any model description on any device.
-
-    The default efficiencies, hop latency and overhead were set by hand so that Llama-3.1-8B and 70B on H100 come within
-    15% of aiconfigurator-core 0.12.0 (kernels measured under vLLM 0.24.0, bf16); a test holds the figures.
-    """
+    """Analytical step times for any model description on any device."""
 
     kind: Literal["roofline"] = "roofline"
-    model: Reference
-    """A model description: shipped name, YAML file, or Hugging Face config.json."""
-    device: Reference
-    """A device description: shipped name or YAML file."""
+    profile: Reference = ""
+    """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the rest in
+    one; fields given here win over it."""
+    model: Reference = ""
+    """A model description: shipped name, YAML file, or Hugging Face config.json. Required without `profile`."""
+    device: Reference = ""
+    """A device description: shipped name or YAML file. Required without `profile`."""
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
+    pp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Pipeline stages; one batch is in flight."""
     dtype: Dtype = "bf16"
     """Storage of the layers' weights; activations are 16 bits (32 with fp32)."""
     kv_dtype: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
     """Storage of the KV cache; auto is that of the activations."""
-    compute_efficiency: Efficiency = 0.68
-    """Part of the peak FLOP/s that large operators reach."""
-    memory_efficiency: Efficiency = 0.77
-    """Part of the memory bandwidth that is reached."""
-    link_efficiency: Efficiency = 0.7
-    """Part of the link bandwidth that an all-reduce reaches."""
-    hop_latency: Duration = 1.3e-6
-    """Latency of one of the 2 (tp - 1) hops of a ring all-reduce."""
-    step_overhead: Duration = 2e-4
-    """Time per step outside the operators (launches, sampling, the engine)."""
+    efficiency: Reference | Efficiency = "auto"
+    """Efficiency factors: shipped name, YAML file, or the factors themselves; `auto` is the set that the device's
+    description names."""
+    step_overhead: Duration | None = None
+    """Time per step outside the operators (the engine, sampling); that of the factors where left out."""
 
     def build(self, base_dir: Path | None = None) -> RooflineModel:
         """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
+        if self.profile:
+            with inside("profile"):
+                described = load_roofline_profile(self.profile, base_dir).roofline
+            given = {name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}}
+            return described.model_copy(update=given).build(base_dir)
+        for name in ("model", "device"):
+            if not getattr(self, name):
+                raise InputError("a name or a path (or a `profile` that says it)", field=name)
         with inside("model"):
             model = load_model(self.model, base_dir)
         with inside("device"):
             device = load_device(self.device, base_dir)
-        model.check_tp(self.tp)
-        return RooflineModel(self, model, device)
+        with inside("efficiency"):
+            file = self._factors(device, base_dir)
+        return RooflineModel(self, model, device, file)
+
+    def _factors(self, device: DeviceDescription, base_dir: Path | None) -> EfficiencyFile:
+        if isinstance(self.efficiency, Efficiency):
+            return EfficiencyFile(format="hermes-efficiency/1", name="given", sources=[], factors=self.efficiency)
+        name = self.efficiency
+        if name == "auto":
+            if not device.efficiency:
+                raise InputError(
+                    f"efficiency factors: {device.name} names none (`ideal` is the plain roofline, `generic` the "
+                    "median of measured cards)", "auto",
+                )
+            name = device.efficiency
+        return load_efficiency(name, base_dir)
+
+
+class RooflineProfile(ConfigModel):
+    """A named analytical description, format `hermes-roofline/1`: what to build, where its figures come from and how
+    far off the factors were on models they were not fitted on."""
+
+    format: Literal["hermes-roofline/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    roofline: Roofline
+    provenance: Annotated[list[str], Field(min_length=1)]
+    error: str
+    """Held-out error of the efficiency factors, and of which card, or that there is none."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> RooflineProfile:
+        if self.roofline.profile or not (self.roofline.model and self.roofline.device):
+            raise InputError("a model and a device, and no other profile", field="roofline")
+        return self
+
+
+def load_roofline_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RooflineProfile:
+    """A shipped description by name (`mistral-7b-a40`), or a file by path. Raises `InputError`."""
+    path = find(name_or_path, base_dir, "roofline", "an analytical description")
+    return validate(RooflineProfile, load_yaml(path))
 
 
 class RooflineModel:
     """The operators of one model on one device, reduced to nanoseconds per token, pair and context token."""
 
-    def __init__(self, options: Roofline, model: ModelDescription, device: DeviceDescription) -> None:
-        self.options, self.model, self.device = options, model, device
-        self.name = f"{model.name}-{device.name}-tp{options.tp}-{options.dtype}"
-        self.description = f"roofline of {model.name} on {options.tp} x {device.name}, {options.dtype}"
-        kind, tp = precision(options.dtype), options.tp
-        act = kind.other_bytes
-        kv_bytes = act if options.kv_dtype == "auto" else precision(options.kv_dtype).layer_bytes
-        # ns per flop of the layers' arithmetic, ns per flop in 16 (32) bits, ns per byte
-        flop = NS_PER_S / (device.peak(kind.compute) * options.compute_efficiency)
-        wide = NS_PER_S / (device.peak("fp32" if options.dtype == "fp32" else "bf16") * options.compute_efficiency)
-        byte = NS_PER_S / (device.memory_bandwidth * options.memory_efficiency)
-        layers, hidden = model.num_layers, model.hidden_size
-        heads = model.num_heads / tp
-        kv_heads = max(model.num_kv_heads / tp, 1.0)
+    def __init__(
+        self, options: Roofline, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
+    ) -> None:
+        self.options, self.model, self.device, self.factors_file = options, model, device, file
+        self.work = Work.of(model, tp=options.tp, pp=options.pp, dtype=options.dtype, kv_dtype=options.kv_dtype)
+        self.efficiency = factors = file.of(self.work.compute if self.work.compute in device.flops else "bf16")
+        pp = f"-pp{options.pp}" if options.pp > 1 else ""
+        self.name = f"{model.name}-{device.name}-tp{options.tp}{pp}-{options.dtype}"
+        self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
+                            f"efficiency factors {file.name}")
+        self._set_rates(factors, options.step_overhead)
 
-        def linear(weights: float, width: float) -> tuple[float, float, float]:
-            """(flop ns per token, weight ns, activation ns per token) of a layer's matrix on one device."""
-            weight_bytes, act_bytes = weights * kind.layer_bytes, width * act
-            return 2 * weights * flop * layers, weight_bytes * byte * layers, act_bytes * byte * layers
+    def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
+        work, device = self.work, self.device
+        wide, byte = NS_PER_S / device.peak(work.wide), NS_PER_S / device.memory_bandwidth
+        latency = factors.kernel_latency * NS_PER_S
+        self._hidden = 1 - factors.overlap
+        self._linears = [(one.name, *self._linear(one, factors)) for one in work.linears]
+        # output head, on sampled rows
+        head = factors.lm_head
+        self._head_flop = work.head_flops * wide / head.compute
+        self._head_fixed = work.head_bytes * byte / head.memory
+        self._head_row = work.head_row_bytes * byte / head.memory
+        self._head_latency = latency if work.head_bytes else 0.0
+        attention = factors.prefill_attention
+        self._pair = work.pair_flops * wide / attention.compute
+        self._tile = factors.attention_tile
+        self._prefill_kv = work.kv_bytes * byte / attention.memory
+        self._prefill_query = work.query_bytes * byte / attention.memory
+        self._prefill_latency = factors.prefill_attention_latency * NS_PER_S * work.layers
+        attention = factors.decode_attention
+        pair, kv = work.pair_flops * wide / attention.compute, work.kv_bytes * byte / attention.memory
+        self._slope = max(pair, kv) + self._hidden * min(pair, kv)
+        self._decode_query = work.query_bytes * byte / attention.memory
+        self._decode_latency = factors.decode_attention_latency * NS_PER_S * work.layers
+        self._elementwise = work.elementwise_bytes * byte / factors.elementwise
+        self._step = latency * work.elementwise_kernels
+        self._step += (factors.step_overhead if step_overhead is None else step_overhead) * NS_PER_S
+        self._link = self._link_fixed = 0.0
+        if work.all_reduces:
+            share = factors.all_reduce_of(self.options.tp)
+            self._link = work.all_reduce_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
+            self._link_fixed = work.all_reduces * share.latency * NS_PER_S
+        if work.hops:  # one device sends to one: the smallest group's factors
+            share = factors.all_reduce_of(2)
+            self._link += work.hop_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
+            self._link_fixed += work.hops * share.latency * NS_PER_S
 
-        qkv = (heads + 2 * kv_heads) * model.head_dim
-        self._dense = [
-            linear(hidden * qkv, hidden + qkv),
-            linear(heads * model.head_dim * hidden, heads * model.head_dim + hidden),
-        ]
-        # the matrices of the feed-forward network run one after the other and read and write the same kinds of rows
-        inner = model.intermediate_size / tp
-        per_token = max(1, model.experts_per_token)
-        width = 2 * hidden + (3 if model.gated_ffn else 2) * inner
-        ffn_flop, ffn_weight, ffn_act = linear(model.expert_params / tp, width)
-        self._ffn = (ffn_flop * per_token, ffn_weight, ffn_act * per_token)
-        self._experts = model.num_experts
-        self._idle_chance = 1 - per_token / model.num_experts if model.num_experts else 0.0
-        vocab = model.vocab_size / tp if model.output_head != "none" else 0.0
-        self._head_flop = 2 * hidden * vocab * wide
-        self._head_weight = hidden * vocab * act * byte
-        self._pair = 4 * heads * model.head_dim * wide * layers
-        self._kv_byte = 2 * kv_heads * model.head_dim * kv_bytes * byte * layers
-        self._query_byte = 2 * heads * model.head_dim * act * byte * layers
-        self._slope = max(self._pair, self._kv_byte)
-        self._step = options.step_overhead * NS_PER_S
-        self._link = 0.0
-        if tp > 1:
-            link = NS_PER_S / (device.link_bandwidth * options.link_efficiency)
-            self._link = 2 * layers * 2 * (tp - 1) / tp * hidden * act * link
-            self._step += 2 * layers * 2 * (tp - 1) * options.hop_latency * NS_PER_S
+    def _linear(self, linear: Linear, factors: Efficiency) -> tuple[bool, float, float, float, float, float]:
+        """(experts?, arithmetic ns per token and whatever the tokens, weight ns, activation ns per token, latency)."""
+        work, device = self.work, self.device
+        shares = getattr(factors, linear.kind)
+        flop = NS_PER_S / (device.peak(work.compute) * shares.compute)
+        byte = NS_PER_S / (device.memory_bandwidth * shares.memory)
+        per_token, fixed = 2 * linear.weights * flop, 0.0
+        if work.dequantised or work.compute not in device.flops:  # weights are widened, once per tile of tokens
+            vector = DEQUANT_FLOPS * NS_PER_S / (device.peak("fp32") * shares.compute)
+            fixed = linear.stored * vector
+            per_token += linear.weights / DEQUANT_TILE * vector
+        return (linear.kind == "experts", per_token, fixed, linear.weight_bytes * byte, linear.token_bytes * byte,
+                linear.kernels * factors.kernel_latency * NS_PER_S)
 
-    def operators_ns(self, stats: StepStats) -> dict[str, float]:
-        """Nanoseconds by operator, all layers together; for reports. `step_ns` adds them in this order."""
-        tokens = stats.prefill_tokens + stats.decode_seqs
-        names = ("qkv", "o_proj")
-        out = {name: max(f * tokens, w + a * tokens) for name, (f, w, a) in zip(names, self._dense, strict=True)}
-        f, w, a = self._ffn
-        if self._experts:
-            # experts that some token chose, when tokens choose independently
-            w *= self._experts * (1 - self._idle_chance**tokens)
-        out["ffn"] = max(f * tokens, w + a * tokens)
-        pairs = stats.prefill_attn if self.model.causal else 2 * stats.prefill_attn - stats.prefill_tokens
-        context = stats.prefill_past + stats.prefill_tokens
-        out["prefill_attention"] = max(
-            self._pair * pairs, self._kv_byte * context + self._query_byte * stats.prefill_tokens
-        )
-        if stats.sampled:
-            out["lm_head"] = max(self._head_flop * stats.sampled, self._head_weight)
-        out["all_reduce"] = self._link * tokens
+    def operators_ns(
+        self, stats: Any, maximum: Callable[[Any, Any], Any] = max, minimum: Callable[[Any, Any], Any] = min
+    ) -> dict[str, Any]:
+        """Nanoseconds by operator, all layers together, the decodes' context left out. `step_ns` adds them in this
+        order. `stats` may hold arrays instead of numbers, with numpy's maximum and minimum."""
+        hidden, prefill = self._hidden, stats.prefill_tokens
+        tokens = prefill + stats.decode_seqs
+        out: dict[str, Any] = {}
+        for name, experts, per_token, fixed, weight, activation, latency in self._linears:
+            if experts:
+                read = self.work.experts_read(tokens)
+                weight, fixed = weight * read, fixed * read
+            c, m = per_token * tokens + fixed, weight + activation * tokens
+            out[name] = maximum(c, m) + hidden * minimum(c, m) + latency
+        c = self._pair * (self.work.pairs(stats) + self._tile * prefill)
+        m = self._prefill_kv * (stats.prefill_past + prefill) + self._prefill_query * prefill
+        out["prefill_attention"] = maximum(c, m) + hidden * minimum(c, m) + (prefill > 0) * self._prefill_latency
+        seqs = stats.decode_seqs
+        out["decode_attention"] = self._decode_query * seqs + (seqs > 0) * self._decode_latency
+        c = self._head_flop * stats.sampled
+        m = self._head_fixed + self._head_row * stats.sampled
+        out["lm_head"] = (stats.sampled > 0) * (maximum(c, m) + hidden * minimum(c, m) + self._head_latency)
+        out["elementwise"] = self._elementwise * tokens
+        out["all_reduce"] = self._link * tokens + self._link_fixed
         out["overhead"] = self._step
         return out
 
-    def _fixed(self, stats: StepStats) -> float:
-        """Everything but the decodes' attention, in nanoseconds: constant over a run."""
-        return sum(self.operators_ns(stats).values())
-
     def step_ns(self, stats: StepStats) -> int:
         """Duration of one step in nanoseconds."""
-        ns = self._fixed(stats) + self._slope * (stats.decode_ctx + stats.decode_seqs)
+        ns = sum(self.operators_ns(stats).values()) + self._slope * (stats.decode_ctx + stats.decode_seqs)
         return round(ns) if ns > 1.0 else 1
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
         """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         seqs = stats.decode_seqs
         context = np.arange(num_steps, dtype=np.float64) * seqs + (stats.decode_ctx + seqs)
-        ns = self._fixed(stats) + self._slope * context
-        return np.maximum(np.rint(ns), 1.0).astype(np.int64)
+        ns = sum(self.operators_ns(stats).values()) + self._slope * context
+        out: IntArray = np.maximum(np.rint(ns), 1.0).astype(np.int64)
+        return out
+
+    def seconds(self, columns: dict[str, Any]) -> FloatArray:
+        """Durations of many steps at once, in seconds, shape of the columns (one array per `StepStats` field)."""
+        stats = SimpleNamespace(**columns)
+        ns = sum(self.operators_ns(stats, np.maximum, np.minimum).values())
+        return np.asarray((ns + self._slope * (stats.decode_ctx + stats.decode_seqs)) / NS_PER_S)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         """Zeros: an analytical model was measured nowhere."""

@@ -59,7 +59,7 @@ clients:
     role: prefill
     platform: rack0
     devices: 1
-    hardware: {kind: roofline, model: llama-3.1-8b, device: h100-sxm, tp: 1, dtype: bf16, hop_latency: 2 us}
+    hardware: {kind: roofline, model: llama-3.1-8b, device: h100-sxm, tp: 1, dtype: bf16, step_overhead: 200 us}
     memory: {capacity: 80 GB, utilization: 0.85, activations: 2 GiB}
     power: {idle: 100, prefill: 600, decode: 400.5}
   - name: decode

@@ -21,6 +21,7 @@ PUBLISHED = {
     "llama-3.2-3b": 3_212_749_824,
     "mistral-7b": 7_241_732_096,
     "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
     "qwen2-7b": 7_615_616_512,
     "qwen3-32b": 32_762_123_264,
     "gemma-2b": 2_506_172_416,
@@ -198,7 +199,7 @@ def test_other_configs_are_refused(config, message, tmp_path):
         load_model("c.json", tmp_path)
 
 
-@pytest.mark.parametrize("name", names_in("devices"))
+@pytest.mark.parametrize("name", sorted(set(names_in("devices")) - {"cpu-core"}))  # round figures, for plans only
 def test_devices_are_plausible(name):
     device = load_device(name)
     assert 1e12 < device.peak("bf16") < 1e16

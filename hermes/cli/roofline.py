@@ -1,0 +1,81 @@
+"""`hermes fit-roofline`: efficiency factors of a card from measured steps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hermes.cli.output import Json, print_json, print_table
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("fit-roofline")(fit_roofline)
+
+
+def fit_roofline(
+    steps: Annotated[list[Path], typer.Argument(metavar="STEPS.yaml...", help="Measured steps, all of one card.")],
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="The card: a shipped device description or a file.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="Write the factors to this file.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model of all steps, where their headers name none we know.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit the roofline's efficiency factors on measured steps of one card, models and parallelism mixed.
+
+    Each model is held out in turn; its error is printed and stored. A scenario names the file as `efficiency:`.
+    """
+    from hermes.calibration.roofline_fit import data_set, efficiency_file, fit_card
+    from hermes.calibration.steps import load_steps
+    from hermes.errors import inside
+    from hermes.hardware.devices import load_device
+    from hermes.hardware.models import load_model
+    from hermes.hardware.profile import dump_yaml
+
+    card = load_device(device)
+    described = None if model is None else load_model(model)
+    loaded = [load_steps(path) for path in steps]
+    sets = []
+    for path, one in zip(steps, loaded, strict=True):
+        with inside(str(path)):
+            sets.append(data_set(one, described))
+    quiet = as_json or not sys.stderr.isatty()
+    fit = fit_card(sets, card, (lambda done, total: None) if quiet else _progress)
+    file = efficiency_file(output.stem if output else card.name, card, [one.header for one in loaded], sets, fit)
+    if output is not None:
+        dump_yaml(file, output, f"Shares of the peak rates of {card.name} that classes of operators reach.")
+    if as_json:
+        print_json(file.model_dump(mode="json"))
+        return
+    rows = [[row.steps, row.points, *(f"{value:.1%}" for value in (row.mape, row.bias, row.worst))]
+            for row in file.held_out]
+    if rows:
+        print_table("held-out models", ["steps", "points", "MAPE", "bias", "worst"], rows)
+    else:
+        print("one model only: nothing to hold out")
+    for name, factors in (("factors", file.factors), ("factors of 8-bit weights", file.factors_8bit)):
+        if factors is not None:
+            print_table(name, ["", ""], [[key, value] for key, value in _flat(factors.model_dump())])
+    if output is not None:
+        print(f"written to {output}")
+
+
+def _flat(data: dict[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, list):
+            value = {part.pop("devices"): part for part in value}
+        rows += _flat(value, f"{name}.") if isinstance(value, dict) else [(name, f"{value:.4g}")]
+    return rows
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"\rfit {done + 1} of {total}", end="" if done + 1 < total else "\n", file=sys.stderr, flush=True)

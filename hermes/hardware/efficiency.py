@@ -1,0 +1,146 @@
+"""How much of a device's peak rates each class of operators reaches: the factors of the roofline.
+
+A set of factors is fitted on measured steps (`hermes fit-roofline`) and stored as `hw_profiles/efficiency/NAME.yaml`
+(format `hermes-efficiency/1`) with where it comes from and how far off it is on models it was not fitted on. A device
+description names the set that belongs to it: fitted on that card, or on the nearest one that was measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from hermes.config import ConfigModel, Duration
+from hermes.errors import InputError
+from hermes.hardware.files import find
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class OperatorFactors(ConfigModel):
+    """Shares of the peak rates that one class of operators reaches when it is large."""
+
+    compute: Share
+    """Of the peak FLOP/s."""
+    memory: Share
+    """Of the memory bandwidth."""
+
+
+class AllReduceFactors(ConfigModel):
+    """An all-reduce among so many devices."""
+
+    devices: Annotated[int, Field(ge=2, le=1024)]
+    bandwidth: Share
+    """Share of the link bandwidth that a large one reaches."""
+    latency: Duration
+    """Time of one that moves next to nothing."""
+
+
+class Efficiency(ConfigModel):
+    """Factors of all operator classes.
+
+    An operator takes max(c, m) + (1 - overlap) * min(c, m), with c = flops / (peak * compute) and
+    m = bytes / (bandwidth * memory), plus its kernels' latencies.
+    """
+
+    qkv_o: OperatorFactors
+    """Query/key/value and output projections (and the router of a mixture): the smaller matrices."""
+    ffn: OperatorFactors
+    """Matrices of a dense feed-forward network."""
+    experts: OperatorFactors
+    """Grouped matrices of a mixture of experts."""
+    lm_head: OperatorFactors
+    prefill_attention: OperatorFactors
+    decode_attention: OperatorFactors
+    elementwise: Share
+    """Norms, rotary embedding, activation function, residuals: share of the memory bandwidth."""
+    overlap: Annotated[float, Field(ge=0, le=1)]
+    """Part of an operator's shorter side (arithmetic or memory) that hides behind the longer."""
+    attention_tile: Annotated[float, Field(ge=0, le=65536)] = 0.0
+    """Pairs that prefill attention computes in vain per token: the masked half of the tiles on the diagonal."""
+    kernel_latency: Duration
+    """Time of a linear or element-wise kernel that does next to nothing."""
+    prefill_attention_latency: Duration
+    """The same of one layer's prefill attention."""
+    decode_attention_latency: Duration
+    all_reduce: Annotated[list[AllReduceFactors], Field(min_length=1, max_length=64)]
+    """By number of devices, ascending; others take the nearest smaller number (the smallest, below it)."""
+    step_overhead: Duration = 0.0
+    """Time per step outside the operators (the engine, sampling)."""
+
+    @field_validator("all_reduce")
+    @classmethod
+    def _ascending(cls, value: list[AllReduceFactors]) -> list[AllReduceFactors]:
+        numbers = [part.devices for part in value]
+        if sorted(set(numbers)) != numbers:
+            raise InputError("numbers of devices in ascending order", numbers)
+        return value
+
+    def all_reduce_of(self, devices: int) -> AllReduceFactors:
+        """The factors among `devices` devices."""
+        return next((part for part in reversed(self.all_reduce) if part.devices <= devices), self.all_reduce[0])
+
+
+class HeldOut(ConfigModel):
+    """Error on one data set that the factors (then fitted on the others) had not seen."""
+
+    steps: str
+    """The data set: model, parallelism, precision."""
+    points: Annotated[int, Field(ge=1)]
+    mape: Annotated[float, Field(ge=0)]
+    """Mean absolute relative error, a fraction."""
+    bias: float
+    """Mean relative error with its sign, a fraction."""
+    worst: Annotated[float, Field(ge=0)]
+
+
+class EfficiencyFile(ConfigModel):
+    """A set of factors with its provenance, format `hermes-efficiency/1`."""
+
+    format: Literal["hermes-efficiency/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    device: str = ""
+    """Device description whose peak rates the factors are shares of; empty where they belong to none."""
+    sources: list[str]
+    """Where the measured steps come from, or who assumed the factors."""
+    date: datetime.date | str = ""
+    fitted_by: str = ""
+    factors: Efficiency
+    """For weights of 16 bits and more, and for narrower ones that are widened before they are multiplied."""
+    factors_8bit: Efficiency | None = None
+    """For weights multiplied in 8 bits; `factors` where left out."""
+    held_out: list[HeldOut] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+
+    def of(self, compute: str) -> Efficiency:
+        """The factors for an arithmetic (`bf16`, `fp8`, ...)."""
+        return self.factors_8bit if self.factors_8bit is not None and compute in ("fp8", "int8") else self.factors
+
+    @property
+    def mape(self) -> float | None:
+        """Mean held-out error over data sets, a fraction; None where nothing was held out."""
+        return sum(row.mape for row in self.held_out) / len(self.held_out) if self.held_out else None
+
+
+def load_efficiency(name_or_path: str | Path, base_dir: Path | None = None) -> EfficiencyFile:
+    """A shipped set by name (`h100-sxm`, `ideal`), or a file by path relative to `base_dir`. Raises `InputError`."""
+    path = find(name_or_path, base_dir, "efficiency", "a file of efficiency factors")
+    return validate(EfficiencyFile, load_yaml(path))
+
+
+def uniform(compute: float = 1.0, memory: float = 1.0, **more: Any) -> Efficiency:
+    """The same shares for every class, perfect overlap and no latencies unless `more` says so: a plain roofline."""
+    both = OperatorFactors(compute=compute, memory=memory)
+    fields: dict[str, Any] = {
+        **dict.fromkeys(("qkv_o", "ffn", "experts", "lm_head", "prefill_attention", "decode_attention"), both),
+        "elementwise": memory, "overlap": 1.0, "kernel_latency": 0.0, "prefill_attention_latency": 0.0,
+        "decode_attention_latency": 0.0, "all_reduce": [AllReduceFactors(devices=2, bandwidth=1.0, latency=0.0)],
+    }
+    return Efficiency(**(fields | more))

@@ -1,0 +1,98 @@
+"""Fitting the roofline's factors: steps made with known factors give them back; files, models left out, refusals."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hermes.calibration.importers.roofline import RooflineSteps
+from hermes.calibration.roofline_fit import data_set, errors, fit_card, fit_efficiency
+from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, save_steps
+from hermes.cli import main
+from hermes.errors import InputError
+from hermes.hardware import HARDWARE, StepStats
+from hermes.hardware.devices import load_device
+from hermes.hardware.efficiency import load_efficiency
+from hermes.testing.hardware import FIELDS, batch
+
+
+def thinned(every=9, noise=0.0, **options):
+    """Steps priced by the shipped factors of H100 (or `efficiency=`), with noise if asked for."""
+    steps = RooflineSteps(device="h100-sxm", **options).steps()
+    rows = steps.rows.iloc[::every].reset_index(drop=True)
+    factor = np.exp(np.random.default_rng(1).normal(0, noise, len(rows)))
+    return MeasuredSteps(steps.header, _tidy(rows.assign(time_s=rows["time_s"] * factor)))
+
+
+def _tidy(rows):
+    return rows.assign(excluded="", repetition=0)
+
+
+@pytest.fixture(scope="module")
+def card():
+    return load_device("h100-sxm")
+
+
+def test_known_factors_price_steps_nobody_showed_the_fit(card):
+    sets = [data_set(thinned(model=model, tp=tp, efficiency="h200", noise=0.02))
+            for model, tp in (("llama-3.1-8b", 1), ("llama-3.1-8b", 4), ("llama-3.1-70b", 4))]
+    found, eight = fit_efficiency(sets, card)
+    assert eight is None
+    unseen = data_set(thinned(model="qwen3-32b", tp=4, efficiency="h200"))
+    assert errors(unseen, card, found).mape < 0.02
+    assert abs(errors(unseen, card, found).bias) < 0.02
+
+
+def test_each_model_is_left_out_in_turn(card):
+    sets = [data_set(thinned(every=25, model=model, dtype=dtype))
+            for model in ("llama-3.1-8b", "qwen3-32b") for dtype in ("bf16", "fp8")]
+    _, eight, rows = fit_card(sets, card)
+    assert eight is not None
+    assert [row.steps for row in rows] == [one.name for one in sets]
+    assert max(row.mape for row in rows) < 0.05
+    assert fit_card(sets[:1], card)[2] == []   # one model: nothing to hold out
+
+
+def test_only_eight_bit_steps_are_refused(card):
+    with pytest.raises(InputError, match="weights of 16 bits"):
+        fit_efficiency([data_set(thinned(every=50, model="llama-3.1-8b", dtype="fp8"))], card)
+
+
+def test_command_writes_factors_a_scenario_can_name(tmp_path, capsys):
+    paths = []
+    for model in ("llama-3.1-8b", "qwen3-32b"):
+        steps = thinned(every=25, model=model)
+        paths.append(tmp_path / f"{model}.yaml")
+        save_steps(MeasuredSteps(steps.header, steps.rows), paths[-1])
+    out = tmp_path / "mine.yaml"
+    assert main(["fit-roofline", *map(str, paths), "--device", "h100-sxm", "-o", str(out)]) == 0
+    assert "held-out models" in capsys.readouterr().out
+    file = load_efficiency(str(out))
+    assert file.device == "h100-sxm"
+    assert len(file.held_out) == 2
+    component = HARDWARE.get("roofline").model_validate(
+        {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm", "efficiency": "mine.yaml"}
+    )
+    stats = batch([(1000, 0)], [500] * 8)
+    shipped = HARDWARE.get("roofline").model_validate(
+        {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}
+    ).build()
+    assert component.build(tmp_path).step_ns(stats) == pytest.approx(shipped.step_ns(stats), rel=0.05)
+    assert main(["fit-roofline", *map(str, paths), "--device", "h100-sxm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["held_out"]
+    assert main(["fit-roofline", str(paths[0]), "--device", "h10"]) == 2
+    assert "did you mean" not in capsys.readouterr().out
+
+
+def test_steps_of_the_roofline_are_its_prices(tmp_path):
+    out = tmp_path / "steps.yaml"
+    assert main(["profile", "import", "roofline", "--profile", "mistral-7b-a40", "-o", str(out)]) == 0
+    steps = load_steps(out)
+    model = HARDWARE.get("roofline").model_validate({"kind": "roofline", "profile": "mistral-7b-a40"}).build()
+    assert set(STATS) == set(FIELDS)
+    row: pd.Series = steps.rows.iloc[200]
+    stats = StepStats(**{name: int(row[name]) for name in STATS})
+    assert row["time_s"] * 1e9 == pytest.approx(model.step_ns(stats), abs=1)
+    assert "analytical" in steps.header.clock
+    assert main(["profile", "import", "roofline", "--model", "mistral-7b", "-o", str(out)]) == 2
