@@ -48,6 +48,13 @@ class Vllm(_Chunked):
     online_module = "hermes.calibration.collect.vllm_online"
 
 
+@VALIDATION_ENGINES.register("torch")
+class Torch(_Chunked):
+    """The plain torch engine of the calibration, served in the same order."""
+
+    online_module = "hermes.calibration.collect.torch_online"
+
+
 def engine_named(name: str) -> ValidationEngine:
     """The engine of that name; `InputError` for one nobody registered."""
     found: ValidationEngine = VALIDATION_ENGINES.get(name)()

@@ -17,8 +17,9 @@ from hermes.calibration.driver import read_records
 from hermes.calibration.pack import pack
 from hermes.calibration.steps import MeasuredSteps, load_steps, save_steps
 from hermes.engine_validation.contention import LOST_SHARE
+from hermes.hardware.profile import dump_yaml
 
-__all__ = ["collected_steps", "given_steps", "reference_s"]
+__all__ = ["collected_steps", "fit_profile", "given_steps", "reference_s"]
 
 CPU_CLOCK = "CPU time of the process in the step"
 
@@ -38,6 +39,13 @@ def collected_steps(journal: Path, clock: str, path: Path, command: str, *, on_c
     """Write the steps of a collector's journal for one clock."""
     steps = pack(journal, clock=clock if on_cpu else None, command=command)
     save_steps(_without_contended(steps) if on_cpu and clock == "wall" else steps, path)
+
+
+def fit_profile(steps: Path, path: Path) -> None:
+    """Fit a profile on a file of steps and write it. Raises `InputError` where they cannot carry one."""
+    from hermes.calibration.fit import fit_steps  # scikit-learn and scipy take a second to import
+
+    dump_yaml(fit_steps(load_steps(steps), path.stem).profile, path, f"fitted on {steps.name}")
 
 
 def given_steps(source: Path, clock: str, path: Path) -> str:

@@ -26,7 +26,7 @@ from hermes.engine_validation.attempts import Attempt, next_number, read_attempt
 from hermes.engine_validation.comparison import Row, compare
 from hermes.engine_validation.engines import engine_named, run_online
 from hermes.engine_validation.prediction import Prediction, predict
-from hermes.engine_validation.profiles import collected_steps, given_steps, reference_s
+from hermes.engine_validation.profiles import collected_steps, fit_profile, given_steps, reference_s
 from hermes.engine_validation.workload import Clock, EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.errors import InputError, Verbatim
 
@@ -160,10 +160,8 @@ class Session:
         """The profile fitted on a clock's steps; fitted when first asked for."""
         path = self.folder / f"profile-{clock}.yaml"
         if not path.is_file():
-            from hermes.calibration.fit import fit_file
-
             self.say(f"fitting {self._steps(clock).name}")
-            fit_file(self._steps(clock), path)
+            fit_profile(self._steps(clock), path)
         return path
 
     # -- attempts ---------------------------------------------------------------------------------------------------

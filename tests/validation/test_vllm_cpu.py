@@ -1,0 +1,65 @@
+"""The online runs of a real vLLM on a CPU, predicted from its measured steps: scripts/validate_vllm_cpu.py."""
+
+import importlib.util
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("validate_vllm_cpu", ROOT / "scripts" / "validate_vllm_cpu.py")
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def means(outcome):
+    return {row.metric: row.error for row in outcome.rows if row.stat == "mean"}
+
+
+@pytest.mark.parametrize("run", ["online-cpuclock", "online-wallclock"])
+def test_means_are_near_the_engine_s(script, run):
+    outcome = script.run(script.DATA, run)
+    assert outcome.ok, means(outcome)
+    assert outcome.out_of_range_steps < 0.02 * outcome.steps
+
+
+@pytest.mark.slow
+def test_a_fresh_fit_does_as_well(script, tmp_path):
+    profile = script.refit(script.DATA, tmp_path)
+    for run in script.RUNS:
+        assert script.run(script.DATA, run, profile).ok
+
+
+def test_a_slower_engine_would_be_noticed(script, tmp_path):
+    """The tolerance means something: 8% more time per step fails."""
+    from hermes.hardware.profile import dump_yaml, load_profile
+
+    profile = load_profile("vllm-cpu-small-llama")
+    phases = {}
+    for name in ("prefill", "decode", "mixed"):
+        phase = getattr(profile.phases, name)
+        terms = [term.model_copy(update={"seconds": term.seconds * 1.08}) for term in phase.terms]
+        phases[name] = phase.model_copy(update={"terms": terms})
+    slower = profile.model_copy(update={"phases": profile.phases.model_copy(update=phases)})
+    dump_yaml(slower, tmp_path / "slower.yaml", "8% slower")
+    assert not script.run(script.DATA, "online-cpuclock", tmp_path / "slower.yaml").ok
+
+
+def test_the_scenario_replays_the_very_requests(script):
+    ours = pd.read_csv(ROOT / "scenarios" / "validation" / "vllm-cpu-requests.csv")
+    for run in script.RUNS:
+        theirs = pd.read_csv(script.DATA / f"{run}.csv")
+        assert ours.to_numpy().tolist() == theirs[["arrival_s", "prompt_len", "output_len"]].to_numpy().tolist()
+
+
+def test_a_folder_without_runs_is_one_line(script, tmp_path, capsys):
+    assert script.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
