@@ -22,7 +22,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, or a plug-in's.")],
+    format_: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, vllm-run, or a plug-in's.")
+    ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write it.")],
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
@@ -39,8 +41,9 @@ def import_(
     options = as_node({})
     for override in overrides:
         options = apply_override(options, override)
-    frame = validate(importer, options).read(file)
-    write_trace(frame, output, source=f"{format_}: {file.name}")
+    checked = validate(importer, options)
+    frame = checked.read(file)
+    write_trace(frame, output, source=f"{format_}: {file.name}", hash_block_tokens=checked.hash_block_tokens)
     _print({**describe_frame(frame), "file": str(output)}, as_json)
 
 

@@ -31,7 +31,7 @@ FloatArray = npt.NDArray[np.float64]
 Unit = Literal["s", "ms", "us", "ns"]
 
 PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-INSTANTS = ("arrival", "first_token", "finish")
+INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
 FIELDS = ("id", *INSTANTS, *DURATIONS, "output_tokens", "token_times")
 
@@ -57,6 +57,10 @@ class ReferenceMapping(ConfigModel):
 
     arrival: Column | str | None = None
     """When the request arrived. Instants may count from any moment."""
+
+    seen: Column | str | None = None
+    """When the engine had it, where `arrival` counts on another clock than the other instants: the smallest delay
+    between the two is taken for none."""
 
     first_token: Column | str | None = None
     """When the first output token was there."""
@@ -99,6 +103,10 @@ PRESETS = {
         id="request_id", arrival="arrival", ttft="ttft_times", tbt="tbt_times", e2e="response_times",
         output_tokens="token_sizes",
     ),
+    "vllm-run": ReferenceMapping(
+        id="request_id", arrival="arrival_time", seen="queued_ts", first_token="first_token_ts",
+        finish="last_token_ts", output_tokens="output_toks",
+    ),
 }
 
 
@@ -134,10 +142,12 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
 
 
 def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
-    """The mapping that a file's column names suggest: splitwise-sim's, or `ttft_s`, `e2e_ms`, ... as we call them."""
+    """The mapping that a file's column names suggest: that of a preset, or `ttft_s`, `e2e_ms`, ... as we call them."""
     _, row = next(_rows(Path(path)), (0, {}))
     if {"response_times", "ttft_times"} <= row.keys():
         return PRESETS["splitwise"]
+    if {"arrival_time", "queued_ts", "first_token_ts", "last_token_ts"} <= row.keys():
+        return PRESETS["vllm-run"]
     data: dict[str, Any] = {
         field: {"column": f"{field}_{unit}", "unit": unit}
         for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
@@ -302,6 +312,8 @@ def _itl(times: list[list[float]] | None, wanted: dict[str, tuple[str, float]]) 
 def _derive(columns: dict[str, FloatArray]) -> None:
     """Fill in the durations that follow from others."""
     have = columns.keys()
+    if {"arrival", "seen"} <= have:
+        columns["arrival"] = columns["arrival"] + np.nanmin(columns["seen"] - columns["arrival"])
     if "ttft" not in have and {"arrival", "first_token"} <= have:
         columns["ttft"] = columns["first_token"] - columns["arrival"]
     if "e2e" not in have and {"arrival", "finish"} <= have:

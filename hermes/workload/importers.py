@@ -60,6 +60,11 @@ class TraceImporter(ConfigModel):
     """What becomes of rows with zero prompt or output tokens (requests that failed): refuse the file, drop the rows, or
     count one token."""
 
+    @property
+    def hash_block_tokens(self) -> int:
+        """Tokens per block of `hash_ids`, where the format has them."""
+        return 512
+
     @abstractmethod
     def read(self, path: Path) -> pd.DataFrame:
         """The checked trace (`InputError` for malformed files). Implementations end in `self.finish(...)`."""
@@ -105,26 +110,49 @@ class MooncakeTrace(TraceImporter):
             "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
             "hash_ids": "hash_ids",
         }
-        columns: dict[str, list[Any]] = {ours: [] for ours in names}
-        lines: list[int] = []
-        for number, text in _lines(path):
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError):
-                raise InputError("a JSON object", text, file=str(path), line=number) from None
-            if not isinstance(row, dict):
-                raise InputError("a JSON object", row, file=str(path), line=number)
-            for ours, theirs in names.items():
-                if theirs not in row:
-                    raise InputError("a value", Verbatim("none"), field=theirs, file=str(path), line=number)
-                columns[ours].append(row[theirs])
-            lines.append(number)
+        columns, lines = _json_columns(path, list(names.values()))
+        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
 
         def locate(name: str, row: int) -> tuple[str, int | None]:
             return names[name], lines[row]
 
-        seconds = _seconds(columns["arrival_s"], "ms", path, locate)
-        return self.finish({**columns, "arrival_s": seconds}, path, locate)
+        found["arrival_s"] = _seconds(found["arrival_s"], "ms", path, locate)
+        return self.finish(found, path, locate)
+
+
+@TRACE_IMPORTERS.register("vllm-run")
+class VllmRunTrace(TraceImporter):
+    """Recorded vLLM runs: requests.jsonl (request_id, arrival_time, input_toks, output_toks), and beside it, if it is
+    there, prompt_blocks.jsonl with the prompts' chained block hashes (request_id, hash_ids)."""
+
+    kind: Literal["vllm-run"] = "vllm-run"
+    block_tokens: int = Field(default=16, ge=1, le=2**20)
+    """Tokens per hashed block."""
+
+    @property
+    def hash_block_tokens(self) -> int:
+        return self.block_tokens
+
+    def read(self, path: Path) -> pd.DataFrame:
+        path = path / "requests.jsonl" if path.is_dir() else path
+        names = {"arrival_s": "arrival_time", "prompt_tokens": "input_toks", "output_tokens": "output_toks"}
+        columns, lines = _json_columns(path, [*names.values(), "request_id"])
+        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
+        blocks_path = path.with_name("prompt_blocks.jsonl")
+        if blocks_path.exists():
+            blocks, _ = _json_columns(blocks_path, ["request_id", "hash_ids"])
+            hashes = dict(zip(map(str, blocks["request_id"]), blocks["hash_ids"], strict=True))
+            for request, line in zip(columns["request_id"], lines, strict=True):
+                if str(request) not in hashes:
+                    raise InputError(f"a request of {blocks_path.name}", request, field="request_id", file=str(path),
+                                     line=line)
+            found["hash_ids"] = [hashes[str(request)] for request in columns["request_id"]]
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return names.get(name, name), lines[row]
+
+        found["arrival_s"] = _seconds(found["arrival_s"], "s", path, locate)
+        return self.finish(found, path, locate)
 
 
 class _Mapped(TraceImporter):
@@ -195,6 +223,25 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(stream, start=1):
             if line.strip():
                 yield number, line.strip()
+
+
+def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
+    """Columns of a file of JSON objects, one a line, and the lines' numbers."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    lines: list[int] = []
+    for number, text in _lines(path):
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputError("a JSON object", text, file=str(path), line=number) from None
+        if not isinstance(row, dict):
+            raise InputError("a JSON object", row, file=str(path), line=number)
+        for name in names:
+            if name not in row:
+                raise InputError("a value", Verbatim("none"), field=name, file=str(path), line=number)
+            columns[name].append(row[name])
+        lines.append(number)
+    return columns, lines
 
 
 def _seconds(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:

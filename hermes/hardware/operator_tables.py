@@ -1,0 +1,173 @@
+"""Per-operator tables of layer-wise vLLM profiles, as they are on disk: reading and checking (seconds from here on)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hermes.errors import InputError
+from hermes.hardware.base import FloatArray
+
+__all__ = ["AXES", "ONCE", "PER_LAYER", "PER_SEQUENCE", "Attention", "OperatorTables", "Skew", "line",
+           "load_operator_tables"]
+
+ONCE, PER_LAYER = ("embedding", "final_layernorm"), {
+    "layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1,
+}
+PER_SEQUENCE = ("lm_head", "sampler")
+AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+US_PER_S = 1e6
+
+
+def line(xs: FloatArray, ys: FloatArray, x: FloatArray) -> FloatArray:
+    """Piecewise linear through (xs, ys), extended along the first and last piece; elementwise in x."""
+    i = np.clip(np.searchsorted(xs, x, side="right") - 1, 0, len(xs) - 2)
+    return np.asarray(ys[i] + (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i]) * (x - xs[i]))
+
+
+class Attention(NamedTuple):
+    """Attention of one layer in seconds on the product of four axes (`AXES`); `seconds` has their shape."""
+
+    axes: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    seconds: FloatArray
+
+
+class Skew(NamedTuple):
+    """What unequal decode contexts add; see the module's docstring."""
+
+    single: float
+    prefill_tokens: FloatArray
+    decode_seqs: FloatArray
+    by_batch: FloatArray
+    """alpha, shape (prefill_tokens, decode_seqs)."""
+
+
+class OperatorTables(NamedTuple):
+    """The tables of one profile, in seconds."""
+
+    dense: dict[str, tuple[FloatArray, FloatArray]]
+    """Operator -> (tokens, seconds)."""
+    per_sequence: dict[str, tuple[FloatArray, FloatArray]]
+    """Operator -> (sequences, seconds)."""
+    attention: Attention
+    skew: Skew | None
+    """None without `skew.csv`."""
+
+
+def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    path = folder / name
+    try:
+        frame = pd.read_csv(path)
+    except FileNotFoundError:
+        raise InputError(f"a file {name} in the folder of the profile", file=str(folder)) from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
+    missing = [column for column in columns if column not in frame]
+    if missing:
+        raise InputError(f"the columns {', '.join(columns)}", f"no {', '.join(missing)}", file=str(path))
+    numbers = [column for column in columns if column != "layer"]
+    for column in numbers:
+        values = pd.to_numeric(frame[column], errors="coerce")
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise InputError("a number of at least 0", frame[column][row], file=str(path), line=row + 2, field=column)
+        frame[column] = values
+    return frame
+
+
+def _curves(
+    frame: pd.DataFrame, x: str, operators: Sequence[str], path: Path
+) -> dict[str, tuple[FloatArray, FloatArray]]:
+    out = {}
+    for name in operators:
+        part = frame[frame["layer"] == name].groupby(x)["time_us"].mean()
+        if len(part) < 2:
+            raise InputError(f"at least two rows of the operator {name}", len(part), file=str(path), field="layer")
+        out[name] = (part.index.to_numpy(np.float64), part.to_numpy(np.float64) / US_PER_S)
+    return out
+
+
+def _fill_along(axis_values: FloatArray, values: FloatArray, axis: int, extend: bool = False) -> FloatArray:
+    """Fill NaN between measured points of a line along `axis`, by linear interpolation; with `extend` those beyond the
+    last measured point too, along the last line. Other NaN stay."""
+    moved = np.moveaxis(values.copy(), axis, -1)
+    lines = moved.reshape(-1, moved.shape[-1])
+    for row in lines:
+        known = ~np.isnan(row)
+        if known.sum() >= 2 and not known.all():
+            at = axis_values[known]
+            gaps = ~known & (axis_values > at[0]) & (extend | (axis_values < at[-1]))
+            row[gaps] = line(at, row[known], axis_values[gaps])
+    return np.moveaxis(lines.reshape(moved.shape), -1, axis)
+
+
+def _attention(frame: pd.DataFrame, path: Path) -> Attention:
+    """The attention table on the full product of its axes.
+
+    Measured grids are not always products (two grids laid over each other): holes are filled along the context, past,
+    chunk and decode axes, in this order; the most decodes do not fit beside a prefill and are extended from fewer.
+    Without prefill tokens the past, without decodes the context means nothing.
+    """
+    axes: list[FloatArray] = [np.unique(frame[name].to_numpy(np.float64)) for name in AXES]
+    for name, values in zip(AXES, axes, strict=True):
+        if len(values) < 2:
+            raise InputError("at least two values", len(values), file=str(path), field=name)
+    cube = np.full([len(axis) for axis in axes], np.nan)
+    index = tuple(np.searchsorted(axis, frame[name].to_numpy()) for name, axis in zip(AXES, axes, strict=True))
+    cube[index] = frame["time_us"].to_numpy(np.float64) / US_PER_S
+    if axes[0][0] == 0:
+        cube[0] = cube[0, :1]
+    if axes[2][0] == 0:
+        cube[:, :, 0] = cube[:, :, 0, :1]
+        cube[0, :, 0] = 0.0
+    if axes[3][0] == 0:  # decodes always have a context: the first measured one stands for none
+        cube[:, :, 1:, 0] = np.where(np.isnan(cube[:, :, 1:, 0]), cube[:, :, 1:, 1], cube[:, :, 1:, 0])
+    for axis in (3, 1, 0, 2):
+        cube = _fill_along(axes[axis], cube, axis, extend=axis == 2)
+    if np.isnan(cube).any():
+        where = [float(axis[i]) for axis, i in zip(axes, np.argwhere(np.isnan(cube))[0], strict=True)]
+        raise InputError(f"entries around {dict(zip(AXES, where, strict=True))}", "none", file=str(path))
+    return Attention((axes[0], axes[1], axes[2], axes[3]), cube)
+
+
+def _skew(frame: pd.DataFrame) -> Skew:
+    """Least squares of relative excess over relative reach; never negative, as a longer sequence among equals makes no
+    step shorter."""
+    excess = ((frame["t_skew_us"] - frame["t_mean_us"]) / frame["t_mean_us"]).to_numpy(np.float64)
+    reach = ((frame["t_max_us"] - frame["t_mean_us"]) / frame["t_mean_us"]).to_numpy(np.float64)
+    chunk, decodes = (frame[name].to_numpy(np.float64) for name in ("pc", "n"))
+
+    def alpha(here: npt.NDArray[np.bool_]) -> float:
+        weight = float((reach[here] ** 2).sum())
+        return max(0.0, float((excess[here] * reach[here]).sum()) / weight) if weight > 0 else math.nan
+
+    rows, columns = np.unique(chunk), np.unique(decodes)
+    by_batch = np.array([[alpha((chunk == row) & (decodes == column)) for column in columns] for row in rows])
+    for row_alphas in by_batch:  # numbers of decodes that were not measured: the nearest measured
+        known = ~np.isnan(row_alphas)
+        row_alphas[:] = np.interp(columns, columns[known], row_alphas[known]) if known.any() else 0.0
+    single = alpha(np.ones(len(chunk), dtype=bool))
+    return Skew(0.0 if math.isnan(single) else single, rows, columns, by_batch)
+
+
+def load_operator_tables(folder: Path) -> OperatorTables:
+    """The tables of a layer-wise profile. Raises `InputError` naming file, line and column."""
+    dense = _read(folder, "dense.csv", ("layer", "tokens", "time_us"))
+    sequences = _read(folder, "per_sequence.csv", ("layer", "sequences", "time_us"))
+    attention = _read(folder, "attention.csv", (*AXES, "time_us"))
+    skew = None
+    if (folder / "skew.csv").exists():
+        columns = ("pc", "n", "t_mean_us", "t_max_us", "t_skew_us")
+        skew = _skew(_read(folder, "skew.csv", columns))
+    return OperatorTables(
+        _curves(dense, "tokens", (*ONCE, *PER_LAYER), folder / "dense.csv"),
+        _curves(sequences, "sequences", PER_SEQUENCE, folder / "per_sequence.csv"),
+        _attention(attention, folder / "attention.csv"), skew,
+    )
