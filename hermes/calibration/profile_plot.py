@@ -19,13 +19,14 @@ from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.units import NS_PER_S
 
-__all__ = ["plot_profile"]
+__all__ = ["decode_step", "plot_profile", "prefill_step"]
 
 PASTS, CONTEXTS, BATCHES, BESIDE = (0, 4096, 32768), (256, 1024, 4096, 16384), (1, 8, 32, 128), (0, 16, 64, 256)
 POINTS = 90
 
 
-def _prefill(new: int, past: int, decodes: int = 0, context: int = 0) -> StepStats:
+def prefill_step(new: int, past: int, decodes: int = 0, context: int = 0) -> StepStats:
+    """One sequence with `new` tokens after `past` cached ones, beside `decodes` of that context."""
     return StepStats(
         prefill_seqs=1, prefill_tokens=new, prefill_past=past, prefill_attn=new * past + new * (new + 1) // 2,
         decode_seqs=decodes, decode_ctx=decodes * context, decode_ctx_max=context if decodes else 0,
@@ -33,7 +34,8 @@ def _prefill(new: int, past: int, decodes: int = 0, context: int = 0) -> StepSta
     )
 
 
-def _decode(batch: int, context: int) -> StepStats:
+def decode_step(batch: int, context: int) -> StepStats:
+    """`batch` sequences with `context` cached tokens each."""
     return StepStats(decode_seqs=batch, decode_ctx=batch * context, decode_ctx_max=context, sampled=batch)
 
 
@@ -85,24 +87,24 @@ def plot_profile(profile: Profile) -> Figure:
     panels = figure.subplots(2, 2)
     tokens = _axis(16, 2 * prefill.get("prefill_tokens", [16, 8192])[1])
     curves.panel(
-        panels[0][0], tokens, [(f"{past:,} past", partial(_prefill, past=past)) for past in PASTS],
+        panels[0][0], tokens, [(f"{past:,} past", partial(prefill_step, past=past)) for past in PASTS],
         "prefill of one sequence", "new tokens", prefill.get("prefill_tokens"),
     )
     mixed = profile.phases.mixed
     curves.panel(
         panels[0][1], [n for n in tokens if n <= 16384],
-        [(f"{d} decodes at 1,024", partial(_prefill, past=0, decodes=d, context=1024)) for d in BESIDE],
+        [(f"{d} decodes at 1,024", partial(prefill_step, past=0, decodes=d, context=1024)) for d in BESIDE],
         "prefill and decodes in one step" + ("" if mixed else " (composed)"), "new tokens",
         (mixed.range if mixed else prefill).get("prefill_tokens"),
     )
     batches = _axis(1, 2 * decode.get("decode_seqs", [1, 256])[1])
     curves.panel(
-        panels[1][0], batches, [(f"{c:,} context", partial(_decode, context=c)) for c in CONTEXTS],
+        panels[1][0], batches, [(f"{c:,} context", partial(decode_step, context=c)) for c in CONTEXTS],
         "decode", "sequences", decode.get("decode_seqs"),
     )
     contexts = _axis(64, 2 * decode.get("decode_ctx_max", [64, 32768])[1])
     curves.panel(
-        panels[1][1], contexts, [(f"batch of {b}", partial(_decode, b)) for b in BATCHES],
+        panels[1][1], contexts, [(f"batch of {b}", partial(decode_step, b)) for b in BATCHES],
         "decode", "context of each, tokens", decode.get("decode_ctx_max"),
     )
     source = profile.provenance

@@ -5,13 +5,15 @@ HERMES_AICONFIGURATOR_PYTHON and HERMES_GENZ_PYTHON name interpreters that have 
 
 import importlib.util
 import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hermes.calibration.importers import Aiconfigurator, Genz
+from hermes.calibration.importers import Aiconfigurator, Genz, remote
 from hermes.calibration.importers.grid import largest_drop, rows_of, step_grid
 from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.errors import InputError
@@ -56,8 +58,9 @@ class EngineHandle:
         return [("gemm", 5 + b / 10, 0, "silicon"), ("generation_logits_gemm", b, 0, "silicon"),
                 ("generation_attention", b * isl / 1e5, 0, "empirical")]
     def mixed_step_breakdown_per_op(self, tokens, gen, isl, osl, prefix):
-        assert gen == 0 and tokens == isl
-        return [("gemm", 5 + tokens / 10, 0, "silicon"), ("context_logits_gemm", 1, 0, "silicon")], [], []
+        assert tokens == isl
+        rest = [("gemm", 5 + (tokens + gen) / 10, 0, "silicon"), ("context_logits_gemm", 1, 0, "silicon")]
+        return rest, [("context_attention", 1, 0, "mixed")], [("generation_attention", 1, 0, "silicon")] * bool(gen)
     def run_static_per_op(self, batch_size, isl, osl, prefix, mode):
         assert mode == "static_ctx"
         new = batch_size * (isl - prefix)
@@ -146,6 +149,14 @@ def test_batches_reach_the_package_as_it_counts_them(packages):
     assert rows.equals(tidy_rows(aic(tp=2).steps().rows, "x"))
 
 
+def test_models_whose_attention_is_not_priced_apart_get_no_mixed_steps(packages):
+    engine = "aiconfigurator_core/sdk/engine.py"
+    packages(FAKE_AIC | {engine: FAKE_AIC[engine].replace('[("context_attention", 1, 0, "mixed")]', "[]")})
+    steps = aic().steps()
+    assert set(phase_of(steps.rows)) == {"prefill", "decode"}
+    assert "not imported" in " ".join(steps.header.notes)
+
+
 def test_a_refusal_of_the_package_is_one_line(packages, tmp_path):
     packages(FAKE_AIC)
     with pytest.raises(InputError) as error:
@@ -230,6 +241,23 @@ def test_aiconfigurator_figures():
     mixed = rows[phase_of(rows) == "mixed"]
     assert len(mixed) > 500
     assert mixed.time_s.min() > rows.time_s.min()
+
+
+def test_mixed_steps_are_the_package_s_own_where_it_can_say():
+    """Its `mixed_step_latency` ties the decodes' context to the prompt's length; there, both must agree."""
+    python = interpreter("aiconfigurator_core")
+    code = """
+import logging, sys; logging.disable(logging.CRITICAL)
+from ask_aiconfigurator import Pricer
+from aiconfigurator_core.sdk.engine import EngineHandle
+handle = EngineHandle.compile("meta-llama/Meta-Llama-3.1-70B", "h100_sxm", "vllm", tp_size=4)
+for new, decodes in ((256, 1), (512, 32), (1024, 64), (4096, 256)):
+    ours = Pricer(handle).mixed(1, new, 0, decodes, new) * 1e3
+    print(ours / handle.mixed_step_latency(new, decodes, new, 1, 0))
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(remote.__file__).parent)}
+    done = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert [float(line) for line in done.stdout.split()] == pytest.approx([1.0] * 4, abs=2e-4)
 
 
 def test_genz_figures():

@@ -72,6 +72,8 @@ class Aiconfigurator(ImporterConfig):
         """One step per batch of the grid that the tables can price."""
         batches = step_grid()
         answer = ask("ask_aiconfigurator.py", self._request(batches), self.python, "aiconfigurator", progress)
+        if not answer["mixed"]:
+            batches = batches._replace(mixed=[])
         limit = max(int(answer["memory"]["kv_tokens"]), MIN_KV_TOKENS)
         rows, beyond, unknown = rows_of(batches, answer["seconds"], limit)
         if rows.empty:
@@ -160,7 +162,8 @@ class Aiconfigurator(ImporterConfig):
             f"share of time by the package's own label (silicon: measured; empirical: its formula) - {sources}",
             "composed from kernels: the engine's CPU time per step, gaps between kernels and sampling are not in it",
             "mixed: composed by the package's three passes (all but attention over all tokens, attention of the "
-            "prefill, attention of the decodes); decodes of a step have equal contexts",
+            "prefill, attention of the decodes); decodes of a step have equal contexts" if answer["mixed"] else
+            "mixed: the package does not price this model's attention apart, so mixed steps were not imported",
         ]
         communication = shares["prefill"].get("communication", 0.0), shares["decode"].get("communication", 0.0)
         if communication[0] > 0:

@@ -38,6 +38,11 @@ class Pricer:
     def decode(self, batch: int, context: int) -> float:
         return float(self.handle.decode_step_latency(batch, context, 1)) / MS_PER_S
 
+    def can_mix(self) -> bool:
+        """Whether attention is priced apart from the rest (it is not where a model's tables hold whole MLA blocks)."""
+        _, prefill, decode = self.handle.mixed_step_breakdown_per_op(512, 8, 512, 1, 0)
+        return [op[0] for op in (*prefill, *decode)] == ["context_attention", "generation_attention"]
+
     def mixed(self, batch: int, new: int, past: int, decodes: int, context: int) -> float:
         shared, head = self._shared_ms(batch * new + decodes)
         decode_ops = self.handle.decode_step_per_op(decodes, context, 1)
@@ -110,8 +115,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     pricer.prefill(1, 512, 0)  # a combination without any data fails here, with a reason
     pricer.decode(1, 512)
     functions = {"prefill": pricer.prefill, "decode": pricer.decode, "mixed": pricer.mixed}
+    batches = request["batches"] if pricer.can_mix() else request["batches"] | {"mixed": []}
     return {
-        "seconds": price_all(functions, request["batches"]), "memory": memory(request, version, kinds),
+        "seconds": price_all(functions, batches), "mixed": pricer.can_mix(), "memory": memory(request, version, kinds),
         "backend_version": version, "version": version_of("aiconfigurator-core"),
         "shares": pricer.shares(2048, 32, 1024),
     }
