@@ -52,6 +52,8 @@ def validate_engine(
         Path | None, typer.Option(metavar="STEPS.yaml", help="Measured steps, instead of calibrating.")] = None,
     calibration_tokens: Annotated[int, typer.Option(min=64, help="Largest step calibrated.")] = 2048,
     calibration_seqs: Annotated[int, typer.Option(min=1, help="Largest batch calibrated.")] = 64,
+    calibration_repetitions: Annotated[
+        int, typer.Option(min=1, max=100, help="Measurements of every calibrated step.")] = 1,
     budget: Annotated[
         float | None, typer.Option(min=1, metavar="SECONDS", help="For the calibration; it keeps it.")] = None,
     as_json: Json = False,
@@ -61,20 +63,20 @@ def validate_engine(
     An interrupted validation continues when the same command is given again. Reports: report.md and report.json.
     """
     from hermes.engine_validation.session import Options
-    from hermes.engine_validation.workload import EngineSettings
     from hermes.validation import validate
 
     options = validate(Options, {
         "engine": engine, "repetitions": repetitions, "max_attempts": max_attempts or 2 * repetitions,
         "warmup_s": warmup, "steps": str(steps.resolve()) if steps else "", "calibration_tokens": calibration_tokens,
-        "calibration_seqs": calibration_seqs, "clocks": _clocks(clock, device),
+        "calibration_seqs": calibration_seqs, "calibration_repetitions": calibration_repetitions,
+        "clocks": _clocks(clock, device),
         "requests": [request.model_dump() for request in _requests(workload, rate, requests, seed)],
-        "settings": EngineSettings.model_validate({
+        "settings": {
             "model": _model(model), "device": device, "dtype": dtype, "threads": threads, "tensor_parallel": tp,
             "max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs, "block_size": block_size,
             "num_blocks": num_blocks, "max_model_len": max_model_len,
-        }).model_dump(),
-    }, "options")
+        },
+    })
     outcome = _run(options, output, python, budget)
     _show(outcome, output, as_json)
 

@@ -29,6 +29,7 @@ from hermes.engine_validation.prediction import Prediction, predict
 from hermes.engine_validation.profiles import collected_steps, fit_profile, given_steps, reference_s
 from hermes.engine_validation.workload import Clock, EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.errors import InputError, Verbatim
+from hermes.validation import validate
 
 __all__ = ["ClockOutcome", "Options", "Outcome", "Session"]
 
@@ -93,8 +94,10 @@ class Session:
         self.engine = engine_named(options.engine)
         self.on_cpu = options.settings.device == "cpu"
         self.workloads: dict[str, OnlineWorkload] = {
-            clock: OnlineWorkload(clock=clock, warmup_s=options.warmup_s, engine=options.settings,
-                                  requests=options.requests)
+            clock: validate(OnlineWorkload, {
+                "clock": clock, "warmup_s": options.warmup_s, "engine": options.settings.model_dump(),
+                "requests": [request.model_dump() for request in options.requests],
+            })
             for clock in options.clocks
         }
         self._notes: dict[str, list[str]] = {clock: [] for clock in options.clocks}
