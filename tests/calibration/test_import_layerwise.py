@@ -10,7 +10,8 @@ from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
-from hermes.hardware.layerwise import LayerwiseModel, load_operator_tables
+from hermes.hardware.layerwise import LayerwiseModel
+from hermes.hardware.operator_tables import load_operator_tables
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
 needs_runs = pytest.mark.skipif(not RUNS.exists(), reason="the layer-wise profiles are not here")

@@ -17,8 +17,9 @@ from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progres
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.errors import InputError, inside
 from hermes.hardware.base import StepStats
-from hermes.hardware.layerwise import LayerwiseModel, OperatorTables, load_operator_tables
+from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import load_model
+from hermes.hardware.operator_tables import OperatorTables, load_operator_tables
 from hermes.units import NS_PER_S
 from hermes.yamlfile import load_yaml
 
