@@ -29,6 +29,7 @@ from hermes.engine_validation.prediction import Prediction, predict
 from hermes.engine_validation.profiles import collected_steps, fit_profile, given_steps, reference_s
 from hermes.engine_validation.workload import Clock, EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.errors import InputError, Verbatim
+from hermes.hardware.files import read_json
 from hermes.validation import validate
 
 __all__ = ["ClockOutcome", "Options", "Outcome", "Session"]
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class Options(ConfigModel):
-    """What a validation is asked for. Another one needs another folder."""
+    """What a validation is asked for. Another one needs another folder, but repetitions can be added."""
 
     engine: str
     settings: EngineSettings
@@ -108,11 +109,15 @@ class Session:
     def begin(self) -> None:
         """Make the folder, or check that it was begun with the same options. Raises `InputError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.options.model_dump(mode="json"), indent=1) + "\n"
+        content = self.options.model_dump(mode="json", exclude={"repetitions", "max_attempts"})
         path = self.folder / "options.json"
-        if path.is_file() and path.read_text(encoding="utf-8") != text:
-            raise InputError("a folder begun with the same options, or a new one", Verbatim("others"), file=str(path))
-        path.write_text(text, encoding="utf-8")
+        if path.is_file():
+            begun = read_json(path)
+            other = [name for name in content if not isinstance(begun, dict) or begun.get(name) != content[name]]
+            if other:
+                raise InputError("the options this folder was begun with, or a new folder",
+                                 Verbatim(f"another {', '.join(other)}"), file=str(path))
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         for clock, workload in self.workloads.items():
             (self.folder / f"workload-{clock}.json").write_text(workload.text(), encoding="utf-8")
 

@@ -134,8 +134,10 @@ def test_an_interrupted_validation_continues(tmp_path, fake):
     again = session(tmp_path, python, repetitions=3)
     assert list(again.attempts()) == [("cpu", 2), ("cpu", 3)]
     assert list(session(tmp_path, python, repetitions=3).attempts()) == []
-    with pytest.raises(InputError, match="begun with the same options"):
-        session(tmp_path, python, repetitions=2)
+    coming([1.0, 0.02])
+    assert list(session(tmp_path, python, repetitions=4).attempts()) == [("cpu", 4)]
+    with pytest.raises(InputError, match="another clocks, warmup_s"):
+        session(tmp_path, python, clocks=["wall"], warmup_s=1.0)
 
 
 def test_clocks_take_turns(tmp_path, fake):
