@@ -56,7 +56,7 @@ class Simulation:
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
             self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            STAGE_KINDS, handoff, local_handoff=scenario.kv_transfer_scope == "local",
+            STAGE_KINDS, self.network, self._transfers, handoff, local_handoff=scenario.kv_transfer_scope == "local",
         )
 
     # -- building --------------------------------------------------------------------------------------------------
@@ -213,8 +213,7 @@ class Simulation:
         if coordinator.unfinished:
             arrivals[arrivals > self.env.now] = -1   # had not arrived yet when the run ended
         status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
-        finish = np.full(len(status), -1, dtype=np.int64)
-        np.maximum.at(finish, stages["request"], stages["end_ns"])
+        finish = np.array(coordinator.finish_ns, dtype=np.int64)
         finish[status != 1] = -1
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
