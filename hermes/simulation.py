@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.llm import LLMClient
 from hermes.coordinator import Coordinator, Stream
 from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network
 from hermes.pipelines import PIPELINES
+from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.routing.base import LoadCell, Router, RouterContext
@@ -27,7 +27,7 @@ from hermes.workload.table import RequestTable
 
 __all__ = ["Simulation"]
 
-STAGE_KINDS = ["generate", "prefill", "decode"]
+LLM_STAGES = ["generate", "prefill", "decode"]
 Progress = Callable[[int, int, float], None]   # (requests done, requests in all, simulated seconds)
 
 
@@ -41,6 +41,9 @@ class Simulation:
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
+        self.pipelines = self._build_pipelines()
+        asked = [kind for pipeline in self.pipelines.values() for kind, _ in _asked(pipeline)]
+        self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *asked]))
         self.streams = self._build_streams()
         self.network = self._build_network()
         handoff = None
@@ -56,13 +59,14 @@ class Simulation:
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
             self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            STAGE_KINDS, self.network, self._transfers, handoff, local_handoff=scenario.kv_transfer_scope == "local",
+            self.stage_kinds, self.network, self._transfers, handoff,
+            local_handoff=scenario.kv_transfer_scope == "local",
         )
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def _build_clients(self) -> list[LLMClient]:
-        clients: list[LLMClient] = []
+    def _build_clients(self) -> list[Any]:
+        clients: list[Any] = []
         disaggregated = any(config.role == "prefill" for config in self.scenario.clients)
         places_both = getattr(self.scenario.router, "places_both_phases", False)
         moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
@@ -79,15 +83,29 @@ class Simulation:
             names.add(client.name)
         return clients
 
+    def _build_pipelines(self) -> dict[str, Any]:
+        """The pipelines that workloads name: graphs of the scenario, or registered ones."""
+        found: dict[str, Any] = {}
+        graphs = self.scenario.pipelines
+        for i, config in enumerate(self.scenario.workload):
+            name = config.pipeline
+            if name in graphs:
+                with inside(f"pipelines.{name}.stages"):
+                    found[name] = GraphPipeline(name, Graph(graphs[name].stages), self.scenario.seed)
+            elif name in PIPELINES:
+                found[name] = PIPELINES.get(name)
+            else:
+                known = [*graphs, *PIPELINES]
+                raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=f"workload.{i}.pipeline",
+                                 suggestion=suggest(name, known))
+        return found
+
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
         first_id = first_number = 0
         for i, config in enumerate(self.scenario.workload):
             with inside(f"workload.{i}"):
-                if config.pipeline not in PIPELINES:
-                    raise InputError(f"a pipeline: one of {', '.join(PIPELINES)}", config.pipeline, field="pipeline",
-                                     suggestion=suggest(config.pipeline, PIPELINES))
-                pipeline = PIPELINES.get(config.pipeline)
+                pipeline = self.pipelines[config.pipeline]
                 model = self._model_of(config.model)
                 table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
@@ -120,11 +138,12 @@ class Simulation:
     def _build_routers(self) -> dict[tuple[str, str], Router]:
         """One router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
-        for stream in self.streams:
-            kinds = list(getattr(PIPELINES.get(self._pipeline_of(stream)), "stages", ("generate",)))
-            for kind in kinds:
-                self._add_router(routers, kind, stream.model, required=True)
-            self._add_decode_routers(routers, stream.model)
+        for config, stream in zip(self.scenario.workload, self.streams, strict=True):
+            for kind, model in _asked(self.pipelines[config.pipeline]):
+                wanted = model or (stream.model if kind in LLM_STAGES else "")
+                self._add_router(routers, kind, wanted, required=True)
+                if kind in LLM_STAGES:
+                    self._add_decode_routers(routers, wanted)
         return routers
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
@@ -136,13 +155,9 @@ class Simulation:
         for platform in dict.fromkeys(c.platform for c in prefilling):
             self._add_router(routers, "decode", model, required=True, platform=platform)
 
-    def _pipeline_of(self, stream: Stream) -> str:
-        name: str = next(w.pipeline for w in self.scenario.workload if w.name == stream.name)
-        return name
-
     def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool,
                     platform: str | None = None) -> None:
-        candidates = [c for c in self.clients if kind in c.stages and c.model in ("", model)]
+        candidates = [c for c in self.clients if kind in c.stages and (c.model in ("", model) or not model)]
         if kind == "decode":
             candidates = [c for c in candidates if c.scheduler.takes_over_kv and platform in (None, c.platform)]
             candidates = [c for c in candidates if c.role == "decode"] or candidates
@@ -155,9 +170,11 @@ class Simulation:
             if not required:
                 return
             where = "" if platform is None else f" on platform {platform!r}"
-            raise InputError(f"a client that serves stage {stage!r} of model {model!r}{where}", field="clients")
+            of = f" of model {model!r}" if model or stage in LLM_STAGES else ""
+            raise InputError(f"a client that serves stage {stage!r}{of}{where}", field="clients")
         self._candidates[kind, model] = list(candidates)
-        if getattr(self.scenario.router, "places_both_phases", False):   # one router for both phases
+        both = getattr(self.scenario.router, "places_both_phases", False)
+        if both and stage in LLM_STAGES:   # one router for both phases
             if ("generate", model) in routers:
                 routers[kind, model] = routers["generate", model]
                 return
@@ -167,7 +184,7 @@ class Simulation:
             lambda: self.env._now,
         )
         with inside("router"):
-            routers[kind, model] = self.scenario.router.build(context)
+            routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
@@ -217,7 +234,7 @@ class Simulation:
         finish[status != 1] = -1
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
-            clients=[self._client_info(c) for c in self.clients], stage_kinds=STAGE_KINDS,
+            clients=[self._client_info(c) for c in self.clients], stage_kinds=self.stage_kinds,
             arrival_ns=arrivals,
             prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
             output_tokens=np.concatenate([t.output_tokens for t in tables]),
@@ -240,22 +257,37 @@ class Simulation:
         order = np.argsort(runs["client"], kind="stable")
         bounds = np.searchsorted(runs["client"][order], np.arange(len(self.clients) + 1))
         for client in self.clients:
+            if client.role == "service":
+                counts.append(0)
+                continue
             mine = order[bounds[client.index] : bounds[client.index + 1]]
             columns = {name: column[mine] for name, column in runs.items()}
             counts.append(int(client.hardware.out_of_range(columns, columns["num_steps"]).sum()))
         return counts
 
-    def _client_info(self, client: LLMClient) -> ClientInfo:
+    def _client_info(self, client: Any) -> ClientInfo:
         first = 0
         for config in self.scenario.clients:
             if client.index < first + config.count:
                 break
             first += config.count
-        pool, power, n = client.scheduler.pool, config.power, config.devices
+        power, n = config.power, config.devices
+        if client.role == "service":
+            return ClientInfo(
+                client.name, config.kind, client.role, client.model, config.device or f"{config.cores} cores", 0, 0, n,
+                n * power.idle, n * power.prefill, n * power.decode,
+            )
+        pool = client.scheduler.pool
         return ClientInfo(
             client.name, config.kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
             pool.block_size, n, n * power.idle, n * power.prefill, n * power.decode,
         )
+
+
+def _asked(pipeline: Any) -> list[tuple[str, str]]:
+    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
+    stages = getattr(pipeline, "stages", ("generate",))
+    return [(stage, "") if isinstance(stage, str) else stage for stage in stages]
 
 
 def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:
