@@ -3,7 +3,7 @@
 1. Rows a fit may use: not excluded by their source, and not among repetitions that SVAB rejects.
 2. The engine's constant overhead per step, where the steps tell it (`overhead_s`); the phases predict the rest.
 3. Polynomials per kind of step, or shared (`fit_phases`), their terms chosen by cross-validation over configurations.
-4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not proved monotone.
+4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not monotone (`fit_check`).
 
 `hermes fit` prints and writes what this returns; `fit_report` and `fit_plot` present it.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
 from hermes.calibration.fit_data import excluded_lines, limits_of
 from hermes.calibration.fit_noise import label, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
@@ -24,7 +25,6 @@ from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
 from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
-from hermes.hardware.monotone import unproved
 from hermes.hardware.profile import (
     FitError,
     GroupError,
@@ -67,6 +67,8 @@ class FitResult:
     """What the data cannot tell, one line each."""
     excluded: list[str]
     """Rows that were not used, by reason."""
+    boundary: tuple[float, float]
+    """Part of the measured mixed steps that is priced by one of their parts, and the largest rise that makes."""
 
 
 def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
@@ -90,16 +92,17 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
             )
     blocks, schemes = fit_blocks(data, what)
     phases = {phase: _phase(phase, block, rows, overhead_s) for block in blocks for phase in block.phases}
-    limits = limits_of(blocks, data, overhead_s)
     excluded = [*excluded_lines(steps), *rejected]
     profile = Profile(
         format="hermes-profile/1", name=name or what, phases=Phases(**phases), overhead_s=overhead_s,
-        provenance=_provenance(steps, excluded, limits), memory=steps.header.memory, power=_power(steps, rows),
+        provenance=_provenance(steps, excluded), memory=steps.header.memory, power=_power(steps, rows),
     )
-    falling = unproved(profile)
-    if falling:  # coefficients are non-negative, so this would be a bug; a profile that falls is never handed out
-        raise InputError("polynomials that never fall", str(falling), file=what)
-    return FitResult(profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded)
+    limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
+    profile.provenance.notes.extend(limits)
+    refuse_falling(profile)
+    return FitResult(
+        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, boundary(profile, data)
+    )
 
 
 def fit_file(steps: Path, profile: Path, name: str = "") -> FitResult:
@@ -214,12 +217,12 @@ def _power(steps: MeasuredSteps, rows: pd.DataFrame) -> ProfilePower | None:
     )
 
 
-def _provenance(steps: MeasuredSteps, excluded: list[str], limits: list[str]) -> Provenance:
+def _provenance(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
     header = steps.header
     return Provenance(
         source=header.source, sha256=header.source_sha256 or header.sha256 or None, hardware=header.hardware,
         engine=f"{header.engine} {header.engine_version}".strip(), model=header.model,
         tensor_parallel=header.tensor_parallel, dtype=header.dtype, date=header.date,
         fitted_by=f"hermes fit, steps {header.name} (clock: {header.clock})", excluded=excluded,
-        notes=[*header.notes, *limits],
+        notes=list(header.notes),
     )
