@@ -132,7 +132,7 @@ def collect(
         try:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         except OSError as error:
-            raise InputError("an interpreter", python, field="--python", suggestion=None) from error
+            raise InputError("an interpreter", Verbatim(f"{python} ({error.strerror})"), field="--python") from None
         try:
             told = _watch(process, plan, journal, budget_s, on_progress)
         finally:
