@@ -40,6 +40,8 @@ MOE = {"bf16": "bfloat16", "fp8": "fp8", "fp8-static": "fp8", "fp8-block": "fp8_
 KV = {"bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
 UTILIZATION = 0.9
 NOTED_DROP = 0.03
+MIXED_ATTENTION = {"l40s": 2.07, "rtx_pro_6000_server": 1.75}
+# medians over operator tables of an RTX 4090 (sm_89, as L40S) and an RTX PRO 6000, which attend with FlashAttention 2
 SPREAD = (1, 2, 4)  # longest context over the mean one
 MIN_KV_TOKENS = 2**18  # the grid reaches this far even where the memory would not: a study may change the memory
 
@@ -68,6 +70,10 @@ class Aiconfigurator(ImporterConfig):
     skew: Annotated[float, Field(ge=0, le=1)] = 0.058
     """What unequal decode contexts add: a share of what attention would take longer if all were as long as the longest.
     0.058 was measured on an RTX 4090 and an RTX PRO 6000 (vLLM 0.19.0); 0 leaves decodes equal."""
+    mixed_attention: Annotated[float, Field(ge=1, le=10)] | None = None
+    """How many times as long the decodes' attention takes beside a prefill: one kernel then serves both. By default
+    what operator tables of vLLM 0.19.0 say where cards of the same architecture were measured (l40s: 2.07,
+    rtx_pro_6000_server: 1.75), elsewhere 1."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**20)] = 8192
     """The engine's step budget: what the activations in the memory estimate are sized for."""
     python: str | None = None
@@ -92,6 +98,11 @@ class Aiconfigurator(ImporterConfig):
             )
         return MeasuredSteps(header, rows)
 
+    def _beside_prefill(self) -> float:
+        if self.mixed_attention is not None:
+            return self.mixed_attention
+        return MIXED_ATTENTION.get(self.system, 1.0) if self.backend == "vllm" else 1.0
+
     def _request(self, batches: Batches) -> dict[str, Any]:
         if self.dtype not in MOE and self.dtype not in GEMM:
             raise InputError(f"one of {', '.join(GEMM)}", self.dtype, field="dtype")
@@ -100,7 +111,8 @@ class Aiconfigurator(ImporterConfig):
             "backend_version": self.backend_version, "tp": self.tp, "gemm_quant_mode": GEMM[self.dtype],
             "moe_quant_mode": MOE.get(self.dtype, "bfloat16"), "kvcache_quant_mode": KV[self.kv_dtype],
             "fmha_quant_mode": "bfloat16", "max_num_tokens": self.max_num_batched_tokens, "max_batch": 256,
-            "utilization": UTILIZATION, "skew": self.skew, "batches": batches._asdict(),
+            "utilization": UTILIZATION, "skew": self.skew,
+            "mixed_attention": self._beside_prefill(), "batches": batches._asdict(),
         }
 
     def _config_file(self) -> Path | None:
@@ -174,6 +186,14 @@ class Aiconfigurator(ImporterConfig):
             "other cards (vLLM 0.19.0, RTX 4090 and RTX PRO 6000)"
             if self.skew > 0 and answer["mixed"] else "decodes of a step have equal contexts",
         ]
+        factor = self._beside_prefill()
+        if answer["mixed"]:
+            notes.append(
+                f"mixed: the decodes' attention takes {factor:g} times as long as alone, as in operator tables of vLLM "
+                "0.19.0 on cards of this architecture (medians; the factor grows with the batch)" if factor > 1 else
+                "mixed: attention of prefill and decodes is added; an engine that serves both with one kernel may take "
+                "longer"
+            )
         communication = shares["prefill"].get("communication", 0.0), shares["decode"].get("communication", 0.0)
         if communication[0] > 0:
             notes.append(f"all-reduce takes {communication[0]:.0%} of that prefill and {communication[1]:.0%} of "

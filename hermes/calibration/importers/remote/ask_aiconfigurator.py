@@ -12,7 +12,7 @@ batch in the same order. How a batch is expressed (checked against the package's
 - mixed: the package composes three passes, everything but attention over all tokens of the step, attention of the
   prefill, attention of the decodes. `mixed_step_breakdown` ties the decode context to the prompt length, so the same
   three parts are asked for one by one here and added. Its output head is priced for the prefill's rows alone; here it
-  is priced for the decodes' rows where that takes longer.
+  is priced for the decodes' rows where that takes longer, and their attention is multiplied by `mixed_attention`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MS_PER_S = 1e3
 class Pricer:
     """Seconds of batches on one compiled engine."""
 
-    def __init__(self, handle: Any, skew: float = 0.0) -> None:
-        self.handle, self.skew = handle, skew
+    def __init__(self, handle: Any, skew: float = 0.0, mixed_attention: float = 1.0) -> None:
+        self.handle, self.skew, self.mixed_attention = handle, skew, mixed_attention
         self._attention: dict[tuple[int, int, int], float] = {}
         self._shared: dict[int, tuple[float, float]] = {}
 
@@ -59,7 +59,7 @@ class Pricer:
         decode_ops = self.handle.decode_step_per_op(decodes, context, 1)
         decode_head = sum(op[1] for op in decode_ops if "logits" in op[0])
         attention = sum(op[1] for op in decode_ops if op[0] == "generation_attention")
-        attention += self._skew_ms(decodes, context, longest)
+        attention = (attention + self._skew_ms(decodes, context, longest)) * self.mixed_attention
         prefill = self._attention_ms(batch, new, past)
         return float(shared - head + max(head, decode_head) + prefill + attention) / MS_PER_S
 
@@ -123,7 +123,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     kinds = {name: request[name] for name in ("gemm_quant_mode", "kvcache_quant_mode", "fmha_quant_mode")}
     kinds |= {"moe_quant_mode": request["moe_quant_mode"], "tp_size": request["tp"], "moe_tp_size": request["tp"]}
     handle = EngineHandle.compile(request["model"], system, backend, backend_version=version, **kinds)
-    pricer = Pricer(handle, request["skew"])
+    pricer = Pricer(handle, request["skew"], request["mixed_attention"])
     pricer.prefill(1, 512, 0)  # a combination without any data fails here, with a reason
     pricer.decode(1, 512, 512)
     functions = {"prefill": pricer.prefill, "decode": pricer.decode, "mixed": pricer.mixed}
