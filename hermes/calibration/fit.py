@@ -22,7 +22,7 @@ from hermes.calibration.fit_noise import label, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
 from hermes.calibration.fit_rows import FitRows, mape
 from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
-from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of
+from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.profile import (
@@ -78,6 +78,7 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     configurations to hold any out.
     """
     what = steps.header.name
+    steps = MeasuredSteps(steps.header, tidy_rows(steps.rows, what))
     rows, rejected = _usable(steps)
     if len(rows) == 0:
         raise InputError("steps that are not excluded", Verbatim("none"), file=what)
