@@ -45,7 +45,7 @@ KERNEL_TABLES = (  # model, its short name, system, degrees, precisions
     (LLAMA_8B, "llama-3.1-8b", "h100_sxm", (1,), BOTH), (LLAMA_70B, "llama-3.1-70b", "h100_sxm", (2, 4, 8), BOTH),
     (LLAMA_8B, "llama-3.1-8b", "h200_sxm", (1,), BOTH), (LLAMA_70B, "llama-3.1-70b", "h200_sxm", (2, 4, 8), BOTH),
     (LLAMA_8B, "llama-3.1-8b", "b200_sxm", (1,), BOTH), (LLAMA_70B, "llama-3.1-70b", "b200_sxm", (2, 4, 8), BOTH),
-    # no fp8 arithmetic on A100; on L40S 70B in bf16 needs four, and on eight all-reduce over PCIe is nearly all there is
+    # no fp8 arithmetic on A100; on L40S 70B in bf16 needs four, and on eight all-reduce over PCIe is nearly everything
     (LLAMA_8B, "llama-3.1-8b", "a100_sxm", (1,), ("bf16",)),
     (LLAMA_70B, "llama-3.1-70b", "a100_sxm", (2, 4, 8), ("bf16",)),
     (LLAMA_8B, "llama-3.1-8b", "l40s", (1,), BOTH), (LLAMA_70B, "llama-3.1-70b", "l40s", (4,), BOTH),
