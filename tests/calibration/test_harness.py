@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, noise_of
+from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, CollectorError, _lock, noise_of
 from hermes.calibration.driver import collect, progress_of
 from hermes.calibration.journal import read_journal
 from hermes.calibration.pack import pack
@@ -178,6 +178,13 @@ def test_an_orphaned_collector_stops(tmp_path):
     command = [sys.executable, "-m", COLLECTOR, str(tmp_path / "plan.json"), str(tmp_path / "journal.jsonl")]
     environment = os.environ | {"PYTHONPATH": str(ROOT), DRIVER_PID: "1999999999"}
     assert subprocess.run(command, cwd=ROOT, env=environment).returncode == BUDGET_EXIT
+
+
+def test_two_collectors_do_not_share_a_journal(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    with _lock(journal), pytest.raises(CollectorError, match="another collector is writing it"):
+        _lock(journal, wait_s=0.3)
+    _lock(journal, wait_s=0.3).close()
 
 
 def test_plans_survive_the_file(tmp_path):
