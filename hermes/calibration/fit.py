@@ -20,7 +20,7 @@ from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
 from hermes.calibration.fit_data import excluded_lines, limits_of
 from hermes.calibration.fit_noise import label, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
-from hermes.calibration.fit_rows import FitRows, mape
+from hermes.calibration.fit_rows import FitRows, Mask, mape
 from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
 from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
@@ -154,12 +154,13 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     part = block.rows.where(mask)
     terms = terms_in(block.fit, phase)
     measured = len(part) > 0
+    seen = block.rows.where(_tells_about(phase, block.rows))
     shared = "" if len(block.phases) == 1 else f"one polynomial for {', '.join(block.phases)}; "
     used = {factor.feature for term, _ in terms for factor in term}
     ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
     return PhaseProfile(
         terms=[ProfileTerm(term=term_text(term), seconds=seconds) for term, seconds in terms],
-        range={name: _range(part.columns[name]) for name in ranges} if measured else {},
+        range={name: _range(seen.columns[name]) for name in ranges} if len(seen) else {},
         floor_s=max(0.0, float(block.rows.seconds.min()) / 2 - overhead_s),
         points=len(part),
         weights=shared + WEIGHTS,
@@ -168,11 +169,17 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     )
 
 
+def _tells_about(phase: str, rows: FitRows) -> Mask:
+    """Rows that a polynomial, shared or not, knows a phase by: those that have its part."""
+    prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
+    return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
+
+
 def _range(values: FloatArray) -> list[float]:
     return [float(values.min()), float(values.max())]
 
 
-def _error(block: BlockFit, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FitError:
+def _error(block: BlockFit, mask: Mask) -> FitError:
     part, held_out, fixed = block.rows.where(mask), block.held_out[mask], block.fixed[mask]
     relative = np.abs(held_out / part.seconds - 1)
     count = fold_count(block.rows, OUTER_FOLDS)

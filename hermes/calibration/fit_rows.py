@@ -15,7 +15,7 @@ from hermes.calibration.steps import STATS, phase_of
 from hermes.hardware.base import FloatArray
 from hermes.hardware.terms import feature_columns
 
-__all__ = ["FitRows", "folds", "mape"]
+__all__ = ["FitRows", "Mask", "folds", "mape"]
 
 Labels = npt.NDArray[np.str_]
 Mask = npt.NDArray[np.bool_]
