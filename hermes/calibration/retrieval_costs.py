@@ -3,13 +3,13 @@
 A call searches a batch of queries. They are shared out over `workers` threads, and the call ends with the slowest of
 them, which has `rows` queries. Every feature counts what that thread does; a coefficient is the seconds of one such
 thing. For IVF the stages are those of RAGO (arXiv 2503.14649): compare with the centroids, build look-up tables, scan
-the lists, merge; a graph is walked by distance evaluations in proportion to efSearch; BM25 adds up postings and looks
-through the scores of all documents.
+the lists, merge; BM25 adds up postings and looks through the scores of all documents. A graph is walked by distance
+evaluations. How many there are is no product of efSearch and links, since most neighbours have been seen already, and
+grows slowly with the corpus: their number is taken to go like powers of the three, which are fitted.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -19,8 +19,8 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError
 
 __all__ = [
-    "CANDIDATES", "COARSE_FEATURES", "FEATURES", "Bm25", "HnswGraph", "InvertedLists", "RetrievalIndex",
-    "RetrievalKind", "features", "shares",
+    "CANDIDATES", "COARSE_FEATURES", "FEATURES", "Bm25", "GraphExponents", "HnswGraph", "InvertedLists",
+    "RetrievalIndex", "RetrievalKind", "features", "shares",
 ]
 
 RetrievalKind = Literal["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
@@ -80,6 +80,14 @@ class Bm25(ConfigModel):
 
 RetrievalIndex = InvertedLists | HnswGraph | Bm25
 
+
+class GraphExponents(ConfigModel):
+    """Distance evaluations of a graph search go like efSearch ** effort * M ** links * (vectors / 1000) ** vectors."""
+
+    effort: Annotated[float, Field(ge=0, le=2)] = 1.0
+    links: Annotated[float, Field(ge=0, le=2)] = 1.0
+    vectors: Annotated[float, Field(ge=0, le=2)] = 0.0
+
 FEATURES: dict[str, str] = {
     "call": "calls", "query": "queries", "probe": "lists probed", "coarse_macs": "multiply-adds with centroids",
     "lut_macs": "multiply-adds of look-up tables", "scan_bytes": "bytes of codes scanned", "codes": "codes scanned",
@@ -106,12 +114,8 @@ CANDIDATES: dict[str, tuple[tuple[str, ...], ...]] = {
         (*_IVF_BASE, "probe", "lut_macs", "codes"), (*_IVF_BASE, "probe", "lut_macs", "codes", "shared_bytes"),
     ),
     "hnsw": (
-        ("call", "query", "step"), ("call", "query", "distances"), ("call", "query", "distance_macs"),
-        ("call", "query", "step", "distance_macs"), ("call", "query", "distances", "distance_macs"),
-        ("call", "query", "step", "distances", "distance_macs"),
-        ("call", "query", "step", "distance_macs", "deep_macs"),
-        ("call", "query", "step", "distances", "distance_macs", "deep_macs"),
-        ("call", "query", "step", "distances", "distance_macs", "deep_macs", "shared_macs"),
+        ("call", "query", "distances"), ("call", "query", "distances", "distance_macs"),
+        ("call", "query", "distances", "distance_macs", "shared_macs"),
     ),
     "bm25": (
         ("call", "query", "postings"), ("call", "query", "documents"), ("call", "query", "postings", "documents"),
@@ -134,7 +138,8 @@ def shares(index: RetrievalIndex, batch: int, threads: int) -> tuple[int, int]:
 
 
 def features(
-    index: RetrievalIndex, effort: int, batch: int, threads: int, work: Mapping[str, float]
+    index: RetrievalIndex, effort: int, batch: int, threads: int, work: Mapping[str, float],
+    exponents: GraphExponents | None = None,
 ) -> dict[str, float]:
     """Every feature of a call that its kind of index has.
 
@@ -152,12 +157,10 @@ def features(
             "scan_bytes": scanned, "codes": rows * work["codes"], "shared_bytes": others * scanned,
         }
     if isinstance(index, HnswGraph):
-        distances = float(rows * effort * index.hnsw_m)
-        macs = distances * index.dim
-        return out | {
-            "step": float(rows * effort), "distances": distances, "distance_macs": macs,
-            "deep_macs": macs * max(0.0, math.log2(index.vectors / 1024)), "shared_macs": others * macs,
-        }
+        powers = exponents or GraphExponents()
+        each = effort**powers.effort * index.hnsw_m**powers.links * (index.vectors / 1000) ** powers.vectors
+        macs = rows * each * index.dim
+        return out | {"distances": rows * each, "distance_macs": macs, "shared_macs": others * macs}
     postings, documents = rows * work["postings"], float(rows * index.vectors)
     return out | {
         "token": float(rows * effort), "postings": postings, "documents": documents,

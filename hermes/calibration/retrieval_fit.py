@@ -2,9 +2,8 @@
 
 Per kind of index: one observation per index, effort, batch and number of threads (the median of its repetitions);
 non-negative least squares on relative errors, every configuration (index and effort) counting the same. Where the
-coarse search was measured alone, those times are fitted along: its multiply-adds have the same price in both. Feature
-sets are tried from the smallest to the largest, and the first within half a percentage point of the best held-out error
-is taken.
+coarse search was measured alone, those times are fitted along: its multiply-adds have the same price in both. Of the
+feature sets, smallest first, the first within half a percentage point of the best held-out error is taken.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from hermes.calibration.retrieval_costs import (
     CANDIDATES,
     COARSE_FEATURES,
     Bm25,
+    GraphExponents,
     HnswGraph,
     InvertedLists,
     RetrievalIndex,
@@ -48,6 +48,9 @@ Floats = npt.NDArray[np.float64]
 
 _TOLERANCE = 0.005
 _FOLDS = 24                # groups are held out one at a time up to so many, else in so many folds
+_ROUNDS = 4                # of the search for exponents
+_EFFORT_POWERS, _LINK_POWERS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), (0.0, 0.25, 0.5, 1.0)
+_SIZE_POWERS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 _UNITS = {"scan_bytes": "B/s", "coarse_macs": "MAC/s", "lut_macs": "MAC/s", "distance_macs": "MAC/s",
           "postings": "postings/s", "documents": "documents/s", "distances": "distances/s", "codes": "codes/s"}
 
@@ -85,12 +88,12 @@ def _table(rows: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _points(table: pd.DataFrame) -> _Points:
+def _points(table: pd.DataFrame, exponents: GraphExponents | None) -> _Points:
     found = []
     for row in table.to_dict("records"):
         name = "postings" if row["kind"] == "bm25" else "codes"
         found.append(features(index_of({str(k): v for k, v in row.items()}), int(row["effort"]), int(row["batch"]),
-                              int(row["threads"]), {name: float(row["work"])}))
+                              int(row["threads"]), {name: float(row["work"])}, exponents))
     columns = {name: np.array([one[name] for one in found], dtype=np.float64) for name in found[0]}
     return _Points(
         columns, table["time_s"].to_numpy(np.float64), table["coarse_s"].to_numpy(np.float64),
@@ -150,14 +153,56 @@ def _mape(predicted: Floats, points: _Points, use: npt.NDArray[np.bool_] | None 
     return float((errors * weights).sum() / weights.sum())
 
 
-def _choose(kind: str, points: _Points) -> tuple[tuple[str, ...], dict[str, float]]:
-    scores: dict[tuple[str, ...], float] = {}
-    for names in CANDIDATES[kind]:
-        if all(points.columns[name].any() for name in names):  # e.g. nothing shared with one thread
-            scores[names] = _mape(_held_out(names, points, points.configurations), points)
-    best = min(scores.values())
-    chosen = next(names for names, score in scores.items() if score <= best + _TOLERANCE)
-    return chosen, {" + ".join(names): score for names, score in scores.items()}
+@dataclass(frozen=True)
+class _Choice:
+    """A feature set, exponents where the kind has them, and its held-out error."""
+
+    names: tuple[str, ...]
+    exponents: GraphExponents | None
+    points: _Points
+    score: float
+
+    def label(self) -> str:
+        powers = self.exponents
+        text = " + ".join(self.names)
+        return text if powers is None else (
+            f"{text}, ef^{powers.effort:g} M^{powers.links:g} N^{powers.vectors:g}")
+
+
+def _choose(kind: str, table: pd.DataFrame) -> tuple[_Choice, dict[str, float]]:
+    """The choice with fewest features within the tolerance, and the held-out errors of all by their labels."""
+    exponents = _exponents(table) if kind == "hnsw" else None
+    points = _points(table, exponents)
+    found = [
+        _Choice(names, exponents, points, _mape(_held_out(names, points, points.configurations), points))
+        for names in CANDIDATES[kind]
+        if all(points.columns[name].any() for name in names)  # e.g. nothing shared with one thread
+    ]
+    best = min(choice.score for choice in found)
+    chosen = next(choice for choice in found if choice.score <= best + _TOLERANCE)
+    return chosen, {choice.label(): choice.score for choice in found}
+
+
+def _exponents(table: pd.DataFrame) -> GraphExponents:
+    """The exponents with the best held-out error, one after the other until none changes; of what was varied."""
+    tried = {"effort": _EFFORT_POWERS, "links": _LINK_POWERS, "vectors": _SIZE_POWERS}
+    columns = {"effort": "effort", "links": "hnsw_m", "vectors": "vectors"}
+    best = GraphExponents(effort=1.0 if table["effort"].nunique() < 2 else 0.7, links=0.5, vectors=0.0)
+    names = CANDIDATES["hnsw"][1]
+    scores: dict[GraphExponents, float] = {}
+    for _ in range(_ROUNDS):
+        before = best
+        for field, values in tried.items():
+            if table[columns[field]].nunique() > 1:
+                options = [best.model_copy(update={field: value}) for value in values]
+                for option in options:
+                    if option not in scores:
+                        points = _points(table, option)
+                        scores[option] = _mape(_held_out(names, points, points.configurations), points)
+                best = min(options, key=lambda option: scores[option])
+        if best == before:
+            break
+    return best
 
 
 def _rate(name: str, seconds: float) -> str:
@@ -225,8 +270,8 @@ def _recall(table: pd.DataFrame) -> list[RecallFigure]:
 
 def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalModel:
     table = _table(rows)
-    points = _points(table)
-    names, scores = _choose(kind, points)
+    chosen, scores = _choose(kind, table)
+    names, points = chosen.names, chosen.points
     everything = np.ones(len(points.seconds), dtype=bool)
     coefficients, stage = _solve(names, points, everything)
     ranges = {name: [float(points.columns[name].min()), float(points.columns[name].max())]
@@ -236,7 +281,8 @@ def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalMode
     ivf = kind.startswith("ivf")
     bias = float((share * table["nlist"]).median()) if ivf else None
     return RetrievalModel(
-        library=str(table["library"].iloc[0]), terms=_terms(names, coefficients), coarse=_stage(points, stage),
+        library=str(table["library"].iloc[0]), terms=_terms(names, coefficients), exponents=chosen.exponents,
+        coarse=_stage(points, stage),
         range=ranges, size_bias=bias, postings_share=float(share.mean()) if kind == "bm25" else None,
         points=len(table), noise=tally(noise), error=_error(names, points, coefficients, scores),
         corpus_exponent=_exponent(table) if kind == "hnsw" else None,

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator
 from hermes.calibration.retrieval_costs import (
     FEATURES,
     Bm25,
+    GraphExponents,
     HnswGraph,
     InvertedLists,
     RetrievalIndex,
@@ -107,6 +108,8 @@ class RetrievalModel(ConfigModel):
 
     library: str
     terms: Annotated[list[CostTerm], Field(min_length=1, max_length=16)]
+    exponents: GraphExponents | None = None
+    """HNSW: how the number of distance evaluations grows."""
     coarse: StageTerms | None = None
     range: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]]
     """Measured range per feature, and of `threads`."""
@@ -201,7 +204,8 @@ class RetrievalProfile(ConfigModel):
                 raise InputError("at least 1", value, field=field)
         if isinstance(index, HnswGraph) and index.library != model.library:
             raise InputError(f"a graph of {model.library}, which was measured", index.library, field="library")
-        return features(index, effort, batch, threads, model.work(index, effort) if work is None else work)
+        counted = model.work(index, effort) if work is None else work
+        return features(index, effort, batch, threads, counted, model.exponents)
 
 
 def load_retrieval_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RetrievalProfile:

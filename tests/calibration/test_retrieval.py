@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.journal import Journal
-from hermes.calibration.retrieval_costs import CANDIDATES, Bm25, HnswGraph, InvertedLists, features, shares
+from hermes.calibration.retrieval_costs import (
+    CANDIDATES,
+    Bm25,
+    GraphExponents,
+    HnswGraph,
+    InvertedLists,
+    features,
+    shares,
+)
 from hermes.calibration.retrieval_fit import fit_retrieval, index_of
 from hermes.calibration.retrieval_plan import KINDS, Grid, memory_bytes, retrieval_plan
 from hermes.calibration.retrieval_profile import load_retrieval_profile, save_retrieval_profile
@@ -26,11 +34,12 @@ from hermes.hardware.files import names_in
 TRUE = {  # seconds per unit, of about the size that real ones have
     "ivf-flat": {"call": 8e-6, "query": 2e-6, "coarse_macs": 6e-11, "scan_bytes": 1e-10},
     "ivf-pq": {"call": 8e-6, "query": 4e-6, "coarse_macs": 6e-11, "scan_bytes": 5e-10, "probe": 3e-7},
-    "hnsw": {"call": 3e-6, "query": 5e-6, "step": 1e-7, "distance_macs": 4e-11},
+    "hnsw": {"call": 3e-6, "query": 5e-6, "distances": 1e-8, "distance_macs": 4e-11},
     "bm25": {"call": 1e-4, "query": 6e-5, "postings": 1.2e-9, "documents": 3e-9},
 }
+POWERS = GraphExponents(effort=0.7, links=0.5, vectors=0.2)
 GRID = Grid(kinds=tuple(TRUE), vectors=(5_000, 10_000, 20_000), dims=(64, 256), threads=(1, 2), repetitions=3,
-            hnsw_m=(16,), nprobes=(1, 8, 64), batches=(1, 32))
+            hnsw_m=(8, 32), nprobes=(1, 8, 64), batches=(1, 32))
 
 
 def work_of(index, effort):
@@ -51,7 +60,7 @@ def made_up(path, grid=GRID, noise=0.0, waited=0.0, seed=0):
         for point in plan["points"]:
             index, effort = point["index"], point["effort"]
             work = work_of(index, effort)
-            found = features(index_of({"pq_m": 0, **index}), effort, point["batch"], point["threads"], work)
+            found = features(index_of({"pq_m": 0, **index}), effort, point["batch"], point["threads"], work, POWERS)
             seconds = sum(value * found[name] for name, value in TRUE[index["kind"]].items())
             rows = []
             for n in range(grid.repetitions):
@@ -114,9 +123,12 @@ def test_statistics_of_the_data_are_the_defaults(fitted):
     assert fitted.seconds(index, 128) == pytest.approx(fitted.seconds(index, 128, work={"codes": 20_000}))
 
 
-def test_exponent_of_the_corpus_size(fitted, tmp_path):
-    assert fitted.model("hnsw").corpus_exponent.mean == pytest.approx(0, abs=1e-6)  # TRUE has no size in it
-    assert fitted.model("hnsw").corpus_exponent.pairs == 2 * 3 * 2 * 2
+def test_exponents_of_a_graph(fitted):
+    model = fitted.model("hnsw")
+    assert model.exponents == POWERS
+    growth = model.corpus_exponent
+    assert 0 < growth.low <= growth.mean <= growth.high < POWERS.vectors  # of the whole time, of which some is fixed
+    assert growth.pairs == 2 * 2 * 3 * 2 * 2   # dimensions, links, efSearch, batches, threads
 
 
 def test_contended_rows_are_kept_and_not_fitted(tmp_path):
