@@ -1,5 +1,18 @@
-"""`python -m benchmarks` (what `make bench` runs): the kernel's benchmarks."""
+"""`python -m benchmarks` (what `make bench` runs): the kernel's benchmarks, then what pricing a step costs.
 
-from benchmarks.core import main
+`--genz-python PATH` names an interpreter that has genz-llm; everything else goes to `benchmarks.core`, whose `--only`
+leaves the pricing out.
+"""
 
-main()
+import argparse
+import sys
+
+from benchmarks import core, hardware
+
+parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+parser.add_argument("--genz-python")
+own, sys.argv[1:] = parser.parse_known_args()
+core.main()
+if not {"--only", "--case"} & set(sys.argv):
+    json_file = next((b for a, b in zip(sys.argv, sys.argv[1:], strict=False) if a == "--json"), None)
+    hardware.main(own.genz_python, json_file)

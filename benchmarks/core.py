@@ -3,8 +3,9 @@
     python benchmarks/core.py [--json FILE] [--quick]
 
 Every case runs in a process of its own, on one core, and counts everything from building the simulation to the finished
-summary (imports excluded). `bare_process` is a SimPy process that yields three timeouts, as many in flight as the
-simulation has requests, measured in the same process as the case it is compared with.
+summary (imports excluded). Cheap cases are repeated five times; the figure is the median, and beside it stand the
+coefficient of variation and its class (`hermes.svab`). `bare_process` is a SimPy process that yields three timeouts, as
+many in flight as the simulation has requests, measured in the same process as the case it is compared with.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CASES["prefix_cache"][1]["clients"][0]["memory"]["prefix_caching"] = True
 CASES["prefix_cache"][1]["workload"]["prefixes"] = {"groups": 100, "tokens": 512}
-REPEATS = {"chunked": 5, "requests_1e4": 5, "clients_10": 5}
+REPEATS, REPEAT_S = 5, 12.0    # repetitions of a case, as long as they take no more than so many seconds together
 QUICK = ("chunked", "requests_1e4", "clients_10", "clients_100", "continuous", "every_step")
 
 
@@ -114,14 +114,16 @@ def bare_process(count: int, in_flight: int) -> float:
 
 
 def measure(name: str) -> dict[str, float]:
-    """Run one case in this process."""
+    """Run one case in this process, several times if it is cheap."""
     from hermes.results.results import Results
     from hermes.scenario import load_scenario
     from hermes.simulation import Simulation
+    from hermes.svab import peak_rss_bytes, spread
 
     _, spec = CASES[name]
     seconds, bare = [], []
-    for _ in range(REPEATS.get(name, 1)):
+    while len(seconds) < REPEATS and (not seconds or sum(seconds) + seconds[-1] <= REPEAT_S):
+        simulation = record = results = None    # peak memory is that of one run
         checked = load_scenario(spec)
         started = time.perf_counter()
         simulation = Simulation(checked, Path())
@@ -132,19 +134,26 @@ def measure(name: str) -> dict[str, float]:
         if name == "chunked":
             bare.append(bare_process(30_000, 300))
     assert summary is not None
-    median = statistics.median(seconds)
+    median, noise = statistics.median(seconds), spread(seconds)
     requests = spec["workload"]["requests"]
     out = {
         "requests": requests, "seconds": median, "requests_per_s": requests / median,
         "us_per_request": 1e6 * median / requests, "steps_per_s": record.counters["steps"] / median,
         "runs_per_request": record.counters["runs"] / requests, "simulated_s_per_s": record.end_ns / 1e9 / median,
         "preemptions": float(record.runs["preempted"].sum()),
-        "rss_bytes": 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "cv": statistics.stdev(seconds) / statistics.mean(seconds) if len(seconds) > 1 else 0.0,
+        "rss_bytes": float(peak_rss_bytes()), "repetitions": float(noise.samples), "cv": noise.cv,
+        "ci95_relative": noise.ci95 / noise.mean if noise.samples > 1 else 0.0,
     }
     if bare:
         out["bare_process_us"] = 1e6 * statistics.median(bare)
     return out
+
+
+def verdict(result: dict[str, float]) -> str:
+    """Class of a case's repetitions; `single` where there was one."""
+    from hermes.svab import classify
+
+    return classify(result["cv"]) if result["repetitions"] > 1 else "single"
 
 
 def run_case(name: str) -> dict[str, float]:
@@ -168,14 +177,14 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
         flat["bare_process_us"] = results["chunked"]["bare_process_us"]
         flat["bare_process_ratio"] = results["chunked"]["us_per_request"] / flat["bare_process_us"]
 
-    def spread(*names: str) -> float:
+    def ratio(*names: str) -> float:
         costs = [results[n]["us_per_request"] for n in names if n in results]
         return max(costs) / min(costs)
 
     if "requests_1e4" in results and "requests_1e6" in results:
-        flat["requests_scaling_ratio"] = spread("requests_1e4", "requests_1e5", "requests_1e6")
+        flat["requests_scaling_ratio"] = ratio("requests_1e4", "requests_1e5", "requests_1e6")
     if "clients_10" in results and "clients_100" in results:
-        flat["clients_scaling_ratio"] = spread("clients_10", "clients_100", "clients_1000")
+        flat["clients_scaling_ratio"] = ratio("clients_10", "clients_100", "clients_1000")
     return flat
 
 
@@ -192,7 +201,7 @@ def main() -> None:
         print(json.dumps(measure(options.case)))
         return
     names = options.only or (QUICK if options.quick else list(CASES))
-    heads = f"{'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}"
+    heads = f"{'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}  n class"
     print(f"{'case':58} {heads}")
     results: dict[str, dict[str, float]] = {}
     for name in names:
@@ -200,7 +209,8 @@ def main() -> None:
         print(
             f"{CASES[name][0]:58} {result['requests']:9.0f} {result['requests_per_s']:8.0f} "
             f"{result['us_per_request']:7.1f} {result['steps_per_s']:9.0f} {result['simulated_s_per_s']:8.0f} "
-            f"{result['rss_bytes'] / 1e6:7.0f} {100 * result['cv']:4.0f}%", flush=True,
+            f"{result['rss_bytes'] / 1e6:7.0f} {100 * result['cv']:4.0f}% {result['repetitions']:2.0f} "
+            f"{verdict(result)}", flush=True,
         )
     flat = figures(results)
     watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "clients_scaling_ratio")

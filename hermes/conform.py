@@ -3,6 +3,8 @@
 A recorded file (docs/vllm-v1.md has the format) lists requests by arrival step and, for every engine step that
 scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The replay
 drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`).
+What an engine that schedules asynchronously sees of arrivals is the business of the LLM client, so its schedules are
+replayed through a client, on a clock that ticks once a step.
 """
 
 from __future__ import annotations
@@ -11,15 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
+from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.content import GroupPrefix
 from hermes.errors import InputError
+from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
+from hermes.kernel import ARRIVAL, Clock
 from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.recorder import RowLog
+from hermes.results.record import RUN_FIELDS
 from hermes.schedulers.base import Plan
-from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
 from hermes.schedulers.sequence import Sequence
 from hermes.validation import validate
 from hermes.yamlfile import as_node
@@ -67,6 +75,7 @@ class RecordedSchedule(ConfigModel):
     chunked_prefill: bool = True
     reserve_full_isl: bool = True
     adaptive_cap: bool = False
+    async_scheduling: bool = False
     requests: list[RecordedRequest]
     steps: list[RecordedStep]
 
@@ -101,40 +110,54 @@ def find_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _scheduler(recorded: RecordedSchedule, *, every_step: bool) -> ChunkedScheduler:
-    config = ChunkedConfig.model_validate({
+def _config(recorded: RecordedSchedule) -> ChunkedConfig:
+    return ChunkedConfig.model_validate({
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
         "reserve_full_isl": recorded.reserve_full_isl, "adaptive_long_prefill_threshold": recorded.adaptive_cap,
+        "async_scheduling": recorded.async_scheduling,
     })
+
+
+def _pool(recorded: RecordedSchedule) -> BlockPool:
     pool_type = PrefixBlockPool if recorded.prefix_caching else BlockPool
-    return config.build(pool_type(recorded.num_blocks, recorded.block_size), every_step=every_step)
+    return pool_type(recorded.num_blocks, recorded.block_size)
+
+
+def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Sequence]]:
+    """(arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
+    arrivals = []
+    for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
+        content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
+        seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, request=request.id,
+                       arrival_order=order, content=content)
+        arrivals.append((request.arrival_step, seq))
+    return arrivals
 
 
 def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
     """The rows our scheduler would have left behind, in the recording's format."""
-    scheduler = _scheduler(recorded, every_step=every_step)
-    arrivals = sorted(recorded.requests, key=lambda r: r.arrival_step)
+    if recorded.async_scheduling:
+        return _replay_client(recorded, every_step=every_step)
+    return _replay_steps(recorded, every_step=every_step)
+
+
+def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """Drive the scheduler alone: arrivals are seen between steps."""
+    scheduler = _config(recorded).build(_pool(recorded), every_step=every_step)
+    arrivals = _sequences(recorded)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
-    ids: dict[Sequence, int] = {}
     while next_arrival < len(arrivals) or unfinished:
-        while next_arrival < len(arrivals) and arrivals[next_arrival].arrival_step <= step:
-            request = arrivals[next_arrival]
-            content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
-            seq = Sequence(
-                request.prompt_tokens, request.output_tokens, request.priority, arrival_order=next_arrival,
-                content=content,
-            )
-            ids[seq] = request.id
-            scheduler.enqueue(seq)
+        while next_arrival < len(arrivals) and arrivals[next_arrival][0] <= step:
+            scheduler.enqueue(arrivals[next_arrival][1])
             next_arrival += 1
             unfinished += 1
         if not unfinished:
-            step = arrivals[next_arrival].arrival_step
+            step = arrivals[next_arrival][0]
             continue
-        until = arrivals[next_arrival].arrival_step - step if next_arrival < len(arrivals) else 1 << 30
+        until = arrivals[next_arrival][0] - step if next_arrival < len(arrivals) else 1 << 30
         plan = scheduler.plan(1 if every_step else until)
         idle_plans = idle_plans + 1 if plan is None else 0
         if idle_plans > 2:   # nothing runs and nothing ever will: report what there is instead of spinning
@@ -143,7 +166,7 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
             step += 1
             continue
         scheduler.take_blocks(plan, 1)
-        rows += _rows(scheduler, plan, ids)
+        rows += _rows(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
         step += plan.num_steps
         for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):
             scheduler.release(seq)
@@ -151,24 +174,92 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
     return rows
 
 
-def _rows(scheduler: ChunkedScheduler, plan: Plan, ids: dict[Sequence, int]) -> list[Row]:
-    """The rows of a planned run. In a run, every member of the decode group advances by one token a step."""
+def _rows(
+    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Sequence], free_blocks: int, returned: int = 0,
+) -> list[Row]:
+    """The rows of a planned run. In a run, every member of the decode group advances by one token a step.
+
+    free_blocks: after the first step's blocks were taken; returned: blocks that come back between it and the next.
+    """
     chunks = dict(plan.prefills)
     group = scheduler.group
     rows: list[Row] = []
-    free = scheduler.pool.free_blocks
     for j in range(plan.num_steps):
         scheduled = []
         for seq in scheduler.running:
             if seq in chunks:
-                scheduled.append([ids[seq], chunks[seq], seq.num_computed - chunks[seq]])
+                scheduled.append([seq.request, chunks[seq], seq.num_computed - chunks[seq]])
             elif seq.grouped and plan.decodes:
-                scheduled.append([ids[seq], 1, group.clock + seq.base + j])
+                scheduled.append([seq.request, 1, group.clock + seq.base + j])
         rows.append({
-            "scheduled": scheduled, "preempted": [ids[s] for s in plan.preempted],
-            "free_blocks_after": free - (group.blocks_for(j + 1) - group.blocks_for(1) if j else 0),
+            "scheduled": scheduled, "preempted": [seq.request for seq in preempted],
+            "free_blocks_after": free_blocks + (returned + group.blocks_for(1) - group.blocks_for(j + 1) if j else 0),
         })
     return [row for row in rows if row["scheduled"]]
+
+
+class _Recorder(AsyncChunkedScheduler):
+    """Writes rows of the steps that a client has taken."""
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool) -> None:
+        super().__init__(config, pool, every_step=every_step)
+        self.rows: list[Row] = []
+        self._planned: list[Row] = []
+        self._victims: list[Sequence] = []
+        self._free_blocks = -1
+
+    def plan(self, max_steps: int) -> Plan | None:
+        self._victims, self._free_blocks = [], -1
+        plan = super().plan(max_steps)
+        if plan is not None:
+            self.take_blocks(plan, 1)
+            now = self.pool.free_blocks
+            first = now if self._free_blocks < 0 else self._free_blocks
+            self._planned = _rows(self, plan, self._victims, first, now - first)
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        self.rows += self._planned[:num_steps]
+        return super().complete(plan, num_steps, step, now_ns)
+
+    def _let_go(self) -> None:
+        self._free_blocks = self.pool.free_blocks
+        super()._let_go()
+
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        self._victims.append(seq)
+        super()._preempt(seq, plan)
+
+    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+        seq = super()._preempt_ending(order)
+        if seq is not None:
+            self._victims.append(seq)
+        return seq
+
+
+class _OneTick:
+    """A step takes a nanosecond: the clock counts steps, and idle ticks."""
+
+    def step_ns(self, stats: StepStats) -> int:
+        return 1
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        return np.ones(num_steps, dtype=np.int64)
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        return np.zeros(len(num_steps), dtype=np.int64)
+
+
+def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """Let the LLM client that simulations use drive the scheduler. `arrival_step` counts steps that took time."""
+    env = Clock()
+    scheduler = _Recorder(_config(recorded), _pool(recorded), every_step=every_step)
+    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), every_step=every_step)
+    client.on_done = lambda _client, seq: scheduler.release(seq)
+    for arrival, seq in _sequences(recorded):
+        env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
+    env.drain()
+    return scheduler.rows
 
 
 def conform_file(path: Path, *, every_step: bool) -> FileResult:

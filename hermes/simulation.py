@@ -19,6 +19,7 @@ from hermes.pipelines import PIPELINES
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
+from hermes.results.resources import client_info, service_info
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
 from hermes.units import NS_PER_S, s_to_ns
@@ -234,7 +235,7 @@ class Simulation:
         finish[status != 1] = -1
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
-            clients=[self._client_info(c) for c in self.clients], stage_kinds=self.stage_kinds,
+            clients=self._client_infos(runs), stage_kinds=self.stage_kinds,
             arrival_ns=arrivals,
             prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
             output_tokens=np.concatenate([t.output_tokens for t in tables]),
@@ -252,36 +253,31 @@ class Simulation:
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
         )
 
-    def _out_of_range(self, runs: dict[str, np.ndarray]) -> list[int]:
-        counts = []
+    def _runs_by_client(self, runs: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """The runs of each client, in order of time."""
         order = np.argsort(runs["client"], kind="stable")
         bounds = np.searchsorted(runs["client"][order], np.arange(len(self.clients) + 1))
-        for client in self.clients:
-            if client.role == "service":
-                counts.append(0)
-                continue
-            mine = order[bounds[client.index] : bounds[client.index + 1]]
-            columns = {name: column[mine] for name, column in runs.items()}
-            counts.append(int(client.hardware.out_of_range(columns, columns["num_steps"]).sum()))
-        return counts
+        rows = [order[bounds[client.index] : bounds[client.index + 1]] for client in self.clients]
+        return [{name: column[mine] for name, column in runs.items()} for mine in rows]
 
-    def _client_info(self, client: Any) -> ClientInfo:
-        first = 0
+    def _out_of_range(self, runs: dict[str, np.ndarray]) -> list[int]:
+        return [
+            0 if client.role == "service"
+            else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
+            for client, columns in zip(self.clients, self._runs_by_client(runs), strict=True)
+        ]
+
+    def _client_infos(self, runs: dict[str, np.ndarray]) -> list[ClientInfo]:
+        infos: list[ClientInfo] = []
+        mine = self._runs_by_client(runs)
         for config in self.scenario.clients:
-            if client.index < first + config.count:
-                break
-            first += config.count
-        power, n = config.power, config.devices
-        if client.role == "service":
-            return ClientInfo(
-                client.name, config.kind, client.role, client.model, config.device or f"{config.cores} cores", 0, 0, n,
-                n * power.idle, n * power.prefill, n * power.decode,
-            )
-        pool = client.scheduler.pool
-        return ClientInfo(
-            client.name, config.kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
-            pool.block_size, n, n * power.idle, n * power.prefill, n * power.decode,
-        )
+            group = self.clients[len(infos) : len(infos) + config.count]
+            if group[0].role == "service":
+                infos += [service_info(client, config) for client in group]
+                continue
+            resources = config.resources(group[0].hardware, self.base_dir)
+            infos += [client_info(client, config.kind, resources, mine[client.index]) for client in group]
+        return infos
 
 
 def _asked(pipeline: Any) -> list[tuple[str, str]]:

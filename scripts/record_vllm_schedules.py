@@ -7,9 +7,16 @@ step costs milliseconds, feeds it requests at given step indices and writes what
 requests from case definitions (engine settings, workload, seeds) and writes one compact JSON file per case and seed.
 The schedule depends on token *identity* only through the prefix cache, so the texts are built to share exactly what a
 file says they share: a group's text is common, and every token after it is told apart by a mark that no other request
-has (the first token of the prompt's tail, and all outputs, by `allowed_token_ids`). What lives elsewhere: the file
-format (data/README.md of the reference material, and `Recording` below) and the simulator that has to reproduce the
-files.
+has (the first token of the prompt's tail, and all outputs, by `allowed_token_ids`).
+
+With `async_scheduling: true` in a case, the engine core schedules asynchronously: vLLM's own AsyncScheduler under its
+own EngineCore.step_with_batch_queue, two batches in flight. The CPU platform switches that off, so it is switched on
+again between the making of the worker and that of the scheduler (`schedule_asynchronously`). The worker stays a
+synchronous one: a batch is computed when it is submitted, but its results are handed to the scheduler only when the
+engine core takes them from its queue, so that the scheduler knows exactly what it would know on a GPU.
+
+What lives elsewhere: the file format (docs/vllm-v1.md, and `Recording` below) and the simulator that has to reproduce
+the files.
 
 Examples (DIR and PYTHON are yours):
     PYTHON scripts/record_vllm_schedules.py --replay tests/data/vllm-schedules/given/*.json
@@ -45,8 +52,17 @@ DEFAULTS: dict[str, Any] = {
 }
 """Engine settings that every file states, and their defaults."""
 
-OPTIONS: dict[str, Any] = {"watermark": 0.0, "chunked_prefill": True, "reserve_full_isl": True, "adaptive_cap": False}
-"""Engine settings that a file states only where they differ from vLLM's default (which is the value here)."""
+OPTIONS: dict[str, Any] = {
+    "watermark": 0.0,
+    "chunked_prefill": True,
+    "reserve_full_isl": True,
+    "adaptive_cap": False,
+    "async_scheduling": False,
+}
+"""Engine settings that a file states only where they differ from vLLM's default on a CPU (which is the value here)."""
+
+PRELOADED = ["vllm", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama"]
+"""What the process that recording processes are forked from imports."""
 
 SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "block_size", *DEFAULTS)
 
@@ -66,14 +82,18 @@ class Recording:
 class Watch:
     """Hooks around the scheduler of one engine.
 
+    `step` is the index that arrivals refer to: calls of `schedule` and idle ticks, or, when scheduling asynchronously,
+    batches whose results have been processed (those that computed something) and idle ticks.
     `schedule` is wrapped to see a step's result, `_preempt_request` for the order of victims (the scheduler's own
     output keeps them in a set), `allocate_slots` to tell which request was being served, `update_from_output` to see
     that the step has ended before the next one begins. None of them changes what the engine does.
     """
 
-    def __init__(self, scheduler: Any, cap: int) -> None:
+    def __init__(self, scheduler: Any, cap: int, *, asynchronous: bool = False) -> None:
         self.recording = Recording()
         self.step = 0
+        self.produced: dict[int, int] = {}
+        self._asynchronous = asynchronous
         self._cap = cap
         self._scheduler = scheduler
         self._preempted: list[int] = []
@@ -113,6 +133,11 @@ class Watch:
         self._preempted.append(number)
         self._ever_preempted.add(number)
         self.count("preemptions")
+        if request.num_output_placeholders:
+            self.count("victims_in_flight")
+            computed = request.num_computed_tokens + 1 - request.num_output_placeholders
+            last = request.num_prompt_tokens + request.max_tokens - 1
+            self.count("victims_with_last_token_in_flight", int(computed >= last))
         if number in self._served:
             self.count("victims_already_scheduled")
         if number == self._failed:
@@ -122,7 +147,7 @@ class Watch:
         self._plain["_preempt_request"](request, *args, **kwargs)
 
     def _schedule(self, *args: Any, **kwargs: Any) -> Any:
-        if self._open:
+        if self._open and not self._asynchronous:
             raise RuntimeError("schedule() was called twice without update_from_output(): asynchronous scheduling?")
         scheduler = self._scheduler
         self._preempted, self._served, self._failed = [], [], None
@@ -151,7 +176,15 @@ class Watch:
 
     def _update(self, *args: Any, **kwargs: Any) -> Any:
         self._open = False
-        return self._plain["update_from_output"](*args, **kwargs)
+        batch = args[0] if args else kwargs["scheduler_output"]
+        if self._asynchronous and batch.total_num_scheduled_tokens:
+            self.step += 1
+        outputs = self._plain["update_from_output"](*args, **kwargs)
+        for group in outputs.values():
+            for output in group.outputs:
+                number = request_number(output.request_id)
+                self.produced[number] = self.produced.get(number, 0) + len(output.new_token_ids)
+        return outputs
 
 
 def request_number(request_id: str) -> int:
@@ -216,21 +249,37 @@ def allow_block_size_16() -> None:
     CPUAttentionBackend.get_supported_kernel_block_sizes = staticmethod(lambda kv_cache_spec=None: [MultipleOf(16)])
 
 
+def schedule_asynchronously() -> None:
+    """Let engine cores of this process schedule asynchronously, although the worker is a CPU's.
+
+    The platform's configuration has switched it off by the time the engine core is made. Here it is switched on again
+    once the worker exists and before the scheduler does: the worker computes at once what it is given, as it does
+    anyway, while scheduler and batch queue are those of an engine on a GPU.
+    """
+    from vllm.v1.engine.core import EngineCore
+
+    plain = EngineCore._initialize_kv_caches
+
+    def switched_on(self: Any, vllm_config: Any) -> Any:
+        vllm_config.scheduler_config.async_scheduling = True
+        return plain(self, vllm_config)
+
+    EngineCore._initialize_kv_caches = switched_on
+
+
 def make_engine(folder: Path, plan: dict[str, Any], vocab: int, max_model_len: int) -> Any:
     """Start a vLLM engine in this process with a plan's settings.
 
     `num_blocks` counts the blocks free at start; vLLM reserves one more of the pool, hence the + 1.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     from vllm import EngineArgs, LLMEngine
 
     if plan["block_size"] % 32:
         allow_block_size_16()
     write_model(folder, vocab, max_model_len)
     options = {name: plan.get(name, default) for name, default in OPTIONS.items()}
+    if options["async_scheduling"]:
+        schedule_asynchronously()
     args = EngineArgs(
         model=str(folder),
         load_format="dummy",
@@ -269,11 +318,36 @@ def check_settings(scheduler: Any, plan: dict[str, Any]) -> None:
         "chunked_prefill": scheduler.scheduler_config.enable_chunked_prefill,
         "reserve_full_isl": scheduler.scheduler_reserve_full_isl,
         "adaptive_cap": scheduler.adaptive_long_prefill_threshold,
+        "async_scheduling": type(scheduler).__name__ == "AsyncScheduler",
     }
     for name, value in actual.items():
         wanted = plan.get(name, OPTIONS.get(name))
         if value != wanted:
             raise ValueError(f"The engine runs with {name}={value!r}, not with {wanted!r}.")
+
+
+def add_request(engine: Any, request: dict[str, Any], prompt: list[int]) -> None:
+    """Hand one request to the engine."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=request["output_tokens"],
+        ignore_eos=True,
+        detokenize=False,
+        allowed_token_ids=[TEXT_VOCAB + request["id"]],
+    )
+    # Arrival times break ties of priority: make them as the files order requests.
+    arrival = 1000.0 + request["id"]
+    text = {"prompt_token_ids": prompt}
+    engine.add_request(str(request["id"]), text, params, arrival_time=arrival, priority=request["priority"])
+
+
+def has_work(core: Any) -> bool:
+    """Whether the engine core's loop would take a step (EngineCoreProc.has_work)."""
+    if core.batch_queue is None:
+        return bool(core.scheduler.has_unfinished_requests())
+    return bool(core.scheduler.has_requests() or core.batch_queue)
 
 
 def record(plan: dict[str, Any]) -> dict[str, Any]:
@@ -287,31 +361,22 @@ def record(plan: dict[str, Any]) -> dict[str, Any]:
     vocab = TEXT_VOCAB + 64 * math.ceil((requests[-1]["id"] + 1) / 64)
     with tempfile.TemporaryDirectory() as folder:
         engine = make_engine(Path(folder), plan, vocab, max_model_len)
-    from vllm import SamplingParams
-
-    scheduler = engine.engine_core.engine_core.scheduler
-    check_settings(scheduler, plan)
-    watch = Watch(scheduler, plan["long_prefill_token_threshold"])
+    core = engine.engine_core.engine_core
+    check_settings(core.scheduler, plan)
+    asynchronous = plan.get("async_scheduling", False)
+    if core.batch_queue_size != 1 + asynchronous:
+        raise ValueError(f"The engine keeps {core.batch_queue_size} batches in flight.")
+    watch = Watch(core.scheduler, plan["long_prefill_token_threshold"], asynchronous=asynchronous)
     waiting = list(zip(requests, token_texts(requests), strict=True))[::-1]
-    produced: dict[int, int] = {}
-    while waiting or engine.has_unfinished_requests():
+    while waiting or has_work(core):
         while waiting and waiting[-1][0]["arrival_step"] <= watch.step:
-            request, prompt = waiting.pop()
-            params = SamplingParams(
-                temperature=0.0,
-                max_tokens=request["output_tokens"],
-                ignore_eos=True,
-                detokenize=False,
-                allowed_token_ids=[TEXT_VOCAB + request["id"]],
-            )
-            text = {"prompt_token_ids": prompt}
-            # Arrival times break ties of priority: make them as the files order requests.
-            arrival = 1000.0 + request["id"]
-            engine.add_request(str(request["id"]), text, params, arrival_time=arrival, priority=request["priority"])
-        if engine.has_unfinished_requests():
-            for output in engine.step():
-                produced[request_number(output.request_id)] = len(output.outputs[0].token_ids)
-        watch.step += 1
+            add_request(engine, *waiting.pop())
+        busy = has_work(core)
+        if busy:
+            _outputs, executed = core.step_fn()
+            core.post_step(executed)
+        watch.step += not (busy and asynchronous)
+    produced = watch.produced
     wrong = [request["id"] for request in requests if produced.get(request["id"]) != request["output_tokens"]]
     if wrong:
         raise RuntimeError(f"Requests {wrong} gave another number of outputs than asked.")
@@ -419,9 +484,17 @@ def differences(given: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
 
 
 def record_all(plans: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Record plans one after the other, each in a process of its own (an engine cannot be taken down cleanly)."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, max_tasks_per_child=1, mp_context=spawn) as pool:
+    """Record plans one after the other, each in a process of its own (an engine cannot be taken down cleanly).
+
+    The processes are forked from one that has imported vLLM, which takes longer than most recordings.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    with ProcessPoolExecutor(max_workers=1, max_tasks_per_child=1, mp_context=context) as pool:
         yield from pool.map(record, plans)
 
 
@@ -451,7 +524,8 @@ def main(argv: list[str] | None = None) -> int:
     plans = read_cases(args.cases, args.only)
     for plan in plans:
         lifted = ", kernel's block size check lifted" if plan["block_size"] % 32 else ""
-        plan["engine"] = f"vllm {version('vllm-cpu')} (V1 scheduler), CPU, async_scheduling=False{lifted}"
+        mode = plan.get("async_scheduling", False)
+        plan["engine"] = f"vllm {version('vllm-cpu')} (V1 scheduler), CPU, async_scheduling={mode}{lifted}"
     for recorded in record_all(plans):
         path = args.out / f"{recorded['case']}-{recorded['seed']}.json"
         path.write_text(json.dumps(recorded, separators=(",", ":")) + "\n")

@@ -1,10 +1,11 @@
 """Compare with a real vLLM 0.32.0 on one CPU thread: scenarios/validation/vllm-cpu.yaml against its online runs.
 
-    python scripts/validate_vllm_cpu.py [DATA_DIR] [--refit] [--json]
+    python scripts/validate_vllm_cpu.py [DATA_DIR] [--refit] [--causes] [--json]
 
 DATA_DIR (tests/data/vllm-cpu by default) holds online-cpuclock.csv and online-wallclock.csv, one request a row, and
 steps.csv and model-config.json. The scenario replays the arrivals of those runs; its profile was fitted on steps.csv,
-other workloads of the same engine. `--refit` fits it anew from DATA_DIR. Exit code 1 if a mean is further off than
+other workloads of the same engine. `--refit` fits it anew from DATA_DIR; `--causes` prints the error of the means with
+one cause at a time left out of the steps before they are fitted. Exit code 1 if a mean is further off than
 allowed: 10% for TTFT, 5% for TPOT and E2E.
 
 The steps were timed on the wall clock, the CPU clock was not recorded for them: the same profile answers for both runs.
@@ -16,10 +17,14 @@ import argparse
 import json
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import pandas as pd
+
 from hermes.api import simulate
+from hermes.calibration.steps import MeasuredSteps
 from hermes.errors import HermesError, InputError
 from hermes.results.compare import CompareRow, compare
 from hermes.results.reference import mapping_from_options
@@ -31,6 +36,9 @@ RUNS = ("online-cpuclock", "online-wallclock")
 COLUMNS = ["arrival=arrival_s", "first_token=first_token_s", "finish=finish_s", "output_tokens=output_len"]
 TOLERANCES = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.05}
 """Largest error of the means."""
+
+Change = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
+"""(steps as imported, the raw file in order of time) -> steps to fit."""
 
 
 @dataclass
@@ -49,18 +57,57 @@ class Outcome:
             error is not None and abs(error) <= TOLERANCES[metric] for metric, error in means.items())
 
 
-def refit(data: Path, folder: Path) -> Path:
-    """A profile fitted on the steps in `data`, written to `folder`."""
-    from hermes.calibration.fit import fit_steps
+def imported(data: Path) -> MeasuredSteps:
+    """The steps in `data`."""
     from hermes.calibration.importers.vllm_cpu import VllmCpu
+
+    return VllmCpu(source=str(data / "steps.csv"), model_config_file=str(data / "model-config.json")).steps()
+
+
+def refit(data: Path, folder: Path, change: Change | None = None) -> Path:
+    """A profile fitted on the steps in `data`, changed by `change`, written to `folder`."""
+    from hermes.calibration.fit import fit_steps
     from hermes.calibration.steps import load_steps, save_steps
     from hermes.hardware.profile import dump_yaml
 
-    importer = VllmCpu(source=str(data / "steps.csv"), model_config_file=str(data / "model-config.json"))
-    save_steps(importer.steps(), folder / "steps.yaml")
+    steps = imported(data)
+    if change is not None:
+        steps = replace(steps, rows=change(steps.rows, pd.read_csv(data / "steps.csv").sort_values("t0")))
+    save_steps(steps, folder / "steps.yaml")
     profile = fit_steps(load_steps(folder / "steps.yaml"), "vllm-cpu-small-llama").profile
     dump_yaml(profile, folder / "profile.yaml", "fitted by scripts/validate_vllm_cpu.py --refit")
     return folder / "profile.yaml"
+
+
+def _step_alone(rows: pd.DataFrame, raw: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(time_s=raw["step_s"].to_numpy(), overhead_s=(raw["step_s"] - raw["t_exec"]).to_numpy())
+
+
+def _execution_alone(rows: pd.DataFrame, raw: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(time_s=raw["t_exec"].to_numpy(), overhead_s=0.0)
+
+
+def _no_attention(rows: pd.DataFrame, raw: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(prefill_attn=0, prefill_past=0)
+
+
+def _no_context(rows: pd.DataFrame, raw: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(decode_ctx=rows["decode_seqs"], decode_ctx_max=rows["decode_seqs"].clip(upper=1))
+
+
+def _no_mixed(rows: pd.DataFrame, raw: pd.DataFrame) -> pd.DataFrame:
+    mixed = (rows["prefill_tokens"] > 0) & (rows["decode_seqs"] > 0)
+    return rows[~mixed].reset_index(drop=True)
+
+
+CAUSES: dict[str, Change | None] = {
+    "everything": None,
+    "without the engine's time until its next step": _step_alone,
+    "without any of the engine's own time": _execution_alone,
+    "attention of prompts costs nothing": _no_attention,
+    "context of decodes costs nothing": _no_context,
+    "no mixed steps measured (composed)": _no_mixed,
+}
 
 
 def run(data: Path, name: str, profile: Path | None = None) -> Outcome:
@@ -88,13 +135,34 @@ def show(outcome: Outcome) -> None:
           f"{', '.join(f'{m.upper()} {t:.0%}' for m, t in TOLERANCES.items())}: {'ok' if outcome.ok else 'FAILED'}\n")
 
 
+def show_causes(data: Path) -> None:
+    """The error of the means with one cause left out, as a table."""
+    print("| error of the means | " + " | ".join(
+        f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES) + " |")
+    print("| --- |" + " ---: |" * len(RUNS) * len(TOLERANCES))
+    for name, change in CAUSES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            profile = refit(data, Path(folder), change)
+            rows = [row for run_name in RUNS for row in run(data, run_name, profile).rows if row.stat == "mean"]
+        print(f"| {name} | " + " | ".join(f"{row.error:+.1%}" for row in rows if row.error is not None) + " |")
+    cpu, wall = (
+        {row.metric: row.reference_s or 0.0 for row in run(data, name).rows if row.stat == "mean"} for name in RUNS
+    )
+    apart = (f"{metric.upper()} {wall[metric] / cpu[metric] - 1:+.1%}" for metric in TOLERANCES)
+    print(f"\nThe engine's two runs, wall clock against CPU clock: {', '.join(apart)}")
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare with the online runs of a real vLLM on a CPU.")
     parser.add_argument("data", type=Path, nargs="?", default=DATA, help="folder with the engine's runs")
     parser.add_argument("--refit", action="store_true", help="fit the profile from steps.csv first")
+    parser.add_argument("--causes", action="store_true", help="print what each cause is worth (a minute)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     try:
+        if options.causes:
+            show_causes(options.data)
+            return 0
         with tempfile.TemporaryDirectory() as folder:
             profile = refit(options.data, Path(folder)) if options.refit else None
             outcomes = [run(options.data, name, profile) for name in RUNS]

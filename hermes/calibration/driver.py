@@ -27,7 +27,8 @@ from hermes.errors import InputError, Verbatim
 __all__ = ["PlanLike", "Progress", "collect", "interpreter_environment", "read_records"]
 
 POLL_S = 0.2
-GRACE_S = 30.0   # a collector may finish its point past the budget for so long
+PATIENCE_S = 3.0   # past the budget, before a collector that should have stopped by itself is told to
+GRACE_S = 30.0   # and before it is ended: it may finish its point
 
 
 class PlanLike(Protocol):
@@ -131,12 +132,12 @@ def collect(
         try:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         except OSError as error:
-            raise InputError("an interpreter", python, field="--python", suggestion=None) from error
+            raise InputError("an interpreter", Verbatim(f"{python} ({error.strerror})"), field="--python") from None
         try:
-            _watch(process, plan, journal, budget_s, on_progress)
+            told = _watch(process, plan, journal, budget_s, on_progress)
         finally:
             _stop(process)
-        if process.returncode not in (0, BUDGET_EXIT):
+        if process.returncode not in (0, BUDGET_EXIT) and not told:
             errors.seek(0)
             raise InputError("a collector that succeeds", Verbatim(_last_words(errors.read(), process.returncode)),
                              field=plan.collector)
@@ -149,20 +150,22 @@ def collect(
 def _watch(
     process: subprocess.Popen[bytes] | subprocess.Popen[str], plan: PlanLike, journal: Path, budget_s: float | None,
     on_progress: Callable[[Progress], None] | None,
-) -> None:
-    """Wait for the collector; show what it writes, and stop it when it overstays its budget."""
-    began, size = time.monotonic(), -1
+) -> bool:
+    """Wait for the collector; show what it writes. Whether it overstayed its budget and was told to stop."""
+    began, size, told = time.monotonic(), -1, False
     while process.poll() is None:
         over = time.monotonic() - began - budget_s if budget_s is not None else -1.0
         if over > GRACE_S:
-            return
-        if over > 0:
+            break
+        if over > PATIENCE_S and not told:
             process.terminate()   # the point in hand is finished
+            told = True
         now = journal.stat().st_size if journal.exists() else 0
         if now != size and on_progress:
             size = now
             on_progress(progress_of(plan, journal))
         time.sleep(POLL_S)
+    return told
 
 
 def _stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
@@ -174,7 +177,6 @@ def _stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            process.returncode = BUDGET_EXIT
 
 
 def _last_words(text: str, code: int) -> str:

@@ -3,7 +3,7 @@
 1. Rows a fit may use: not excluded by their source, and not among repetitions that SVAB rejects.
 2. The engine's constant overhead per step, where the steps tell it (`overhead_s`); the phases predict the rest.
 3. Polynomials per kind of step, or shared (`fit_phases`), their terms chosen by cross-validation over configurations.
-4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not proved monotone.
+4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not monotone (`fit_check`).
 
 `hermes fit` prints and writes what this returns; `fit_report` and `fit_plot` present it.
 """
@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
 from hermes.calibration.fit_data import excluded_lines, limits_of
 from hermes.calibration.fit_noise import label, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
-from hermes.calibration.fit_rows import FitRows, mape
+from hermes.calibration.fit_rows import FitRows, Mask, mape
 from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
-from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of
+from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
-from hermes.hardware.monotone import unproved
 from hermes.hardware.profile import (
     FitError,
     GroupError,
@@ -67,6 +67,8 @@ class FitResult:
     """What the data cannot tell, one line each."""
     excluded: list[str]
     """Rows that were not used, by reason."""
+    boundary: tuple[float, float]
+    """Part of the measured mixed steps that is priced by one of their parts, and the largest rise that makes."""
 
 
 def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
@@ -76,6 +78,7 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     configurations to hold any out.
     """
     what = steps.header.name
+    steps = MeasuredSteps(steps.header, tidy_rows(steps.rows, what))
     rows, rejected = _usable(steps)
     if len(rows) == 0:
         raise InputError("steps that are not excluded", Verbatim("none"), file=what)
@@ -90,16 +93,17 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
             )
     blocks, schemes = fit_blocks(data, what)
     phases = {phase: _phase(phase, block, rows, overhead_s) for block in blocks for phase in block.phases}
-    limits = limits_of(blocks, data, overhead_s)
     excluded = [*excluded_lines(steps), *rejected]
     profile = Profile(
         format="hermes-profile/1", name=name or what, phases=Phases(**phases), overhead_s=overhead_s,
-        provenance=_provenance(steps, excluded, limits), memory=steps.header.memory, power=_power(steps, rows),
+        provenance=_provenance(steps, excluded), memory=steps.header.memory, power=_power(steps, rows),
     )
-    falling = unproved(profile)
-    if falling:  # coefficients are non-negative, so this would be a bug; a profile that falls is never handed out
-        raise InputError("polynomials that never fall", str(falling), file=what)
-    return FitResult(profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded)
+    limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
+    profile.provenance.notes.extend(limits)
+    refuse_falling(profile)
+    return FitResult(
+        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, boundary(profile, data)
+    )
 
 
 def fit_file(steps: Path, profile: Path, name: str = "") -> FitResult:
@@ -150,12 +154,13 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     part = block.rows.where(mask)
     terms = terms_in(block.fit, phase)
     measured = len(part) > 0
+    seen = block.rows.where(_tells_about(phase, block.rows))
     shared = "" if len(block.phases) == 1 else f"one polynomial for {', '.join(block.phases)}; "
     used = {factor.feature for term, _ in terms for factor in term}
     ranges = dict.fromkeys((*LOAD[phase], *sorted(used)))
     return PhaseProfile(
         terms=[ProfileTerm(term=term_text(term), seconds=seconds) for term, seconds in terms],
-        range={name: _range(part.columns[name]) for name in ranges} if measured else {},
+        range={name: _range(seen.columns[name]) for name in ranges} if len(seen) else {},
         floor_s=max(0.0, float(block.rows.seconds.min()) / 2 - overhead_s),
         points=len(part),
         weights=shared + WEIGHTS,
@@ -164,11 +169,17 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
     )
 
 
+def _tells_about(phase: str, rows: FitRows) -> Mask:
+    """Rows that a polynomial, shared or not, knows a phase by: those that have its part."""
+    prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
+    return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
+
+
 def _range(values: FloatArray) -> list[float]:
     return [float(values.min()), float(values.max())]
 
 
-def _error(block: BlockFit, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FitError:
+def _error(block: BlockFit, mask: Mask) -> FitError:
     part, held_out, fixed = block.rows.where(mask), block.held_out[mask], block.fixed[mask]
     relative = np.abs(held_out / part.seconds - 1)
     count = fold_count(block.rows, OUTER_FOLDS)
@@ -214,12 +225,12 @@ def _power(steps: MeasuredSteps, rows: pd.DataFrame) -> ProfilePower | None:
     )
 
 
-def _provenance(steps: MeasuredSteps, excluded: list[str], limits: list[str]) -> Provenance:
+def _provenance(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
     header = steps.header
     return Provenance(
         source=header.source, sha256=header.source_sha256 or header.sha256 or None, hardware=header.hardware,
         engine=f"{header.engine} {header.engine_version}".strip(), model=header.model,
         tensor_parallel=header.tensor_parallel, dtype=header.dtype, date=header.date,
         fitted_by=f"hermes fit, steps {header.name} (clock: {header.clock})", excluded=excluded,
-        notes=[*header.notes, *limits],
+        notes=list(header.notes),
     )

@@ -16,7 +16,6 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from hermes.calibration.fit_rows import FitRows
-from hermes.calibration.steps import STATS
 from hermes.hardware.terms import Factor, Term
 
 __all__ = ["FAMILIES", "FEW", "features_of", "ladder", "ladders", "sparse", "told_apart", "vocabulary"]
@@ -52,13 +51,12 @@ def features_of(phases: Sequence[str]) -> tuple[str, ...]:
 
 def few(rows: FitRows) -> bool:
     """Whether the configurations are too few for anything subtle."""
-    return len(np.unique(rows.configuration)) <= FEW
+    return rows.configurations <= FEW
 
 
 def sparse(rows: FitRows) -> bool:
     """Whether there are too few different steps for a search: it would find what fits their noise."""
-    table = np.column_stack([rows.columns[name] for name in STATS])
-    return len(np.unique(table, axis=0)) <= FEW_STEPS
+    return rows.different_steps <= FEW_STEPS
 
 
 def told_apart(rows: FitRows, phases: Sequence[str]) -> tuple[list[str], dict[str, str]]:

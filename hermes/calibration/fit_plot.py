@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
 from hermes.calibration.fit import FitResult
 from hermes.calibration.fit_phases import PHASES
@@ -43,6 +45,8 @@ def plot(result: FitResult) -> Figure:
         right.set(xscale="log", ylim=(-most, most), ylabel="relative error",
                   title=f"MAPE {100 * error.mape:.2f}% (dashed), worst {100 * error.worst:.1f}%")
         right.yaxis.set_major_formatter(PercentFormatter(1.0))
+        for ticks in (left.xaxis, left.yaxis, right.xaxis):
+            _plain_ticks(ticks, ends)
         for axis in (left, right):
             axis.grid(alpha=0.3, which="both")
             axis.spines[["top", "right"]].set_visible(False)
@@ -50,6 +54,15 @@ def plot(result: FitResult) -> Figure:
         axis.set_xlabel("measured (ms)")
     figure.suptitle(result.profile.name)
     return figure
+
+
+def _plain_ticks(axis: Axis, ends: npt.NDArray[np.float64]) -> None:
+    """Milliseconds as plain numbers, a few per decade, more where the axis spans less."""
+    decades = float(np.log10(ends[1] / ends[0]))
+    subs = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def save_plot(result: FitResult, path: Path) -> None:

@@ -75,11 +75,26 @@ def report(result: FitResult) -> str:
     lines += _table(["polynomials", "MAPE, all steps"], [(name, _percent(e)) for name, e in result.schemes.items()])
     lines += [f"Engine overhead per step: {1e3 * profile.overhead_s:.4g} ms" +
               (" (fitted on the measured overheads)." if profile.overhead_s else " (not told apart)."), ""]
+    lines += _monotony(result)
     for phase, part in _phases(result):
         lines += _phase(phase, part)
     lines += ["## Left out", "", *_bullets(result.excluded, "Nothing."), "## What the data cannot tell", ""]
     lines += _bullets([*header.notes, *result.limits], "Nothing known.")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _monotony(result: FitResult) -> list[str]:
+    lines = [
+        "No coefficient is negative, so no step gets cheaper by more tokens, longer contexts or more sequences; a "
+        "random search up to ten times the measured range found no exception."
+    ]
+    share, rise = result.boundary
+    if share:
+        lines.append(
+            f"{_percent(share)} of the measured mixed steps are priced by their prefill or their decodes alone, "
+            f"because the mixed polynomial lies below (by at most {_percent(rise)})."
+        )
+    return [*lines, ""]
 
 
 def _bullets(lines: Sequence[str], none: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from hermes.calibration.steps import STATS, phase_of
 from hermes.hardware.base import FloatArray
 from hermes.hardware.terms import feature_columns
 
-__all__ = ["FitRows", "folds", "mape"]
+__all__ = ["FitRows", "Mask", "folds", "mape"]
 
 Labels = npt.NDArray[np.str_]
 Mask = npt.NDArray[np.bool_]
@@ -53,6 +54,16 @@ class FitRows:
             {name: values[mask] for name, values in self.columns.items()}, self.seconds[mask], self.overhead_s,
             self.configuration[mask], self.phase[mask],
         )
+
+    @cached_property
+    def configurations(self) -> int:
+        """How many there are."""
+        return len(np.unique(self.configuration))
+
+    @cached_property
+    def different_steps(self) -> int:
+        """How many different batches there are."""
+        return len(np.unique(np.column_stack([self.columns[name] for name in STATS]), axis=0))
 
     def weights(self) -> FloatArray:
         """One over the rows of the same configuration: every configuration counts the same."""

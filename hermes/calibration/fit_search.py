@@ -57,28 +57,24 @@ class _Search:
         self.overhead = rows.overhead_s / rows.seconds
         self.target = (1.0 - self.overhead) * root
         self.root = root
-        fold = folds(rows.configuration, fold_count(rows, INNER_FOLDS))
-        self.held = [fold == k for k in np.unique(fold)]
+        self.fold = folds(rows.configuration, fold_count(rows, INNER_FOLDS))
         self.gram = self.matrix.T @ self.matrix
         self.right = self.matrix.T @ self.target
-        self.parts = []
-        for held in self.held:
-            part = self.matrix[held]
-            self.parts.append((self.gram - part.T @ part, self.right - part.T @ self.target[held]))
+        held = [(self.matrix[self.fold == k], self.target[self.fold == k]) for k in range(int(self.fold.max()) + 1)]
+        self.grams = self.gram - np.stack([part.T @ part for part, _ in held])
+        self.rights = self.right - np.stack([part.T @ target for part, target in held])
 
     def error(self, chosen: list[int]) -> float:
         """Held-out MAPE of a polynomial of these terms."""
-        total = 0.0
-        for held, (gram, right) in zip(self.held, self.parts, strict=True):
-            x = _nnls(gram[np.ix_(chosen, chosen)], right[chosen])
-            residual = np.abs(self.matrix[np.ix_(held, chosen)] @ x - self.target[held])
-            total += float(residual @ self.root[held])
-        return total / float(self.root @ self.root)
+        index = np.asarray(chosen)
+        x = _nnls(self.grams[:, index[:, None], index], self.rights[:, index])
+        residual = np.abs(np.einsum("ij,ij->i", self.matrix[:, index], x[self.fold]) - self.target)
+        return float(residual @ self.root) / float(self.root @ self.root)
 
     def shortlist(self, chosen: list[int]) -> list[int]:
         """Terms that would lower the squared error of the fit most, best first."""
         gram = self.gram[np.ix_(chosen, chosen)]
-        x = _nnls(gram, self.right[chosen])
+        x = _nnls(gram[None], self.right[None, chosen])[0]
         gradient = self.right - self.gram[:, chosen] @ x
         # what is left of each column once the chosen ones are projected out
         solved = np.linalg.lstsq(gram, self.gram[chosen], rcond=1e-12)[0]
@@ -113,19 +109,24 @@ class _Search:
         return best
 
 
-def _nnls(gram: FloatArray, right: FloatArray) -> FloatArray:
-    """Non-negative least squares from the normal equations."""
+def _nnls(grams: FloatArray, rights: FloatArray) -> FloatArray:
+    """Non-negative least squares from the normal equations of several problems: (n, p, p) and (n, p) -> (n, p)."""
+    jitter = np.eye(grams.shape[-1])
     try:
-        lower = np.linalg.cholesky(gram + 1e-11 * np.eye(len(gram)))
+        lower = np.linalg.cholesky(grams + 1e-11 * jitter)
     except np.linalg.LinAlgError:
-        lower = np.linalg.cholesky(gram + 1e-7 * np.eye(len(gram)))
-    x, _ = nnls(lower.T, np.linalg.solve(lower, right))
+        lower = np.linalg.cholesky(grams + 1e-7 * jitter)
+    upper = np.swapaxes(lower, -1, -2)
+    whitened = np.linalg.solve(lower, rights[..., None])
+    x = np.linalg.solve(upper, whitened)[..., 0]
+    for i in np.flatnonzero((x < 0).any(axis=-1)):  # most problems have no active bound: then this is the answer
+        x[i], _ = nnls(upper[i], whitened[i, :, 0])
     return np.asarray(x, dtype=np.float64)
 
 
 def fold_count(rows: FitRows, many: int) -> int:
     """Every configuration on its own where there is little data, at most `many` folds otherwise."""
-    count = len(np.unique(rows.configuration))
+    count = rows.configurations
     return count if sparse(rows) else min(count, many)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from hermes.calibration.collect.contention import LIMIT, steady
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import InputError, Verbatim
@@ -186,7 +187,7 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, Spread]:
     found: dict[str, Spread] = {}
     for record in records:
         if record.get("kind") == "point" and record["rows"]:
-            times = spread(row["time_s"] for row in record["rows"])
+            times = spread(row["time_s"] for row in steady(record["rows"]))
             if record["point"] not in found or times.cv < found[record["point"]].cv:
                 found[record["point"]] = times
     return found
@@ -204,8 +205,8 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
     links, unfit = fit_links(plan, records)
     notes = [
         *unfit,
-        "the fit is on medians of the repetitions; noise by class: "
-        + tally(size.noise for link in links for size in link.sizes)
+        f"the fit is on medians of the repetitions that waited for a core at most {LIMIT:.0%} of their time; "
+        "noise by class: " + tally(size.noise for link in links for size in link.sizes)
     ]
     if "disk" in environment:
         notes.append(f"disk read with {environment['disk']['method']}: caches below the operating system (device, host "

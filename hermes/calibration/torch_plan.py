@@ -29,8 +29,10 @@ __all__ = ["Batch", "TorchPlanner", "batch_of"]
 DTYPES = ("bf16", "fp16", "fp32")
 SETUP_S = 0.003      # per step: inputs, synchronisation
 POWER_S = 0.5        # per point on a GPU: load held while its energy counter is read
+CAPTURE_S = 0.5      # a graph, on a GPU
 KV_SHARE = 0.9       # of a device's memory, weights and activations included
 CPU_KV_BYTES = 2 * 2**30
+REFERENCE = (80, 4)  # context and batch: the middle of the reference batch of online runs, so that both compare
 DEFAULT_POINTS = 480
 ESTIMATE_SHARE = 0.5
 LINK_EFFICIENCY, HOP_LATENCY_S = 0.7, 1.3e-6   # of an all-reduce over NVLink; what H100 tables are near to
@@ -184,7 +186,8 @@ class TorchPlanner:
         if not points:
             raise InputError(f"a grid that fits into {limit} tokens of KV cache", request.max_context,
                              field="--max-context")
-        reference = Batch(decodes=((min(256, request.max_context - 1), min(8, request.max_num_seqs)),))
+        context, count = min(REFERENCE[0], request.max_context - 1), min(REFERENCE[1], request.max_num_seqs)
+        reference = Batch(decodes=((context, count),))
         memory = self._memory(request, [batch_of(point) for point in points])
         options: dict[str, Any] = {
             "threads": request.threads, "seed": request.seed, "max_num_batched_tokens": request.max_num_batched_tokens,
@@ -250,9 +253,9 @@ class TorchPlanner:
 
     def _point(self, request: Request, batch: Batch, level: int) -> dict[str, Any]:
         step_s = _roofline_s(request, batch.stats()) + SETUP_S
-        power_s = POWER_S if request.device == "cuda" else 0.0
+        more_s = POWER_S + (0 if batch.prefills else CAPTURE_S) if request.device == "cuda" else 0.0
         point: dict[str, Any] = {
-            "name": batch.name(), "level": level, "estimate_s": round((request.repetitions + 2) * step_s + power_s, 4),
+            "name": batch.name(), "level": level, "estimate_s": round((request.repetitions + 1) * step_s + more_s, 4),
         }
         if batch.decodes:
             point["decodes"] = [list(entry) for entry in batch.decodes]

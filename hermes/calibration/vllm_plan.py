@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
 from hermes.calibration.plan import ENGINES, Plan, PlanMemory, Request
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
@@ -188,7 +189,7 @@ class VllmPlanner:
         points = list(self._points(request, cost, tokens))[: request.points]
         memory = self._memory(request, points)
         reference = self._point(cost, 0, (request.max_num_batched_tokens, request.max_num_seqs), "reference",
-                                [[0, 64, 33] for _ in range(min(4, request.max_num_seqs))], 1)
+                                [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS, 1)
         return Plan(
             engine="vllm", collector="hermes.calibration.collect.vllm_llm", model=request.model,
             config_json=request.config_json, device=request.device, hardware=request.hardware_name,

@@ -129,11 +129,23 @@ def _tolerances(options: list[str]) -> dict[str, float] | None:
     return found or None
 
 
-def check(file: Golden = Path("golden.yaml"), as_json: Json = False) -> None:
+def _summary_of_seed(scenario: str, seed: int) -> Mapping[str, Any]:
+    from hermes.api import simulate
+
+    return simulate(scenario, seed=seed).summary
+
+
+def check(
+    file: Golden = Path("golden.yaml"),
+    seeds: Annotated[
+        int, typer.Option(min=0, max=1000, metavar="N", help="Where predictions changed, how much N seeds vary.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
     """Run the scenarios of a golden file again; exit 1 and show what changed if a prediction did."""
     from hermes.results.regress import check as differences
 
-    report = differences(file, _summary)
+    report = differences(file, _summary, seeds, _summary_of_seed)
     if as_json:
         print_json(report.to_dict())
     else:

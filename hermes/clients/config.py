@@ -3,98 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hermes.clients.base import CLIENTS
 from hermes.clients.llm import LLMClient
-from hermes.config import Bytes, Component, ConfigModel
+from hermes.clients.memory import MemoryConfig, describe_model
+from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
+from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.base import HardwareModel
+from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
-
-
-def _description(model: str, base_dir: Path | None) -> ModelDescription:
-    with inside("model"):
-        return load_model(model, base_dir)
-
-
-class MemoryConfig(ConfigModel):
-    """KV memory of one client: a number of blocks, or the memory they are cut from.
-
-    Computed: num_blocks = floor((devices x capacity x utilization - weights - devices x activations) / (block_size x
-    kv_bytes_per_token)).
-    """
-
-    block_size: int = Field(default=16, ge=1, le=2**20)
-    """Tokens per KV block."""
-    num_blocks: int | None = Field(default=None, ge=1, le=2**40)
-    """KV blocks of the client; computed from the memory below where left out."""
-    capacity: Bytes | None = None
-    """Memory of one device."""
-    utilization: float = Field(default=0.9, gt=0, le=1)
-    """Share of the capacity the engine may use."""
-    weights: Bytes | None = None
-    """Bytes of the model's weights on the whole client; from the model's description where left out."""
-    activations: Bytes = 0
-    """Bytes per device set aside for activations and the engine itself."""
-    kv_bytes_per_token: float | None = Field(default=None, gt=0, le=2**40)
-    """KV bytes of one token over all layers and devices; from the model's description where left out."""
-    weight_bits: float = Field(default=16, gt=0, le=64)
-    """Bits per weight, where the weights come from the model's description."""
-    kv_bits: float = Field(default=16, gt=0, le=64)
-    """Bits per KV element, where the KV bytes come from the model's description."""
-    prefix_caching: bool = False
-    """Whether full blocks stay in a prefix cache (chained hashes, LRU) after their sequence is done."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.num_blocks is None and self.capacity is None:
-            raise InputError("num_blocks, or the capacity of a device", field="capacity")
-        if self.num_blocks is not None and self.capacity is not None:
-            raise InputError("either num_blocks or capacity", "both", field="num_blocks")
-        return self
-
-    def kv_bytes(self, model: str, base_dir: Path | None) -> float:
-        """KV bytes of one token on the whole client."""
-        if self.kv_bytes_per_token is not None:
-            return self.kv_bytes_per_token
-        return float(_description(model, base_dir).kv_bytes_per_token(self.kv_bits / 8))
-
-    def blocks(self, model: str, devices: int, base_dir: Path | None) -> int:
-        """Blocks of one client; `InputError` if the weights leave no room for any."""
-        if self.num_blocks is not None:
-            return self.num_blocks
-        assert self.capacity is not None
-        weights = self.weights
-        if weights is None:
-            weights = round(_description(model, base_dir).num_params() * self.weight_bits / 8)
-        left = devices * self.capacity * self.utilization - weights - devices * self.activations
-        num_blocks = int(left // (self.block_size * self.kv_bytes(model, base_dir)))
-        if num_blocks < 1:
-            raise InputError(
-                f"more memory than the weights take ({weights / 1e9:.1f} GB; {devices} device(s) offer "
-                f"{devices * self.capacity * self.utilization / 1e9:.1f} GB)", self.capacity, field="memory.capacity",
-            )
-        return num_blocks
-
-
-class PowerConfig(ConfigModel):
-    """Watts of one device by what the client does."""
-
-    idle: float = Field(default=0.0, ge=0, le=1e6)
-    """Watts while no step runs."""
-    prefill: float = Field(default=0.0, ge=0, le=1e6)
-    """Watts in steps that compute prompt tokens."""
-    decode: float = Field(default=0.0, ge=0, le=1e6)
-    """Watts in steps that only decode."""
 
 
 @CLIENTS.register("llm")
@@ -112,16 +40,22 @@ class LLMClientConfig(ConfigModel):
     """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
     platform: str | None = None
     """Group of clients that are local to each other (routing and local disaggregation)."""
-    devices: int = Field(default=1, ge=1, le=2**20)
-    """Devices of one client, for memory, power and cost."""
+    devices: int | None = Field(default=None, ge=1, le=2**20)
+    """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
+    none) where left out."""
+    device: Annotated[str, Field(max_length=4096)] = ""
+    """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
+    given. Left out, the hardware model's device, if it has one."""
     hardware: Annotated[Any, Component(HARDWARE)]
     """How long a step takes."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
     """In which order the client serves."""
-    memory: MemoryConfig
-    """KV memory."""
-    power: PowerConfig = PowerConfig()
-    """Watts of one device."""
+    memory: MemoryConfig = MemoryConfig()
+    """KV memory; may be left out where the client, or its hardware model, has a device."""
+    power: PowerConfig | None = None
+    """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
+    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
+    """Dollars per hour of one device; the device's (a rough list price) where left out."""
 
     @property
     def names(self) -> list[str]:
@@ -136,7 +70,7 @@ class LLMClientConfig(ConfigModel):
         """
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
-        num_blocks = self.memory.blocks(self.model, self.devices, base_dir)
+        num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type = PrefixBlockPool if self.memory.prefix_caching else BlockPool
         options: dict[str, Any] = {}
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
@@ -153,8 +87,24 @@ class LLMClientConfig(ConfigModel):
                 model=self.model, role=self.role, platform=self.platform or "", every_step=every_step,
             )
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(self.model, base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)
                 if moves_kv == "layerwise":
-                    client.num_layers = _description(self.model, base_dir).num_layers
+                    client.num_layers = describe_model(self.model, base_dir).num_layers
             clients.append(client)
         return clients
+
+    def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
+        """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
+        facts = facts_of(hardware)
+        devices = facts.tp * facts.pp if self.devices is None else self.devices
+        device = self._device(facts, base_dir)
+        budget = self.memory.budget(self.model, devices, facts, device, self.scheduler, base_dir)
+        dollars, whose = price(self.price_per_hour, device)
+        power = power_model(self.power, facts, device, self.model, devices, base_dir)
+        return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
+
+    def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
+        if not self.device:
+            return facts.device
+        with inside("device"):
+            return load_device(self.device, base_dir)

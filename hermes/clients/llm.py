@@ -22,6 +22,7 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
+ANY_TIME = 1 << 62
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -63,9 +64,10 @@ class LLMClient:
         self._plan: Plan | None = None
         self._fits = (0, 0)               # a prompt and an output known to fit; what is smaller in both fits too
         self._planned = 0                 # steps of the run in flight
-        # asynchronous scheduling: (arrival, sequence) no plan has seen yet, and until when the next plan sees arrivals
+        # Asynchronous scheduling: (arrival, sequence) that no plan has seen yet, and the moment at which the next plan
+        # is made: when the step in flight, or the one that has just ended, began. Nothing in flight: whenever it is.
         self._late: list[tuple[int, Sequence]] = []
-        self._seen_ns = 0
+        self._seen_ns = ANY_TIME
         self._start_ns = 0
         self._step_range = (1, 1)         # shortest and longest step of the run in flight
         self._end: Tick | None = None
@@ -87,12 +89,10 @@ class LLMClient:
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
         scheduler = self.scheduler
-        if scheduler.asynchronous and self._plan is not None:
+        if scheduler.asynchronous:
             self._late.append((self.env._now, stage))
-            if self._planned > 1:
-                self.cut()
-            return
-        scheduler.enqueue(stage)
+        else:
+            scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
         elif self._planned > 1 and scheduler.wants_cut(stage):
@@ -144,31 +144,38 @@ class LLMClient:
         if self._plan is None:
             self._begin()
 
-    def _next_plan(self, seen_ns: int) -> Plan | None:
-        """The scheduler's plan, in view of what arrived until `seen_ns`."""
-        late, max_run = self._late, self._max_run
-        if late:
-            seen = 0
-            while seen < len(late) and late[seen][0] <= seen_ns:
-                self.scheduler.enqueue(late[seen][1])
-                seen += 1
-            del late[:seen]
-            if late:
-                max_run = 1   # the next plan sees them
-        plan = self.scheduler.plan(max_run)
-        while plan is not None and not plan.prefills and not plan.decodes:
-            # The engine's step that only preempted: it computes nothing and takes no time.
-            self.scheduler.complete(plan, 1, -1, 0)
-            plan = self.scheduler.plan(max_run)
-        return plan
+    def _next_plan(self) -> Plan | None:
+        """The scheduler's plan, in view of who had arrived when the engine made it."""
+        scheduler, seen_ns = self.scheduler, self._seen_ns
+        while True:
+            plan = scheduler.plan(self._enqueue_seen(seen_ns) if self._late else self._max_run)
+            if plan is None:
+                if not self._late:
+                    return None
+            elif plan.prefills or plan.decodes:
+                return plan
+            else:
+                # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time.
+                scheduler.complete(plan, 1, -1, 0)
+            # With nothing to run beside the step in flight, the engine waits for its results and looks again.
+            seen_ns = ANY_TIME
+
+    def _enqueue_seen(self, until_ns: int) -> int:
+        """Show the scheduler who arrived until then; how many steps it may plan in view of those who came later."""
+        late = self._late
+        seen = 0
+        while seen < len(late) and late[seen][0] <= until_ns:
+            self.scheduler.enqueue(late[seen][1])
+            seen += 1
+        del late[:seen]
+        return 1 if late else self._max_run
 
     def _begin(self) -> None:
-        plan = self._next_plan(self._seen_ns)
-        if plan is None and self._late:
-            plan = self._next_plan(self.env._now)   # nothing is in flight: the engine looks again
+        plan = self._next_plan()
         if plan is None:
             if self.on_room is not None:
                 self.on_room()   # there is none, but whoever waits for it should know that nothing runs
+            self._seen_ns = ANY_TIME
             return
         now = self._start_ns = self.env._now
         self._plan = plan
@@ -228,8 +235,7 @@ class LLMClient:
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
-        if self._late:
-            # the step after the last one was planned when the last one started
+        if scheduler.asynchronous:
             self._seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else self._start_ns
         self.steps.pos += count
         if self.ticks is not None and plan.decodes:
@@ -262,7 +268,8 @@ class LLMClient:
         log.write(
             log.buffer, log.pos, self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
             plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
-            plan.decode_seqs + plan.prefill_seqs, len(scheduler.waiting) + len(scheduler.holding),
+            plan.decode_seqs + plan.prefill_seqs,
+            len(scheduler.waiting) + len(scheduler.holding) + len(self._late),
             pool.num_blocks - pool.free_blocks, len(plan.preempted),
         )
         log.pos += log.size

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.clients.base import CLIENTS, StageDone
-from hermes.clients.config import PowerConfig
 from hermes.clients.machine import Machine
+from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, Verbatim, inside
 from hermes.kernel import START, STEP_END, Clock, Tick
@@ -137,8 +137,10 @@ class _ServiceConfig(ConfigModel):
     """Group of clients that are local to each other."""
     devices: int = Field(default=1, ge=1, le=2**20)
     """Machines of one client, for power and cost."""
-    power: PowerConfig = PowerConfig()
-    """Watts of one machine; serving draws `prefill`."""
+    power: PowerConfig | None = None
+    """Watts of one machine; serving draws `prefill`. Left out: the device's TDP while it serves."""
+    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
+    """Dollars per hour of one machine; the device's where left out."""
 
     @property
     def names(self) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
 from hermes.calibration.driver import read_records
 from hermes.calibration.pack import pack
 from hermes.calibration.steps import MeasuredSteps, load_steps, save_steps
@@ -67,11 +68,17 @@ def given_steps(source: Path, clock: str, path: Path) -> str:
 
 
 def reference_s(journal: Path | None, *, on_cpu: bool) -> float | None:
-    """The reference step while calibrating: median over its visits of the median step; None if it was not measured."""
+    """The reference step while calibrating: median over its visits of the median step.
+
+    None if it was not measured, or the calibration's reference is another batch than the online server's.
+    """
     if journal is None or not journal.is_file():
         return None
     column = "cpu_time_s" if on_cpu else "time_s"
-    _, records = read_records(journal)
+    header, records = read_records(journal)
+    batch = [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS
+    if ((header.get("plan") or {}).get("reference") or {}).get("requests") != batch:
+        return None
     visits = [
         statistics.median(row[column] for row in record["rows"])
         for record in records if record.get("kind") == "reference" and record["rows"]

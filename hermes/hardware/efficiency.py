@@ -37,6 +37,7 @@ class AllReduceFactors(ConfigModel):
     """An all-reduce among so many devices."""
 
     devices: Annotated[int, Field(ge=2, le=1024)]
+    """How many."""
     bandwidth: Share
     """Share of the link bandwidth that a large one reaches."""
     latency: Duration
@@ -57,8 +58,11 @@ class Efficiency(ConfigModel):
     experts: OperatorFactors
     """Grouped matrices of a mixture of experts."""
     lm_head: OperatorFactors
+    """The output head, on sampled tokens."""
     prefill_attention: OperatorFactors
+    """Attention of prompt tokens to the prompt and what was cached before it."""
     decode_attention: OperatorFactors
+    """Attention of decodes to their contexts, as a rule bound by reading the KV cache."""
     elementwise: Share
     """Norms, rotary embedding, activation function, residuals: share of the memory bandwidth."""
     overlap: Annotated[float, Field(ge=0, le=1)]
@@ -70,6 +74,7 @@ class Efficiency(ConfigModel):
     prefill_attention_latency: Duration
     """The same of one layer's prefill attention."""
     decode_attention_latency: Duration
+    """The same of one layer's decode attention."""
     all_reduce: Annotated[list[AllReduceFactors], Field(min_length=1, max_length=64)]
     """By number of devices, ascending; others take the nearest smaller number (the smallest, below it)."""
     step_overhead: Duration = 0.0

@@ -55,12 +55,11 @@ def _renamed(terms: _Terms, names: Mapping[str, str]) -> list[tuple[float, Term]
 
 def _contains(whole: _Terms, part: _Terms) -> bool:
     """Whether `whole` is `part` plus terms that are never negative: then it is never below it."""
-    left = dict.fromkeys((term for _, term in whole), 0.0)
-    for coefficient, term in whole:
-        left[term] += coefficient
-    for coefficient, term in part:
-        left[term] = left.get(term, 0.0) - coefficient
-    return all(coefficient >= 0 for coefficient in left.values())
+    sums: list[dict[Term, float]] = [{}, {}]
+    for total, terms in zip(sums, (whole, part), strict=True):
+        for coefficient, term in terms:
+            total[term] = total.get(term, 0.0) + coefficient
+    return all(sums[0].get(term, 0.0) >= sums[1].get(term, 0.0) for term in sums[0].keys() | sums[1].keys())
 
 
 def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float, overhead_ns: float) -> CompiledTerms:

@@ -53,8 +53,11 @@ class BlockPool:
             self.free_blocks -= need
             seq.num_blocks += need
 
-    def grow(self, seq: BlockHolder, num_tokens: int) -> bool:
-        """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there."""
+    def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
+        """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there.
+
+        known: of these, tokens whose identity is known, if not all (blocks that hold others cannot be hashed).
+        """
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > self.free_blocks:
             return False
@@ -62,6 +65,9 @@ class BlockPool:
             self.free_blocks -= need
             seq.num_blocks += need
         return True
+
+    def commit(self, seq: BlockHolder, num_tokens: int) -> None:
+        """The first `num_tokens` tokens of `seq`, computed already, are known now; see `grow`."""
 
     def free(self, seq: BlockHolder) -> None:
         """Return all blocks of `seq`."""

@@ -68,7 +68,7 @@ class PrefixBlockPool(BlockPool):
             self._committed[seq] = seq.num_blocks = len(hits)
         self.grow(seq, num_tokens)
 
-    def grow(self, seq: BlockHolder, num_tokens: int) -> bool:
+    def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
         held = self._blocks.setdefault(seq, [])
         need = self.blocks_for(num_tokens) - len(held)
         if need > self.free_blocks:
@@ -83,8 +83,11 @@ class PrefixBlockPool(BlockPool):
         if need > 0:
             self.free_blocks -= need
             seq.num_blocks = len(held)
-        self._commit(seq, held, min(num_tokens, seq.num_tokens))
+        self._commit(seq, held, min(num_tokens, seq.num_tokens) if known is None else known)
         return True
+
+    def commit(self, seq: BlockHolder, num_tokens: int) -> None:
+        self._commit(seq, self._blocks[seq], num_tokens)
 
     def _evict(self, block: int, key: Any) -> None:
         self._key_of[block] = None

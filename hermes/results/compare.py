@@ -7,8 +7,8 @@ the reference); where requests can be joined, the errors of single requests are 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from hermes.errors import InputError
 from hermes.results.distribution import Distribution
 from hermes.results.record import STATUS_COMPLETED
 from hermes.results.reference import PRESETS, Reference, ReferenceMapping, guess_mapping, load_reference
-from hermes.results.render import Section, format_s, sections_html, sections_rich, sections_text
+from hermes.results.render import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.results import Results
 from hermes.results.stored import open_run
 
@@ -64,6 +64,7 @@ class CompareTable:
     ours: int                  # completed requests of ours
     reference: int             # requests of the reference
     joined: int | None         # in both; None if they were not joined
+    usage: Mapping[str, float | None] = field(default_factory=dict)   # our joules and dollars, where there are any
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
         """The relative error of one statistic; `InputError` if it was not compared."""
@@ -78,6 +79,7 @@ class CompareTable:
         return {
             "requests": {"ours": self.ours, "reference": self.reference, "joined": self.joined},
             "metrics": [asdict(row) for row in self.rows], "per_request": [asdict(row) for row in self.per_request],
+            **({"usage": dict(self.usage)} if self.usage else {}),
         }
 
     def sections(self) -> list[Section]:
@@ -95,6 +97,9 @@ class CompareTable:
                   *(_size(value) for value in (row.mean, row.p50, row.p90, row.p99, row.max)))
                  for row in self.per_request],
             ))
+        if self.usage:
+            shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
+            out.append(Section("energy and cost of ours", ("", ""), shown))
         return out
 
     def table(self) -> Any:
@@ -146,7 +151,18 @@ def compare(
                          file=os.fspath(reference))
     per_request, joined = _join(results, ours, theirs, shared)
     completed = int((results.record.status == STATUS_COMPLETED).sum())
-    return CompareTable(rows, per_request, completed, theirs.count, joined)
+    return CompareTable(rows, per_request, completed, theirs.count, joined, _usage(results.summary))
+
+
+def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Joules and dollars of a run; empty where it has neither."""
+    energy, cost = summary.get("energy") or {}, summary.get("cost") or {}
+    wanted = (
+        (energy, "total_j"), (energy, "per_request_j"), (energy, "per_output_token_j"), (cost, "total_dollars"),
+        (cost, "per_request_dollars"), (cost, "per_million_output_tokens_dollars"),
+        (cost, "per_million_tokens_dollars"),
+    )
+    return {name: part[name] for part, name in wanted if name in part}
 
 
 def _our_columns(results: Results) -> dict[str, FloatArray]:

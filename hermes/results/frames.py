@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.results.energy import attribute
 from hermes.results.metrics import RequestMetrics
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
@@ -75,6 +76,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "cached_tokens": metrics.cached_tokens,
         "preemptions": metrics.preemptions,
         "stages": metrics.stages,
+        "energy_j": _request_energy(record),
     }
     texts = sorted(set(record.reject_reasons.values()))
     place = {text: code for code, text in enumerate(texts)}
@@ -83,6 +85,12 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         codes[request] = place[text]
     columns["reject_reason"] = Coded(codes, texts)
     return columns
+
+
+def _request_energy(record: RunRecord) -> npt.NDArray[np.float64]:
+    if not any(info.prefill_w or info.decode_w for info in record.clients):
+        return np.full(len(record.arrival_ns), np.nan)
+    return attribute(record, client_usages(record)).request_j
 
 
 def _of_fields(

@@ -54,8 +54,20 @@ class ClientInfo:
     block_size: int = 0
     num_devices: int = 1
     idle_w: float = 0.0        # whole client (all devices)
-    prefill_w: float = 0.0
+    prefill_w: float = 0.0     # means over the run, where watts depend on utilisation
     decode_w: float = 0.0
+    device: str = ""
+    power_source: str = ""     # where the watts come from, in words
+    price_per_hour: float = 0.0   # dollars, whole client
+    price_source: str = ""
+    kv_bytes_per_token: float = 0.0   # whole client
+    # The sum that gives the KV blocks, bytes of one device each (0 where blocks were given), and where they come from.
+    memory_bytes: int = 0
+    memory_utilization: float = 0.0
+    weights_bytes: int = 0
+    activation_bytes: int = 0
+    engine_bytes: int = 0
+    memory_source: str = ""
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
 match exactly unless a tolerance says otherwise; a metric that appears or disappears is a difference too. A golden file
-only proves that nothing changed, so the tests keep an invariant beside each.
+only proves that nothing changed, so the tests keep an invariant beside each. A change can be set beside what chance
+does to a metric: its variation over seeds (`hermes.svab`).
 
     format: 1
     tolerances: {'energy.*': 1.0e-9}        # relative, by glob; the last match wins
@@ -16,7 +17,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +30,7 @@ from hermes.config import ConfigModel
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.results.export import replacing
 from hermes.results.render import Section, sections_text
+from hermes.svab import spread
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
@@ -37,6 +40,7 @@ __all__ = [
 
 Value = float | int | bool | str | None
 Run = Callable[[str], Mapping[str, Any]]
+RunSeed = Callable[[str, int], Mapping[str, Any]]
 
 
 class GoldenScenario(ConfigModel):
@@ -58,7 +62,8 @@ class GoldenFile(ConfigModel):
 class Difference:
     """A metric that changed, appeared (`old` None) or disappeared (`new` None), or a scenario that failed.
 
-    change: (new - old) / |old|, None where that is undefined
+    change: (new - old) / |old|, None where that is undefined; seeds: statistics of the new value over seeds
+    (`hermes.svab.Spread.as_dict`), None where they were not run or have none
     """
 
     scenario: str
@@ -67,6 +72,7 @@ class Difference:
     old: Value = None
     new: Value = None
     change: float | None = None
+    seeds: dict[str, Any] | None = None
 
 
 @dataclass
@@ -95,15 +101,21 @@ class RegressReport:
         counted = f"{self.metrics:,} metrics of {self.scenarios:,} scenarios"
         if self.ok:
             return f"{counted}: no differences\n"
+        seeds = any(d.seeds for d in self.differences)
         rows = [
             (d.scenario, d.metric, d.what, _shown(d.old, d.what != "added"), _shown(d.new, d.what != "missing"),
              "-" if d.change is None else f"{d.change * 100:+.4g}%")
+            + ((_chance(d.seeds),) if seeds else ())
             for d in self.differences[:limit]
         ]
         left = len(self.differences) - len(rows)
         note = f"{len(self.differences):,} differences in {counted}" + (f", {left:,} not shown" if left else "")
-        head = ("scenario", "metric", "", "old", "new", "change")
+        head = ("scenario", "metric", "", "old", "new", "change", *(("over seeds",) if seeds else ()))
         return sections_text([Section("regression", head, rows, note)], width=160)
+
+
+def _chance(seeds: dict[str, Any] | None) -> str:
+    return "-" if seeds is None else f"CV {100 * seeds['cv']:.2g}% ({seeds['class']}, {seeds['samples']})"
 
 
 def _shown(value: Value, there: bool) -> str:
@@ -228,10 +240,27 @@ def _load(path: Path) -> GoldenFile:
     return golden
 
 
-def check(file: str | os.PathLike[str], run: Run) -> RegressReport:
+def _over_seeds(found: list[Difference], summaries: list[Mapping[str, Value]]) -> list[Difference]:
+    """`found`, with the spread over seeds beside every number that changed."""
+    out = []
+    for difference in found:
+        values = [summary.get(difference.metric) for summary in summaries]
+        numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+        if difference.what == "changed" and len(numbers) == len(values) > 1:
+            with suppress(ValueError):  # no spread without a positive mean
+                difference = replace(difference, seeds=spread(numbers).as_dict())
+        out.append(difference)
+    return out
+
+
+def check(
+    file: str | os.PathLike[str], run: Run, seeds: int = 0, run_seed: RunSeed | None = None
+) -> RegressReport:
     """Run the scenarios of a golden file and compare. A scenario that cannot be run is a difference too.
 
-    run: a scenario's path (as a string) to its summary. Raises `InputError` for a golden file that cannot be read.
+    run: a scenario's path (as a string) to its summary; run_seed: the same with another seed, asked for `seeds` of them
+    where a prediction changed: what chance does to a metric tells whether the change is large. Raises `InputError` for
+    a golden file that cannot be read.
     """
     path = Path(file)
     golden, report = _load(path), RegressReport()
@@ -244,5 +273,8 @@ def check(file: str | os.PathLike[str], run: Run) -> RegressReport:
             report.differences.append(Difference(name, "", "failed", new=str(error)))
             continue
         tolerances = [*golden.tolerances.items(), *expected.tolerances.items()]
-        report.differences += differences(name, expected.metrics, flatten(summary), tolerances)
+        found = differences(name, expected.metrics, flatten(summary), tolerances)
+        if run_seed is not None and seeds and any(difference.what == "changed" for difference in found):
+            found = _over_seeds(found, [flatten(run_seed(_found(name, path), seed)) for seed in range(seeds)])
+        report.differences += found
     return report

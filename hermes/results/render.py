@@ -76,7 +76,8 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         rows = [(reason, f"{count:,}") for reason, count in list(reasons.items())[:8]]
         out.append(Section("rejected", ("reason", "requests"), rows))
     out.append(_clients(summary))
-    return out
+    memory = _memory(summary)
+    return [*out, memory] if memory.rows else out
 
 
 def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
@@ -103,11 +104,23 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
     if energy is not None:
         rows.append(("energy", f"{format_number(energy['total_j'])} J, "
                                f"{format_number(energy['per_output_token_j'])} J per output token"))
+        rows.append(("watts from", _sources(summary["clients"], "power_source")))
+    cost = summary.get("cost")
+    if cost is not None:
+        rows.append(("cost", f"${format_number(cost['total_dollars'])}, "
+                             f"${format_number(cost['per_million_output_tokens_dollars'])} per million output tokens, "
+                             f"${format_number(cost['per_million_tokens_dollars'])} per million tokens"))
+        rows.append(("prices from", _sources(summary["clients"], "price_source")))
     if meta.get("interrupted"):
         rows.append(("interrupted", "results up to the interruption"))
     if meta.get("wall_s") is not None:
         rows.append(("simulated in", format_s(float(meta["wall_s"]))))
     return Section(str(meta.get("name") or "results"), ("", ""), rows)
+
+
+def _sources(clients: dict[str, Any], key: str) -> str:
+    """Where a figure of the clients comes from, each source once."""
+    return ", ".join(dict.fromkeys(str(c.get(key) or "not stated") for c in clients.values()))
 
 
 def _latency(summary: dict[str, Any]) -> Section:
@@ -148,6 +161,31 @@ def _clients(summary: dict[str, Any]) -> Section:
         ))
     left = len(clients) - len(rows)
     return Section("clients", head, rows, note=f"and {left} more clients" if left > 0 else "")
+
+
+def _memory(summary: dict[str, Any]) -> Section:
+    """KV capacity, clients that are alike on one line."""
+    groups: dict[str, tuple[list[str], dict[str, Any]]] = {}
+    for name, c in summary["clients"].items():
+        if c.get("memory"):
+            groups.setdefault(repr((c["memory"], c["num_devices"])), ([], c))[0].append(name)
+    rows = []
+    for names, c in list(groups.values())[:MAX_CLIENTS]:
+        m = c["memory"]
+        label = names[0] if len(names) == 1 else f"{names[0]} ({len(names)} alike)"
+        gigabytes = (_gigabytes(m[key]) for key in
+                     ("memory_bytes", "weights_bytes", "activation_bytes", "engine_bytes", "kv_bytes"))
+        memory, weights, activations, engine, kv = gigabytes
+        used = "-" if m["utilization"] is None else f"{c['num_devices']} x {memory} x {m['utilization']:g}"
+        rows.append((label, f"{m['kv_tokens']:,}", f"{m['kv_blocks']:,} x {m['block_size']}", kv, used, weights,
+                     activations, engine))
+    sources = dict.fromkeys(str(c["memory"]["source"]) for _, c in groups.values() if c["memory"]["source"])
+    head = ("client", "KV tokens", "blocks", "KV", "memory", "weights", "activations", "engine")
+    return Section("KV capacity", head, rows, note=" | ".join(sources))
+
+
+def _gigabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e9:,.2f} GB"
 
 
 def sections_rich(parts: Sequence[Section]) -> Group:

@@ -104,7 +104,8 @@ def _fields(columns: Columns, fields: tuple[str, ...], codes: dict[str, dict[str
 def _client_info(clients: Columns, row: int) -> ClientInfo:
     info = ClientInfo("", "")
     for name, default in vars(info).items():
-        setattr(info, name, type(default)(clients[name][row]))  # numpy scalars to str, int, float
+        if name in clients:  # older results have fewer columns
+            setattr(info, name, type(default)(clients[name][row]))  # numpy scalars to str, int, float
     return info
 
 

@@ -11,8 +11,10 @@ import re
 from typing import Any
 
 from hermes.results.distribution import Distribution
+from hermes.results.energy import attribute, cost_summary
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.results.resources import memory_summary
 from hermes.results.slo import SloConfig, meets, slo_table
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.units import NS_PER_S
@@ -79,6 +81,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "transfers": _transfers(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
+        "cost": cost_summary(record, makespan, output, output + prompt, int(completed.sum())),
         "clients": _clients(record, usages),
         "counters": dict(sorted(record.counters.items())),
     }
@@ -139,6 +142,7 @@ def _energy(
     """Joules by state; None where no client was given a power."""
     if not _has_watts(record):
         return None
+    attributed = attribute(record, usages)
     by_state = {name: math.fsum(getattr(u, name) for u in usages) for name in ("idle_j", "prefill_j", "decode_j")}
     total = math.fsum(by_state.values())
     return {
@@ -147,13 +151,18 @@ def _energy(
         "per_request_j": _ratio(total, completed),
         "per_output_token_j": _ratio(total, output),
         "output_tokens_per_j": _ratio(output, total),
+        "requests_j": math.fsum(attributed.request_j), "unattributed_j": attributed.unattributed_j,
         "clients_without_watts": sum(not (c.idle_w or c.prefill_w or c.decode_w) for c in record.clients),
     }
 
 
 def _clients(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
     watts, window = _has_watts(record), window_ns(record)
-    return {
-        name: client_usage(record, index, usages[index], window, watts)
-        for index, name in enumerate(client_names(record))
-    }
+    out = {}
+    for index, name in enumerate(client_names(record)):
+        info = record.clients[index]
+        out[name] = client_usage(record, index, usages[index], window, watts) | {
+            "memory": memory_summary(info), "power_source": info.power_source or None,
+            "price_source": info.price_source or None,
+        }
+    return out

@@ -5,7 +5,9 @@ requests were left unfinished. Rates, utilisation and idle energy refer to it.
 
 A client is busy while a run of steps is under way; one that records no runs (retrieval, pre-processing) while it serves
 at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`, any
-other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`.
+other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`. Where watts depend on
+utilisation, `prefill_w` and `decode_w` are the means over the client's runs, weighted with their time. Dollars are the
+price of the whole window, busy or not.
 """
 
 from __future__ import annotations
@@ -170,4 +172,5 @@ def client_usage(
             "energy_j": usage.total_j,
             "mean_w": _share(usage.total_j, (end - start) / NS_PER_S),
         }
+    out["dollars"] = info.price_per_hour * (end - start) / NS_PER_S / 3600 if info.price_per_hour else None
     return out

@@ -206,14 +206,16 @@ class LLMScheduler:
             pool.free_blocks -= blocks
             return
         # With named blocks, the order in which members take theirs does not matter: whoever takes a block from the
-        # front of the free queue evicts it, and the blocks that fill up here hold the members' own answers.
-        bs, clock = pool.block_size, group.clock
+        # front of the free queue evicts it, and the blocks that fill up here hold the members' own answers. Planned
+        # ahead, the last token is not known when its step is, and a block that it fills is hashed a step later.
+        bs, clock, ahead = pool.block_size, group.clock, int(self.asynchronous)
         for seq in group.members:
             before = clock + seq.base + first
             after = clock + seq.base + num_steps
-            if after // bs != before // bs or -after // bs != -before // bs:   # fills a block, or takes one
+            # fills a block, or takes one
+            if (after - ahead) // bs != (before - ahead) // bs or -after // bs != -before // bs:
                 seq.num_tokens = after
-                pool.grow(seq, after)
+                pool.grow(seq, after, after - ahead)
 
     def _steps_of_run(self, max_steps: int) -> int:
         """Steps the whole group can decode: until the first completion, or until blocks run out.

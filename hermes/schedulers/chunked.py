@@ -5,9 +5,9 @@ There are two ways through a step. `_literal_plan` is the engine's loop, sequenc
 every running sequence gets all the tokens it can take and its blocks, from the aggregates of the decode group; where
 that does not hold it declines, and the literal loop takes the step.
 
-With `async_scheduling` the engine plans a step while the one before it runs, so it knows one step less: a sequence that
-finishes keeps its slot and its blocks for one more plan, and who arrives during a step is seen one plan later (the
-client holds it back until then).
+With `async_scheduling` (`AsyncChunkedScheduler`) the engine plans a step while the one before it runs, so it knows one
+step less: a sequence that finishes keeps its slot and its blocks for one more plan, a block that an answer fills is
+hashed one step later, and who arrives during a step is seen one plan later (the client holds it back until then).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
 from hermes.schedulers.queues import PACKING
 from hermes.schedulers.sequence import Sequence
 
-__all__ = ["ChunkedConfig", "ChunkedScheduler"]
+__all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
 
 
 @SCHEDULERS.register("chunked")
@@ -59,7 +59,8 @@ class ChunkedConfig(ConfigModel):
         return self.engine_version != "0.19.0"
 
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
-        return ChunkedScheduler(self, pool, every_step=every_step)
+        scheduler = AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
+        return scheduler(self, pool, every_step=every_step)
 
 
 class ChunkedScheduler(LLMScheduler):
@@ -79,8 +80,8 @@ class ChunkedScheduler(LLMScheduler):
         self.by_priority = config.policy == "priority"
         # The engine counts its reserved block in; int() as there.
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
-        self.asynchronous = config.async_scheduling
-        self._ending: dict[Sequence, bool] = {}   # finished in the last step; whether their blocks may go
+        # Finished in the step in flight, and whether their blocks may go then (`AsyncChunkedScheduler` fills it).
+        self._ending: dict[Sequence, bool] = {}
 
     def can_ever_fit(self, seq: Sequence) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
@@ -89,30 +90,6 @@ class ChunkedScheduler(LLMScheduler):
         return super().can_ever_fit(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
-        ending = self._ending
-        if not ending:
-            return self._plan_step(max_steps)
-        plan = self._plan_step(1 if self.waiting or self.holding else max_steps)
-        self._ending = {}
-        for seq, released in ending.items():
-            if released:
-                super().release(seq)
-        # With nothing to run beside it, the engine waits for the last step's results and plans again.
-        return self._plan_step(max_steps) if plan is None else plan
-
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
-        finished = super().complete(plan, num_steps, step, now_ns)
-        if self.asynchronous and finished:
-            self._ending = dict.fromkeys(finished, False)
-        return finished
-
-    def release(self, seq: Sequence) -> None:
-        if seq in self._ending:
-            self._ending[seq] = True
-        else:
-            super().release(seq)
-
-    def _plan_step(self, max_steps: int) -> Plan | None:
         if not self.running and not self.waiting and not self.holding:
             return None
         if not self.every_step:
@@ -233,12 +210,14 @@ class ChunkedScheduler(LLMScheduler):
 
     def _literal_plan(self) -> Plan | None:
         """One step, sequence by sequence (rules 1 to 18)."""
-        for seq in self.group.clear():
+        decoding = self.group.clear()
+        for seq in decoding:
             self.partial[seq] = None
+        in_flight = set(decoding) if self.asynchronous else ()   # all of them sampled a token in the step before
         running, pool, plan = self.running, self.pool, Plan()
         budget, cap = self.max_num_batched_tokens, self._cap()
         scheduled: dict[Sequence, int] = {}
-        gave_up = len(self._ending)
+        may_admit = True
         order = list(running)
         index = 0
         while index < len(order) and budget > 0:
@@ -247,7 +226,9 @@ class ChunkedScheduler(LLMScheduler):
             if 0 < cap < n:
                 n = cap
             n = min(n, budget)
-            while not pool.grow(seq, seq.num_computed + n):
+            known = seq.num_computed if seq in in_flight else None
+            while not pool.grow(seq, seq.num_computed + n, known):
+                may_admit = False
                 if self._ending and self._preempt_ending(order):
                     continue
                 if self.by_priority:
@@ -269,21 +250,71 @@ class ChunkedScheduler(LLMScheduler):
         for seq in running:
             if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
                 self._close_segment(seq)   # a decode went without its token
+                pool.commit(seq, seq.num_computed)
         for seq, n in scheduled.items():
             plan.add_prefill(seq, n, seq.num_computed)
             seq.num_computed += n
-        if not plan.preempted and len(self._ending) == gave_up:
+        if may_admit:
             self._admit_waiting(plan, budget, cap)
         return plan if plan.prefills or plan.preempted else None
 
-    def _preempt_ending(self, order: list[Sequence]) -> bool:
-        """Free the blocks of a sequence whose last token is in flight, if it is the one the engine would preempt."""
+    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+        """Free the blocks of a finished sequence, if it is the one the engine would preempt; synchronously, never."""
+        raise AssertionError("nothing ends while a step is planned")
+
+
+class AsyncChunkedScheduler(ChunkedScheduler):
+    """Plans a step while the one before it runs (vLLM's AsyncScheduler, two batches in flight; rule 20).
+
+    `complete` is called when the results of a step are there. The plan that follows was made when that step began, so
+    it does not know them yet. Who finished in it still has a slot and blocks, and is not scheduled; everybody else is
+    known to get one token, which token is not known. A plan that holds nothing is the engine's empty batch: it takes
+    no time, and the next plan knows everything.
+    """
+
+    asynchronous = True
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if not self._ending:
+            return super().plan(max_steps)
+        plan = super().plan(1 if self.waiting or self.holding else max_steps)
+        if plan is not None:
+            self.take_blocks(plan, 1)   # before those of the sequences that end come back
+        self._let_go()
+        return Plan() if plan is None else plan
+
+    def _let_go(self) -> None:
+        """The results of the step in flight are there: who finished in it goes."""
+        ending, self._ending = self._ending, {}
+        for seq, released in ending.items():
+            self.pool.commit(seq, seq.num_computed)
+            if released:
+                super().release(seq)
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        finished = super().complete(plan, num_steps, step, now_ns)
+        if finished:
+            self._ending = dict.fromkeys(finished, False)
+        return finished
+
+    def release(self, seq: Sequence) -> None:
+        if seq in self._ending:
+            self._ending[seq] = True
+        else:
+            super().release(seq)
+
+    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+        """The engine's next victim, if that is a sequence whose last token is in flight; its blocks are free then.
+
+        It is scheduled no more, so all there is to take back are its blocks. Those that its answer filled last have no
+        hash yet, and get none.
+        """
         def rank(seq: Sequence) -> tuple[int, int]:
             return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)
 
         last = max(self._ending, key=rank)
         if not self._ending[last] or rank(last) < max(map(rank, order)):
-            return False
+            return None
         del self._ending[last]
         super().release(last)
-        return True
+        return last

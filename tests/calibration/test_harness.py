@@ -12,14 +12,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, noise_of
+from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, CollectorError, _lock, noise_of
 from hermes.calibration.driver import collect, progress_of
 from hermes.calibration.journal import read_journal
 from hermes.calibration.pack import pack
 from hermes.calibration.plan import Plan, load_plan, save_plan
 from hermes.calibration.steps import load_steps, save_steps
+from hermes.cli import main
 from hermes.errors import InputError
 from hermes.hardware.models import load_model
 
@@ -178,6 +180,13 @@ def test_an_orphaned_collector_stops(tmp_path):
     assert subprocess.run(command, cwd=ROOT, env=environment).returncode == BUDGET_EXIT
 
 
+def test_two_collectors_do_not_share_a_journal(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    with _lock(journal), pytest.raises(CollectorError, match="another collector is writing it"):
+        _lock(journal, wait_s=0.3)
+    _lock(journal, wait_s=0.3).close()
+
+
 def test_plans_survive_the_file(tmp_path):
     plan = plan_of(points(3))
     save_plan(plan, tmp_path / "plan.json")
@@ -196,3 +205,29 @@ def test_noise_is_the_median_over_repeated_steps():
     assert cv == pytest.approx(0.5 * (0.2828427 / 1.2))
     assert verdict == "good"
     assert noise_of(rows[:1], "wall") == (0.0, "single")
+
+
+def test_check_prices_what_was_measured(tmp_path, capsys):
+    """Steps made of a profile's own prices: off by what was put in."""
+    from hermes.calibration.check import check_steps
+    from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader
+    from hermes.hardware.base import StepStats
+    from hermes.hardware.polynomial import Polynomial
+
+    model = Polynomial(profile="llama-2-70b-h100-tp8").build(Path())
+    batches = [StepStats(decode_seqs=b, decode_ctx=b * 500, decode_ctx_max=500, sampled=b) for b in (1, 8, 32)]
+    batches += [StepStats(1, n, 0, n * (n + 1) // 2, sampled=1) for n in (64, 999)]
+    rows = pd.DataFrame([
+        {name: getattr(batch, name) for name in STATS} | {
+            "time_s": model.step_ns(batch) * 1e-9 * factor, "configuration": str(i), "repetition": r}
+        for i, batch in enumerate(batches) for r, factor in enumerate((0.8, 2.0, 0.7))   # median: 0.8
+    ])
+    header = StepsHeader(name="made", hardware="h", engine="e", model="m", dtype="bf16", date="today", clock="c",
+                         source="s")
+    save_steps(MeasuredSteps(header, rows), tmp_path / "steps.yaml")
+    lines, table = check_steps(load_steps(tmp_path / "steps.yaml"), model)
+    assert [(line.phase, line.steps) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
+    assert all(line.mape == pytest.approx(0.25, rel=1e-6) == line.bias for line in lines)
+    assert len(table) == 5
+    assert main(["calibrate", "check", str(tmp_path / "steps.yaml"), "llama-2-70b-h100-tp8"]) == 0
+    assert "25.0%" in capsys.readouterr().out

@@ -129,11 +129,15 @@ def test_batches_reach_the_package_as_it_counts_them(packages):
     expected = (6 + pure.prefill_tokens / 10 + pure.prefill_attn / 1e5) / 1e3
     np.testing.assert_allclose(pure.time_s, expected, rtol=1e-12)
     decode = rows[rows.prefill_tokens == 0]
-    np.testing.assert_allclose(decode.time_s, (5 + decode.decode_seqs * 1.1 + decode.decode_ctx / 1e5) / 1e3)
+    def skewed(part):
+        return part.decode_ctx + 0.058 * (part.decode_ctx_max * part.decode_seqs - part.decode_ctx)
+
+    np.testing.assert_allclose(decode.time_s, (5 + decode.decode_seqs * 1.1 + skewed(decode) / 1e5) / 1e3)
+    assert (decode.decode_ctx_max * decode.decode_seqs > decode.decode_ctx).mean() > 0.5
     mixed = rows[phase_of(rows) == "mixed"]
     tokens = mixed.prefill_tokens + mixed.decode_seqs
     # the head is priced for the decodes' rows, not for the prefill's one
-    ms = 5 + tokens / 10 + mixed.prefill_attn / 1e5 + mixed.decode_ctx / 1e5 + mixed.decode_seqs
+    ms = 5 + tokens / 10 + mixed.prefill_attn / 1e5 + skewed(mixed) / 1e5 + mixed.decode_seqs
     np.testing.assert_allclose(mixed.time_s, ms / 1e3)
     assert header.engine_version == "1.0"
     assert header.environment == {"aiconfigurator-core": "9.9"}
@@ -147,6 +151,9 @@ def test_batches_reach_the_package_as_it_counts_them(packages):
     assert seen == sorted(seen)
     assert seen[-1][0] <= seen[-1][1]
     assert rows.equals(tidy_rows(aic(tp=2).steps().rows, "x"))
+    equal = aic(tp=2, skew=0.0).steps()
+    assert (equal.rows.decode_ctx_max * equal.rows.decode_seqs == equal.rows.decode_ctx).all()
+    assert "equal contexts" in " ".join(equal.header.notes)
 
 
 def test_models_whose_attention_is_not_priced_apart_get_no_mixed_steps(packages):
@@ -199,7 +206,7 @@ def test_genz_is_asked_for_batches_and_its_refusals_are_counted(packages):
 
 
 def test_the_grid_has_no_batch_twice_and_statistics_that_hold_together():
-    batches = step_grid()
+    batches = step_grid(spread=(1, 2, 4))
     for part in batches:
         assert len({tuple(batch) for batch in part}) == len(part)
     seconds = {name: [1.0] * len(part) for name, part in batches._asdict().items()}
@@ -217,8 +224,8 @@ def test_the_largest_drop_of_a_table_is_found():
     batches = step_grid()
     seconds = {name: [float(sum(batch)) for batch in part] for name, part in batches._asdict().items()}
     assert largest_drop(rows_of(batches, seconds)[0]) == (0.0, "")
-    index = batches.decode.index([64, 1024])
-    seconds["decode"][index] = seconds["decode"][batches.decode.index([48, 1024])] * 0.75
+    index = batches.decode.index([64, 1024, 1024])
+    seconds["decode"][index] = seconds["decode"][batches.decode.index([48, 1024, 1024])] * 0.75
     drop, where = largest_drop(rows_of(batches, seconds)[0])
     assert (round(drop, 6), where) == (0.25, "64 at 1024")
 
@@ -252,7 +259,7 @@ from ask_aiconfigurator import Pricer
 from aiconfigurator_core.sdk.engine import EngineHandle
 handle = EngineHandle.compile("meta-llama/Meta-Llama-3.1-70B", "h100_sxm", "vllm", tp_size=4)
 for new, decodes in ((256, 1), (512, 32), (1024, 64), (4096, 256)):
-    ours = Pricer(handle).mixed(1, new, 0, decodes, new) * 1e3
+    ours = Pricer(handle).mixed(1, new, 0, decodes, new, new) * 1e3
     print(ours / handle.mixed_step_latency(new, decodes, new, 1, 0))
 """
     environment = os.environ | {"PYTHONPATH": str(Path(remote.__file__).parent)}
@@ -266,7 +273,7 @@ def test_genz_figures():
     from hermes.calibration.importers.query import ask
 
     request = {"model": "meta-llama/llama-3.1-8b", "system_name": "H100_GPU", "system_eff": 0.75, "bits": "bf16",
-               "tp": 1, "batches": {"prefill": [[1, 2048, 0]], "decode": [[32, 1024]], "mixed": []}}
+               "tp": 1, "batches": {"prefill": [[1, 2048, 0]], "decode": [[32, 1024, 1024]], "mixed": []}}
     seconds = ask("ask_genz.py", request, python, "genz", no_progress)["seconds"]
     assert seconds["prefill"] == pytest.approx([0.0473], rel=0.01)
     assert seconds["decode"] == pytest.approx([0.00707], rel=0.01)

@@ -302,6 +302,21 @@ ARGUMENTS = ["--max-context", "256", "--max-num-seqs", "8", "--max-num-batched-t
              "--points", "40", "--repetitions", "3", "--clock", "cpu"]
 
 
+def test_a_dry_run_measures_nothing(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["calibrate", "llm", "--model", str(tiny), "--max-context", "256", "--points", "50", "--dry-run"]
+    assert main([*command, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["points"] == len(printed["grid"]) == 50
+    assert printed["memory"]["total_bytes"] > 0
+    assert printed["estimate_s"] > printed["warmup_s"]
+    assert main([*command, "--budget", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "decode b=1 ctx=16" in text
+    assert "the budget of 5 s will cut the grid off" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.json"]
+
+
 @needs_torch
 def test_measure_on_a_cpu(tiny, tmp_path, capsys):
     output = tmp_path / "steps.yaml"

@@ -77,3 +77,22 @@ def test_limits_cannot_grow():
     assert engine.scheduler.max_num_active_reqs == engine.scheduler.max_num_running_reqs == 4
     with pytest.raises(ValueError, match="limits beyond"):
         engine.limit(1024, 4)
+
+
+@pytest.mark.parametrize(("device", "dtype", "blocks", "space"), [
+    ("cpu", "bf16", 1360, "2"), ("cpu", "fp32", 1360, "4"), ("cpu", "bf16", 0, "1"), ("cuda", "bf16", 1360, None),
+])
+def test_memory_for_the_blocks_asked_for(monkeypatch, device, dtype, blocks, space):
+    """12 layers of 4 heads of 64, keys and values: 12 KiB a token in 16 bits. A GPU's engine sizes its own."""
+    from hermes.calibration.collect.vllm_engine import prepare_environment
+
+    for name in ("VLLM_CPU_KVCACHE_SPACE", "OMP_NUM_THREADS", "VLLM_ENABLE_V1_MULTIPROCESSING", "HF_HUB_OFFLINE",
+                 "VLLM_NO_USAGE_STATS", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    model = {"num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4, "hidden_size": 768}
+    prepare_environment({"model": model, "device": device, "dtype": dtype, "num_blocks": blocks, "block_size": 128})
+    import os
+
+    assert os.environ.get("VLLM_CPU_KVCACHE_SPACE") == space
+    assert (os.environ.get("OMP_NUM_THREADS") == "1") == (device == "cpu")

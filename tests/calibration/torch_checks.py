@@ -138,7 +138,7 @@ class _Silent:
 def online_schedule() -> Any:
     """A schedule as `hermes conform` reads it: requests that arrive between steps, long and short prompts."""
     online = TorchOnline({
-        "max_num_batched_tokens": 96, "max_num_seqs": 6, "num_blocks": 512, "block_size": 16, "dtype": "float32",
+        "max_num_batched_tokens": 96, "max_num_seqs": 6, "num_blocks": 512, "block_size": 16, "dtype": "fp32",
         "model": CONFIG,
     })
     silent = online.engine = _Silent(online.engine)  # type: ignore[assignment]

@@ -51,6 +51,16 @@ class TestEveryFormOfTerm(HardwareModelContract):
         )
 
 
+class TestCapsAndSegmentsUnderBounds(HardwareModelContract):
+    def make_model(self):
+        return polynomial(
+            {"1": 0.01, "min(prefill_tokens,300)": 1e-5, "max(prefill_tokens-2000,0)": 1e-6, "sampled": 1e-4},
+            {"1": 0.012, "clip(decode_seqs-16,0,48)": 1e-4, "min(decode_ctx,9000)": 1e-7, "sampled": 2e-5,
+             "min(decode_seqs,32)*clip(decode_ctx_max-500,0,4000)": 1e-8},
+            {"1": 0.008, "tokens": 1e-6, "clip(decode_ctx-1000.5,0,20000)": 1e-7},
+        )
+
+
 class TestTermsThatWouldTurnNegative(HardwareModelContract):
     def make_model(self):
         return polynomial(

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import yaml
 
+from hermes.calibration.fit_check import search_limits
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, StepStats, load_model, load_profile
 from hermes.hardware.files import names_in
+from hermes.hardware.monotone import cheaper_steps, unproved
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile, dump_yaml
-from hermes.testing.hardware import batch, columns_of
+from hermes.testing.hardware import advanced, batch, columns_of
 
 SHIPPED = names_in("")
+SPLITWISE = [name for name in SHIPPED if name.startswith(("llama-2-70b-", "bloom-176b-"))]
 
 
 def shipped(name, **options):
@@ -63,6 +66,35 @@ def test_a_mixed_step_takes_at_least_as_long_as_its_decodes_and_its_prefill():
                 both = model.step_ns(batch([(tokens, 100)], [500] * seqs))
                 assert both >= model.step_ns(batch([(tokens, 100)], [])), name
                 assert both >= model.step_ns(batch([], [500] * seqs)), name
+
+
+def test_a_measured_mixed_phase_is_never_below_its_prefills_or_its_decodes():
+    model = PolynomialModel(profile({
+        "prefill": {"1": 0.002, "tokens": 1e-6, "sampled": 1e-5},
+        "decode": {"1": 0.003, "seqs": 1e-4, "sampled": 1e-5, "decode_ctx": 1e-9},
+        "mixed": {"1": 0.001, "tokens": 1e-6, "decode_ctx": 1e-8},
+    }))
+    # 2 prefills of 4000 tokens alone: 2 ms + 8 ms + 2 x 10 us; the mixed polynomial says 1 ms + 8.001 ms
+    assert model.step_ns(batch([(4000, 0)] * 2, [50])) == 10_020_000
+    # 4 decodes alone: 3 ms + 4 x 110 us + 200 x 1 ns; the prompt token is one more sampled, not one of theirs
+    assert model.step_ns(batch([(1, 0)], [50] * 4)) == 3_440_200
+    # and the mixed polynomial where it is the highest
+    assert model.step_ns(batch([(4000, 0)] * 2, [100_000] * 5)) == 1_000_000 + 8_005_000 + 5_000_000
+    stats = batch([(1, 0)], [50_000] * 4)
+    run = model.run_ns(stats, 50_000)
+    assert run.tolist()[::9999] == [model.step_ns(advanced(stats, j)) for j in range(0, 50_000, 9999)]
+
+
+def test_a_mixed_phase_that_contains_the_others_needs_no_bounds():
+    parts = {"1": 0.001, "tokens": 1e-6}
+    whole = parts | {"decode_ctx": 1e-8, "prefill_attn": 1e-9}
+    model = PolynomialModel(profile({
+        "prefill": parts | {"prefill_attn": 1e-9}, "decode": parts | {"decode_ctx": 1e-8}, "mixed": whole,
+    }))
+    assert model.bounds == []
+    less = whole | {"decode_ctx": 0.9e-8}
+    model = PolynomialModel(profile({"prefill": parts, "decode": parts | {"decode_ctx": 1e-8}, "mixed": less}))
+    assert len(model.bounds) == 1
 
 
 def test_times_below_the_floor_are_raised_to_it():
@@ -134,42 +166,74 @@ def test_a_phase_cannot_use_features_its_steps_do_not_have():
 
 @pytest.mark.parametrize("name", SHIPPED)
 class TestShippedProfiles:
-    def test_it_names_a_shipped_model_and_its_source(self, name):
+    def test_it_names_its_model_and_its_source(self, name):
         loaded = load_profile(name)
+        source = loaded.provenance
         assert loaded.name == name
-        assert load_model(loaded.provenance.model).name in name
-        assert len(loaded.provenance.sha256) == len(hashlib.sha256().hexdigest())
-        assert any("pcap" in line for line in loaded.provenance.excluded)
-        assert ("corrupt" in " ".join(loaded.provenance.excluded)) == (loaded.provenance.tensor_parallel == 2)
+        assert len(source.sha256) == len(hashlib.sha256().hexdigest())
+        assert all((source.source, source.hardware, source.engine, source.model, source.dtype, source.notes))
+        if name in SPLITWISE:
+            assert load_model(source.model).name in name
+            assert any("pcap" in line for line in source.excluded)
+            assert ("corrupt" in " ".join(source.excluded)) == (source.tensor_parallel == 2)
 
-    def test_errors_are_reported_and_within_what_the_data_allows(self, name):
+    def test_errors_are_those_of_steps_that_were_held_out(self, name):
         phases = load_profile(name).phases
-        assert 0.005 < phases.decode.error.mape < 0.05
-        assert 0.02 < phases.prefill.error.mape < 0.12
-        for phase in (phases.prefill, phases.decode):
-            assert phase.error.in_sample_mape <= phase.error.mape <= phase.error.worst
-            mean = np.mean([group.mape for group in phase.error.by_configuration])
-            assert mean == pytest.approx(phase.error.mape, rel=1e-6)
-            assert sum(group.points for group in phase.error.by_configuration) == phase.points
-            assert phase.noise.median_cv < phase.error.mape + 0.01
+        for phase in (phases.prefill, phases.decode, *([phases.mixed] if phases.mixed else [])):
+            error = phase.error
+            assert 0 < error.in_sample_mape <= error.mape <= error.worst
+            assert error.fixed_features_mape <= 2 * error.mape
+            worst = [group.mape for group in error.by_configuration]
+            assert worst == sorted(worst, reverse=True)
+            assert worst[0] >= error.mape
+            assert "held out" in error.method
+            assert phase.range
 
-    def test_times_never_fall_when_a_batch_grows_even_beyond_the_data(self, name):
+    def test_splitwise_errors_are_what_that_data_allows(self, name):
+        if name in SPLITWISE:
+            phases = load_profile(name).phases
+            assert 0.005 < phases.decode.error.mape < 0.05
+            assert 0.02 < phases.prefill.error.mape < 0.14
+            for phase in (phases.prefill, phases.decode):
+                assert phase.noise.median_cv < phase.error.mape + 0.01
+                assert set(phase.noise.classes) <= {"excellent", "good", "flaky"}
+
+    def test_it_is_proved_monotone_and_no_exception_is_found_over_ten_times_its_range(self, name):
+        profile = load_profile(name)
+        assert unproved(profile) == {}
+        assert cheaper_steps(PolynomialModel(profile), search_limits(profile), count=60) == []
+
+    def test_times_are_positive_and_finite_and_never_fall_over_ten_times_the_range(self, name):
+        model, limits = shipped(name), search_limits(load_profile(name))
+
+        def sweep(most, make):
+            times = [model.step_ns(make(int(n))) for n in np.unique(np.geomspace(1, most, 60).astype(int))]
+            assert times == sorted(times)
+            assert 0 < times[0] <= times[-1] < 3600e9
+
+        sweep(limits["tokens"], lambda n: batch([(n, 0)], []))
+        sweep(limits["past"], lambda n: batch([(512, n)], []))
+        sweep(limits["seqs"], lambda n: batch([], [300] * n))
+        sweep(limits["context"], lambda n: batch([], [n] * 8))
+        sweep(limits["context"], lambda n: batch([], [n, *[64] * 7]))
+        sweep(limits["tokens"], lambda n: batch([(n, 0)], [500] * 30))
+        sweep(limits["seqs"], lambda n: batch([(256, 64)], [500] * n))
+        run = model.run_ns(batch([], [1] * 8), 20_000)
+        assert np.all(np.diff(run) >= 0)
+
+    def test_having_more_to_do_is_not_cheaper_where_one_kind_of_step_becomes_another(self, name):
         model = shipped(name)
-        prefill = [model.step_ns(batch([(n, 0)], [])) for n in range(1, 60_000, 97)]
-        assert prefill == sorted(prefill)
-        past = [model.step_ns(batch([(512, n)], [])) for n in range(0, 60_000, 97)]
-        assert past == sorted(past)
-        seqs = [model.step_ns(batch([], [300] * n)) for n in range(1, 600)]
-        assert seqs == sorted(seqs)
-        context = model.run_ns(batch([], [1] * 8), 20_000)
-        assert np.all(np.diff(context) >= 0)
-        mixed = [model.step_ns(batch([(n, 0)], [500] * 30)) for n in range(1, 20_000, 97)]
-        assert mixed == sorted(mixed)
+        for contexts in ([10], [500] * 8, [3000] * 64, [200] * 300):
+            before = model.step_ns(batch([], contexts))
+            assert [model.step_ns(batch([(n, 0)], contexts)) >= before for n in (1, 16, 500)] == [True] * 3
+        for prefills in ([(1, 0)], [(64, 4000)], [(2048, 0)], [(100, 10)] * 8, [(16_000, 0)]):
+            before = model.step_ns(batch(prefills, []))
+            assert [model.step_ns(batch(prefills, [c])) >= before for c in (1, 500, 8000)] == [True] * 3
 
-    def test_even_the_smallest_step_stays_above_the_floor(self, name):
+    def test_even_the_smallest_step_is_no_shorter_than_the_floor(self, name):
         model, phases = shipped(name), load_profile(name).phases
-        assert model.step_ns(StepStats(prefill_seqs=1, prefill_tokens=1)) > 1e9 * phases.prefill.floor_s
-        assert model.step_ns(StepStats(decode_seqs=1)) > 1e9 * phases.decode.floor_s
+        assert model.step_ns(StepStats(prefill_seqs=1, prefill_tokens=1)) >= round(1e9 * phases.prefill.floor_s)
+        assert model.step_ns(StepStats(decode_seqs=1)) >= round(1e9 * phases.decode.floor_s)
 
 
 # medians of the measurements the profiles were fitted on, in ms: (prompt, batch) -> prompt time, token time
@@ -184,7 +248,7 @@ MEASURED = {
 def test_shipped_profiles_are_near_the_measured_medians(name):
     model = shipped(name)
     for (prompt, size), (prompt_ms, token_ms) in MEASURED[name].items():
-        assert model.step_ns(batch([(prompt, 0)] * size, [])) / 1e6 == pytest.approx(prompt_ms, rel=0.12)
+        assert model.step_ns(batch([(prompt, 0)] * size, [])) / 1e6 == pytest.approx(prompt_ms, rel=0.15)
         assert model.step_ns(batch([], [prompt + 63] * size)) / 1e6 == pytest.approx(token_ms, rel=0.06)
 
 

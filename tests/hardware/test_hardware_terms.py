@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.ranges import steps_outside
-from hermes.hardware.terms import FEATURES, Factor, compile_terms, evaluate, feature_columns, parse_term
+from hermes.hardware.terms import FEATURES, Factor, compile_terms, evaluate, feature_columns, parse_term, term_text
 from hermes.testing.hardware import FIELDS, advanced, columns_of
 
 
@@ -20,17 +20,22 @@ from hermes.testing.hardware import FIELDS, advanced, columns_of
         (" prefill_tokens ^ 2 ", (Factor("prefill_tokens", None, 2),)),
         ("decode_seqs*decode_ctx", (Factor("decode_seqs"), Factor("decode_ctx"))),
         ("max(prefill_tokens - 512, 0)", (Factor("prefill_tokens", 512.0),)),
+        ("min(decode_seqs, 8)", (Factor("decode_seqs", cap=8.0),)),
+        ("clip(decode_seqs-128,0,64)*decode_ctx", (Factor("decode_seqs", 128.0, cap=64.0), Factor("decode_ctx"))),
+        ("clip(tokens-1.5,0,2)^2", (Factor("tokens", 1.5, 2, 2.0),)),
         ("max(tokens-0.5,0)^3*seqs", (Factor("tokens", 0.5, 3), Factor("seqs"))),
     ],
 )
 def test_terms_parse(text, term):
     assert parse_term(text) == term
+    assert parse_term(term_text(term)) == term
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "2", "1*1", "decode_ctx^0", "decode_ctx^9", "decode_ctx+1", "decode_ctx**2", "max(decode_ctx,0)", "*", "a b",
-     "max(decode_ctx-1,1)", "__import__('os')", "decode_ctx;1", "decode_ctx*", "^2", "x" * 10_000,
+     "max(decode_ctx-1,1)", "min(decode_ctx)", "min(decode_ctx-1,5)", "clip(decode_ctx,0,5)", "clip(decode_ctx-1,1,5)",
+     "prefill_sampled", "__import__('os')", "decode_ctx;1", "decode_ctx*", "^2", "x" * 10_000,
      "decode_ctx^4*decode_ctx^4*decode_ctx"],
 )
 def test_other_terms_are_refused(text):
@@ -44,8 +49,8 @@ def test_a_mistyped_feature_gets_a_suggestion():
 
 
 factors = st.builds(
-    lambda name, knot, power: f"max({name}-{knot},0)^{power}" if knot is not None else f"{name}^{power}",
-    st.sampled_from(FEATURES), st.none() | st.integers(0, 3000), st.integers(1, 2),
+    lambda name, knot, cap, power: Factor(name, knot, power, cap).text(),
+    st.sampled_from(FEATURES), st.none() | st.integers(0, 3000), st.none() | st.integers(0, 3000), st.integers(1, 2),
 )
 terms = st.lists(factors, max_size=3).map(lambda parts: "*".join(parts) or "1")
 polynomials = st.lists(st.tuples(st.floats(-1e3, 1e6), terms), max_size=8)

@@ -48,6 +48,33 @@ def test_nothing_changed(tmp_path: Path, suffix: str) -> None:
     assert [path.name for path in golden.parent.iterdir()] == [golden.name]
 
 
+def test_a_change_beside_what_chance_does(tmp_path: Path) -> None:
+    """Seeds are run only where something changed, and only numbers that changed get a spread."""
+    golden = tmp_path / "g.yaml"
+    record(["same", "other"], golden, lambda path: {"x": 1.0, "y": 2.0, "name": "a", "late": 0.0})
+    asked = []
+
+    def run_seed(path: str, seed: int) -> dict[str, Any]:
+        asked.append((path, seed))
+        return {"x": (0.9, 1.0, 1.1)[seed], "y": 2.0, "name": "b", "late": 0.0}
+
+    def run(path: str) -> dict[str, Any]:
+        return {"x": 1.5 if path == "other" else 1.0, "y": 2.0, "name": "b" if path == "other" else "a", "late": 0.0}
+
+    report = check(golden, run, 3, run_seed)
+    assert asked == [("other", 0), ("other", 1), ("other", 2)]
+    changed = {difference.metric: difference.seeds for difference in report.differences}
+    assert changed["name"] is None
+    assert changed["x"] is not None
+    assert (changed["x"]["samples"], changed["x"]["class"]) == (3, "good")
+    assert changed["x"]["cv"] == pytest.approx(0.1)
+    assert "over seeds" in report.to_text()
+    assert "CV 10% (good, 3)" in report.to_text()
+    assert "over seeds" not in check(golden, run).to_text()
+    zero = check(golden, lambda path: run("same") | {"late": 1.0}, 2, lambda path, seed: {"late": 0.0})
+    assert {difference.seeds is None for difference in zero.differences} == {True}  # nothing to take a share of
+
+
 def test_what_changed(tmp_path: Path) -> None:
     golden = tmp_path / "g.yaml"
     record(["s"], golden, lambda path: SUMMARY)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hermes.calibration.collect.contention import waited_s
+
 __all__ = ["HostMemory"]
 
 _SAMPLE_S = 1e-3          # a repetition lasts at least this long: small transfers are repeated within it
@@ -32,7 +34,13 @@ class HostMemory:
         loops = max(1, min(int(_SAMPLE_S * _GUESS / size), share // size))
         once = _Transfers(self._source, self._target, point["path"] == "memory_copy", size, loops, streams)
         once.run()  # page tables, frequency
-        return [{"repetition": n, "time_s": once.run() / loops} for n in range(int(point["repetitions"]))]
+        rows: list[dict[str, Any]] = []
+        while len(rows) < int(point["repetitions"]):
+            waited = waited_s()
+            seconds = once.run()
+            rows.append({
+                "repetition": len(rows), "time_s": seconds / loops, "waited_s": (waited_s() - waited) / loops})
+        return rows
 
 
 class _Transfers:

@@ -18,6 +18,7 @@ from hermes.calibration.collect.torch_attention import Decodes
 __all__ = ["DecodeGraphs", "capture_sizes", "eager_record", "graph_record"]
 
 Tensor = Any
+MOST_GRAPHS = 64   # kept at once: each holds a few megabytes of launches
 Forward = Callable[[Tensor, Tensor, Tensor, Decodes], Tensor]
 Record = Callable[[Callable[[], Tensor], Any], tuple[Callable[[], None], Callable[[], Tensor]]]
 """Records a computation: (replay it, its result); the second argument is the memory pool that graphs share."""
@@ -90,6 +91,8 @@ class DecodeGraphs:
         """Replay, or record first: ids of the batch that `fill` copied last."""
         key = (size, longest)
         if key not in self._recorded:
+            if len(self._recorded) >= MOST_GRAPHS:
+                self._recorded.clear()
             decodes = Decodes(self._starts[: size + 1], self._used[:size], self._queries[: size + 1], longest)
             tokens, positions, slots = self._long[0, :size], self._long[1, :size], self._long[2, :size]
             self._recorded[key] = self._record(

@@ -26,8 +26,6 @@ from hermes.calibration.collect.torch_model import Shape
 
 __all__ = ["Regions", "TorchOnline", "main"]
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
 
 class Regions:
     """Contiguous regions of the KV pool, first fit."""
@@ -84,11 +82,12 @@ class TorchOnline:
         self.budget, self.max_num_seqs = int(config["max_num_batched_tokens"]), int(config["max_num_seqs"])
         pool = int(config["num_blocks"]) * int(config["block_size"])
         model = config["model"]
-        dtype = config.get("dtype", "float32")
+        dtype = config.get("dtype", "fp32")
+        longest = int(config.get("max_model_len") or model.get("max_position_embeddings") or 8192)
         self.engine = TorchEngine(
-            Shape.of(model), device=config.get("device", "cpu"), dtype=DTYPES.get(dtype, dtype), pool_tokens=pool,
-            longest=int(model.get("max_position_embeddings") or 8192), threads=int(config.get("threads", 1)),
-            seed=int(config.get("seed", 0)), max_num_seqs=self.max_num_seqs,
+            Shape.of(model), device=config.get("device", "cpu"), dtype=dtype, pool_tokens=pool,
+            longest=longest, threads=int(config.get("threads", 1)), seed=int(config.get("seed", 0)),
+            max_num_seqs=self.max_num_seqs,
         )
         self._random = np.random.default_rng(int(config.get("seed", 0)))
         self._regions = Regions(pool)

@@ -10,6 +10,7 @@ particular to a CPU but the environment variables that only its platform reads.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import tempfile
@@ -24,16 +25,28 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 MIN_TOKEN_ID = 3   # beyond padding, begin and end of text in the usual vocabularies
 
 
-def prepare_environment(threads: int, kv_gib: float) -> None:
+def prepare_environment(config: dict[str, Any], threads: int = 1, kv_gib: float = 0.0) -> None:
     """Set what vLLM and OpenMP read when they are imported; call before anything imports torch.
 
-    threads: of OpenMP, on a CPU; kv_gib: memory for KV cache, on a CPU (a GPU's is sized by the engine)
+    config: as for `VllmEngine`; threads: of OpenMP, on a CPU; kv_gib: memory for KV cache at least, on a CPU (a GPU's
+    is sized by the engine)
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.update(
-        VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1",
-        OMP_NUM_THREADS=str(threads), VLLM_CPU_KVCACHE_SPACE=str(max(1, round(kv_gib))),
-    )
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    if config.get("device", "cpu") == "cpu":
+        space = max(1, math.ceil(kv_gib), math.ceil(_pool_gib(config)))
+        os.environ.update(OMP_NUM_THREADS=str(threads), VLLM_CPU_KVCACHE_SPACE=str(space))
+
+
+def _pool_gib(config: dict[str, Any]) -> float:
+    """What the blocks asked for take; 0 where none are."""
+    model = config["model"]
+    if not config.get("num_blocks"):
+        return 0.0
+    head_dim = model.get("head_dim") or model["hidden_size"] // model["num_attention_heads"]
+    heads = model.get("num_key_value_heads") or model["num_attention_heads"]
+    token_bytes = 2 * model["num_hidden_layers"] * heads * head_dim * (4 if config.get("dtype") == "fp32" else 2)
+    return float((config["num_blocks"] + 1) * config.get("block_size", 16) * token_bytes / 2**30)
 
 
 def environment() -> dict[str, Any]:

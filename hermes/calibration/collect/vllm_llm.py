@@ -53,7 +53,6 @@ class VllmCollector:
 
     def __init__(self, plan: dict[str, Any]) -> None:
         options = plan["options"]
-        prepare_environment(int(options.get("threads", 1)), float(options.get("kv_gib", 1)))
         self.repetitions = int(plan["repetitions"])
         points = [*plan["points"], *([plan["reference"]] if plan.get("reference") else [])]
         config = {
@@ -62,6 +61,7 @@ class VllmCollector:
             **{name: options[name] for name in ("max_model_len", "block_size", "num_blocks") if options.get(name)},
             **{name: max(point[name] for point in points) for name in ("max_num_batched_tokens", "max_num_seqs")},
         }
+        prepare_environment(config, int(options.get("threads", 1)), float(options.get("kv_gib", 1)))
         try:
             self.engine = VllmEngine(config)
         except ImportError as error:

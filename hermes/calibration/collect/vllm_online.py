@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def _start(config: dict[str, Any]) -> VllmEngine:
-    prepare_environment(int(config.get("threads", 1)), float(config.get("kv_gib", 2)))
+    prepare_environment(config, int(config.get("threads", 1)))
     return VllmEngine(config)
 
 

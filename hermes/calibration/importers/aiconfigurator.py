@@ -2,7 +2,8 @@
 
 The package is an optional extra (114 MB of tables) and may live in another interpreter (`--python`). A grid of batches
 is priced (`remote.ask_aiconfigurator`), mixed steps included: the package composes them from the same kernels as pure
-ones. Decodes have equal contexts; the engine's own CPU time per step is not in the tables.
+ones. Its decodes have equal contexts; what unequal ones add is an assumption (`skew`). The engine's own CPU time per
+step is not in the tables.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ MOE = {"bf16": "bfloat16", "fp8": "fp8", "fp8-static": "fp8", "fp8-block": "fp8_
 KV = {"bf16": "bfloat16", "fp8": "fp8", "int8": "int8"}
 UTILIZATION = 0.9
 NOTED_DROP = 0.03
+MIXED_ATTENTION = {"l40s": 2.07, "rtx_pro_6000_server": 1.75}
+# medians over operator tables of an RTX 4090 (sm_89, as L40S) and an RTX PRO 6000, which attend with FlashAttention 2
+SPREAD = (1, 2, 4)  # longest context over the mean one
 MIN_KV_TOKENS = 2**18  # the grid reaches this far even where the memory would not: a study may change the memory
 
 Dtype = Literal["bf16", "fp8", "fp8-static", "fp8-block", "int8", "int4", "nvfp4"]
@@ -63,6 +67,13 @@ class Aiconfigurator(ImporterConfig):
     """Weights: bf16, fp8 (dynamic activation scales), fp8-static, fp8-block, int8 and int4 (weights only), nvfp4."""
     kv_dtype: Literal["bf16", "fp8", "int8"] = "bf16"
     """KV cache: bf16, fp8, int8."""
+    skew: Annotated[float, Field(ge=0, le=1)] = 0.058
+    """What unequal decode contexts add: a share of what attention would take longer if all were as long as the longest.
+    0.058 was measured on an RTX 4090 and an RTX PRO 6000 (vLLM 0.19.0); 0 leaves decodes equal."""
+    mixed_attention: Annotated[float, Field(ge=1, le=10)] | None = None
+    """How many times as long the decodes' attention takes beside a prefill: one kernel then serves both. By default
+    what operator tables of vLLM 0.19.0 say where cards of the same architecture were measured (l40s: 2.07,
+    rtx_pro_6000_server: 1.75), elsewhere 1."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**20)] = 8192
     """The engine's step budget: what the activations in the memory estimate are sized for."""
     python: str | None = None
@@ -70,7 +81,7 @@ class Aiconfigurator(ImporterConfig):
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
         """One step per batch of the grid that the tables can price."""
-        batches = step_grid()
+        batches = step_grid(spread=SPREAD if self.skew > 0 else (1,))
         answer = ask("ask_aiconfigurator.py", self._request(batches), self.python, "aiconfigurator", progress)
         if not answer["mixed"]:
             batches = batches._replace(mixed=[])
@@ -87,6 +98,11 @@ class Aiconfigurator(ImporterConfig):
             )
         return MeasuredSteps(header, rows)
 
+    def _beside_prefill(self) -> float:
+        if self.mixed_attention is not None:
+            return self.mixed_attention
+        return MIXED_ATTENTION.get(self.system, 1.0) if self.backend == "vllm" else 1.0
+
     def _request(self, batches: Batches) -> dict[str, Any]:
         if self.dtype not in MOE and self.dtype not in GEMM:
             raise InputError(f"one of {', '.join(GEMM)}", self.dtype, field="dtype")
@@ -95,7 +111,8 @@ class Aiconfigurator(ImporterConfig):
             "backend_version": self.backend_version, "tp": self.tp, "gemm_quant_mode": GEMM[self.dtype],
             "moe_quant_mode": MOE.get(self.dtype, "bfloat16"), "kvcache_quant_mode": KV[self.kv_dtype],
             "fmha_quant_mode": "bfloat16", "max_num_tokens": self.max_num_batched_tokens, "max_batch": 256,
-            "utilization": UTILIZATION, "batches": batches._asdict(),
+            "utilization": UTILIZATION, "skew": self.skew,
+            "mixed_attention": self._beside_prefill(), "batches": batches._asdict(),
         }
 
     def _config_file(self) -> Path | None:
@@ -162,9 +179,21 @@ class Aiconfigurator(ImporterConfig):
             f"share of time by the package's own label (silicon: measured; empirical: its formula) - {sources}",
             "composed from kernels: the engine's CPU time per step, gaps between kernels and sampling are not in it",
             "mixed: composed by the package's three passes (all but attention over all tokens, attention of the "
-            "prefill, attention of the decodes); decodes of a step have equal contexts" if answer["mixed"] else
+            "prefill, attention of the decodes)" if answer["mixed"] else
             "mixed: the package does not price this model's attention apart, so mixed steps were not imported",
+            "decodes of unequal context: the tables have none; attention is assumed to take "
+            f"{self.skew:g} of the way from its time at the mean context to that at the longest, a share measured on "
+            "other cards (vLLM 0.19.0, RTX 4090 and RTX PRO 6000)"
+            if self.skew > 0 and answer["mixed"] else "decodes of a step have equal contexts",
         ]
+        factor = self._beside_prefill()
+        if answer["mixed"]:
+            notes.append(
+                f"mixed: the decodes' attention takes {factor:g} times as long as alone, as in operator tables of vLLM "
+                "0.19.0 on cards of this architecture (medians; the factor grows with the batch)" if factor > 1 else
+                "mixed: attention of prefill and decodes is added; an engine that serves both with one kernel may take "
+                "longer"
+            )
         communication = shares["prefill"].get("communication", 0.0), shares["decode"].get("communication", 0.0)
         if communication[0] > 0:
             notes.append(f"all-reduce takes {communication[0]:.0%} of that prefill and {communication[1]:.0%} of "

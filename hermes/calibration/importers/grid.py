@@ -20,7 +20,7 @@ class Batches(NamedTuple):
     prefill: list[list[int]]
     """[sequences, new tokens of each, tokens of each already cached]."""
     decode: list[list[int]]
-    """[sequences, tokens of each already cached]."""
+    """[sequences, tokens of each already cached on average, tokens of the longest]."""
     mixed: list[list[int]]
     """A prefill batch, then a decode batch."""
 
@@ -36,8 +36,12 @@ MIXED_NEW, MIXED_PAST = (16, 64, 128, 256, 512, 1000, 1500, 2048, 4096, 8192), (
 MIXED_DECODES, MIXED_CONTEXTS = (1, 4, 16, 48, 128, 256), (256, 1024, 4096, 16384)
 
 
-def step_grid(thin: int = 1) -> Batches:
-    """The full grid, or every `thin`-th value of each axis of it (for programmes that are slow to answer)."""
+def step_grid(thin: int = 1, spread: Sequence[int] = (1,)) -> Batches:
+    """The full grid, or every `thin`-th value of each axis of it (for programmes that are slow to answer).
+
+    `spread` lists how many times the mean context the longest one is: every decode batch comes with each of them, mixed
+    ones with one of them in turn.
+    """
     def axis(values: Sequence[int]) -> Sequence[int]:
         return values[::thin]
 
@@ -46,24 +50,36 @@ def step_grid(thin: int = 1) -> Batches:
         [batch, new, past] for batch in axis(PREFILL_BATCHES) for new in axis(BATCH_NEW) for past in axis(BATCH_PAST)
         if batch * new <= MAX_PREFILL_TOKENS
     ]
-    decode = [[batch, context] for batch in axis(DECODE_BATCHES) for context in axis(CONTEXTS)]
-    mixed = [
+    decode = [
+        [batch, context, context * ratio] for batch in axis(DECODE_BATCHES) for context in axis(CONTEXTS)
+        for ratio in spread if _can_spread(batch, context, ratio)
+    ]
+    shapes = [
         [1, new, past, decodes, context] for new in axis(MIXED_NEW) for past in axis(MIXED_PAST)
         for decodes in axis(MIXED_DECODES) for context in axis(MIXED_CONTEXTS)
     ]
+    mixed = []
+    for index, shape in enumerate(shapes):
+        ratio = spread[index % len(spread)]
+        mixed.append([*shape, shape[4] * (ratio if _can_spread(shape[3], shape[4], ratio) else 1)])
     return Batches(prefill, decode, mixed)
+
+
+def _can_spread(batch: int, context: int, ratio: int) -> bool:
+    """Whether one of `batch` sequences can have `ratio` times the mean context, within the longest one asked for."""
+    return ratio == 1 or (batch > ratio and context * ratio <= CONTEXTS[-1])
 
 
 def _row(phase: str, batch: Sequence[int]) -> dict[str, int | str]:
     seqs, new, past = batch[:3] if phase != "decode" else (0, 0, 0)
-    decodes, context = batch[-2:] if phase != "prefill" else (0, 0)
+    decodes, context, longest = batch[-3:] if phase != "prefill" else (0, 0, 0)
     parts = [f"{seqs} x {new}"] if seqs else []
     if decodes:
         parts.append(f"{decodes} at {context}" if not seqs else f"{decodes} decodes")
     return {
         "prefill_seqs": seqs, "prefill_tokens": seqs * new, "prefill_past": seqs * past,
         "prefill_attn": seqs * (new * past + new * (new + 1) // 2), "decode_seqs": decodes,
-        "decode_ctx": decodes * context, "decode_ctx_max": context, "sampled": seqs + decodes,
+        "decode_ctx": decodes * context, "decode_ctx_max": longest, "sampled": seqs + decodes,
         "configuration": " + ".join(parts),
     }
 
@@ -73,8 +89,8 @@ def rows_of(
 ) -> tuple[pd.DataFrame, int, int]:
     """Rows of measured steps; how many batches hold more than `limit` KV tokens, and how many have no time (None).
 
-    A configuration is one shape of chunk (all its pasts together), one decode batch and context, or a chunk beside a
-    number of decodes (all pasts and contexts together).
+    A configuration is one shape of chunk (all its pasts together), one decode batch and mean context (all longest ones
+    together), or a chunk beside a number of decodes (all pasts and contexts together).
     """
     rows, beyond, unknown = [], 0, 0
     for phase, part in batches._asdict().items():
@@ -95,6 +111,7 @@ def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
 
     Measured kernels do that (another tile, another kernel from some size on); a monotone fit cannot follow.
     """
+    rows = rows[rows["decode_ctx"] == rows["decode_ctx_max"] * rows["decode_seqs"]]
     alone = rows[(rows["prefill_seqs"] == 1) & (rows["decode_seqs"] == 0)]
     decode = rows[rows["prefill_tokens"] == 0]
     worst, where = 0.0, ""

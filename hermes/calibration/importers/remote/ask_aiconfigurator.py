@@ -7,11 +7,12 @@ batch in the same order. How a batch is expressed (checked against the package's
 
 - prefill of `batch` sequences with `new` tokens after `past` cached ones: `predict_prefill_latency(batch, new + past,
   past)`; the length includes the cached tokens;
-- decode of `batch` sequences with `context` cached tokens each: `decode_step_latency(batch, context, 1)`;
+- decode of `batch` sequences with `context` cached tokens each: `decode_step_latency(batch, context, 1)`; where the
+  longest has more than the mean, `skew` times what attention takes longer if all are that long comes on top;
 - mixed: the package composes three passes, everything but attention over all tokens of the step, attention of the
   prefill, attention of the decodes. `mixed_step_breakdown` ties the decode context to the prompt length, so the same
   three parts are asked for one by one here and added. Its output head is priced for the prefill's rows alone; here it
-  is priced for the decodes' rows where that takes longer.
+  is priced for the decodes' rows where that takes longer, and their attention is multiplied by `mixed_attention`.
 """
 
 from __future__ import annotations
@@ -27,27 +28,38 @@ MS_PER_S = 1e3
 class Pricer:
     """Seconds of batches on one compiled engine."""
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    def __init__(self, handle: Any, skew: float = 0.0, mixed_attention: float = 1.0) -> None:
+        self.handle, self.skew, self.mixed_attention = handle, skew, mixed_attention
         self._attention: dict[tuple[int, int, int], float] = {}
         self._shared: dict[int, tuple[float, float]] = {}
 
     def prefill(self, batch: int, new: int, past: int) -> float:
         return float(self.handle.predict_prefill_latency(batch, new + past, past)) / MS_PER_S
 
-    def decode(self, batch: int, context: int) -> float:
-        return float(self.handle.decode_step_latency(batch, context, 1)) / MS_PER_S
+    def decode(self, batch: int, context: int, longest: int) -> float:
+        more = self._skew_ms(batch, context, longest)
+        return (float(self.handle.decode_step_latency(batch, context, 1)) + more) / MS_PER_S
+
+    def _skew_ms(self, batch: int, context: int, longest: int) -> float:
+        if longest == context:
+            return 0.0
+        mean, most = (
+            sum(op[1] for op in self.handle.decode_step_per_op(batch, length, 1) if op[0] == "generation_attention")
+            for length in (context, longest)
+        )
+        return float(self.skew * max(0.0, most - mean))
 
     def can_mix(self) -> bool:
         """Whether attention is priced apart from the rest (it is not where a model's tables hold whole MLA blocks)."""
         _, prefill, decode = self.handle.mixed_step_breakdown_per_op(512, 8, 512, 1, 0)
         return [op[0] for op in (*prefill, *decode)] == ["context_attention", "generation_attention"]
 
-    def mixed(self, batch: int, new: int, past: int, decodes: int, context: int) -> float:
+    def mixed(self, batch: int, new: int, past: int, decodes: int, context: int, longest: int) -> float:
         shared, head = self._shared_ms(batch * new + decodes)
         decode_ops = self.handle.decode_step_per_op(decodes, context, 1)
         decode_head = sum(op[1] for op in decode_ops if "logits" in op[0])
         attention = sum(op[1] for op in decode_ops if op[0] == "generation_attention")
+        attention = (attention + self._skew_ms(decodes, context, longest)) * self.mixed_attention
         prefill = self._attention_ms(batch, new, past)
         return float(shared - head + max(head, decode_head) + prefill + attention) / MS_PER_S
 
@@ -111,9 +123,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     kinds = {name: request[name] for name in ("gemm_quant_mode", "kvcache_quant_mode", "fmha_quant_mode")}
     kinds |= {"moe_quant_mode": request["moe_quant_mode"], "tp_size": request["tp"], "moe_tp_size": request["tp"]}
     handle = EngineHandle.compile(request["model"], system, backend, backend_version=version, **kinds)
-    pricer = Pricer(handle)
+    pricer = Pricer(handle, request["skew"], request["mixed_attention"])
     pricer.prefill(1, 512, 0)  # a combination without any data fails here, with a reason
-    pricer.decode(1, 512)
+    pricer.decode(1, 512, 512)
     functions = {"prefill": pricer.prefill, "decode": pricer.decode, "mixed": pricer.mixed}
     batches = request["batches"] if pricer.can_mix() else request["batches"] | {"mixed": []}
     return {

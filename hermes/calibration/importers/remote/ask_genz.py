@@ -30,13 +30,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     }
 
     def prefill(batch: int, new: int, past: int) -> float:
-        return mixed(batch, new, past, 0, 0)
+        return mixed(batch, new, past, 0, 0, 0)
 
-    def decode(batch: int, context: int) -> float:
+    def decode(batch: int, context: int, _longest: int) -> float:
         result = decode_moddeling(batch_size=batch, input_tokens=context, output_tokens=0, Bb=1, **options)
         return float(result["Latency"]) / MS_PER_S
 
-    def mixed(batch: int, new: int, past: int, decodes: int, context: int) -> float:
+    def mixed(batch: int, new: int, past: int, decodes: int, context: int, _longest: int) -> float:
         result = chunked_moddeling(
             prefill_kv_sizes=[(past, new)] * batch, decode_kv_sizes=[context] * decodes, **options
         )

@@ -1,0 +1,206 @@
+"""The indices that are measured, behind one interface. faiss, hnswlib and bm25s are imported by the index that needs
+them.
+
+Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed;
+hnswlib inserts with one thread, since more of them would make another graph each time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.calibration.collect.retrieval_data import Embeddings, Texts
+
+__all__ = ["Index", "build", "library_version"]
+
+_TRAINING_PER_LIST = 64      # vectors per list that k-means sees; faiss warns below 39
+_PQ_TRAINING = 16_384        # vectors and rounds of k-means for the codes: speed does not depend on how good they are
+_PQ_ROUNDS = 10
+
+
+class Index(Protocol):
+    """An index that is built, and the queries it is measured with."""
+
+    library: str
+    queries: int
+    """Number of queries there are."""
+
+    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
+        """Positions found for the queries first, first + 1, ... (round the end), shape (batch, top_k)."""
+        ...
+
+    def coarse(self, first: int, batch: int, effort: int) -> bool:
+        """Only the search for the lists to probe, threads as in the last search; False if there is no such stage."""
+        ...
+
+    def work(self, effort: int) -> dict[str, float]:
+        """What a query costs in countable terms, mean over the queries: `codes` scanned, or `postings`."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes: of lists, of the index in memory."""
+        ...
+
+
+def library_version(name: str) -> str:
+    """Version of a library, "" where it is not installed."""
+    try:
+        return str(getattr(importlib.import_module(name), "__version__", "?"))
+    except ImportError:
+        return ""
+
+
+class IvfIndex:
+    """faiss: inverted lists with flat vectors (`ivf-flat`), 8-bit PQ codes (`ivf-pq`) or 4-bit ones scanned in
+    registers (`ivf-pq-fs`)."""
+
+    library = "faiss"
+
+    def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
+        faiss: Any = importlib.import_module("faiss")
+
+        self._faiss, self._queries = faiss, data.queries
+        self.queries = len(data.queries)
+        vectors, nlist = data.vectors, int(spec["nlist"])
+        code = {"ivf-flat": "Flat", "ivf-pq": f"PQ{spec.get('pq_m')}x8np", "ivf-pq-fs": f"PQ{spec.get('pq_m')}x4fs"}
+        faiss.omp_set_num_threads(build_threads)
+        self._index = faiss.index_factory(vectors.shape[1], f"IVF{nlist},{code[spec['kind']]}",
+                                          faiss.METRIC_INNER_PRODUCT)
+        if spec["kind"] != "ivf-flat":
+            self._index.pq.cp.niter = _PQ_ROUNDS
+            self._index.pq.cp.max_points_per_centroid = _PQ_TRAINING // 256
+        train = min(len(vectors), max(_TRAINING_PER_LIST * nlist, 0 if spec["kind"] == "ivf-flat" else _PQ_TRAINING))
+        chosen = np.random.default_rng(0).permutation(len(vectors))[:train]
+        self._index.train(vectors[np.sort(chosen)])
+        self._index.add(vectors)
+        self._sizes = np.array([self._index.invlists.list_size(n) for n in range(nlist)])
+
+    def _batch(self, first: int, batch: int) -> npt.NDArray[np.float32]:
+        return np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
+
+    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
+        self._faiss.omp_set_num_threads(threads)
+        self._index.nprobe = effort
+        return np.asarray(self._index.search(self._batch(first, batch), top_k)[1])
+
+    def coarse(self, first: int, batch: int, effort: int) -> bool:
+        self._index.quantizer.search(self._batch(first, batch), effort)
+        return True
+
+    def work(self, effort: int) -> dict[str, float]:
+        lists = self._index.quantizer.search(self._queries, effort)[1]
+        return {"codes": float(self._sizes[lists].sum(axis=1).mean())}
+
+    def describe(self) -> dict[str, Any]:
+        quantiles = np.percentile(self._sizes, (0, 10, 50, 90, 99, 100))
+        filled = np.log(self._sizes[self._sizes > 0])
+        return {
+            "list_sizes": dict(zip(("min", "p10", "p50", "p90", "p99", "max"), quantiles.tolist(), strict=True)),
+            "list_size_log_sigma": float(filled.std()), "code_bytes": int(self._index.code_size),
+        }
+
+
+class HnswIndex:
+    """hnswlib's graph; `effort` is efSearch."""
+
+    library = "hnswlib"
+
+    def __init__(self, data: Embeddings, spec: dict[str, Any], seed: int) -> None:
+        hnswlib: Any = importlib.import_module("hnswlib")
+
+        self._queries, self.queries = data.queries, len(data.queries)
+        self._index = hnswlib.Index(space="ip", dim=data.vectors.shape[1])
+        self._index.init_index(max_elements=len(data.vectors), ef_construction=int(spec["ef_construction"]),
+                               M=int(spec["hnsw_m"]), random_seed=seed)
+        self._index.add_items(data.vectors, num_threads=1)
+
+    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
+        self._index.set_ef(max(effort, top_k))
+        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
+        return np.asarray(self._index.knn_query(chosen, k=top_k, num_threads=threads)[0])
+
+    def coarse(self, first: int, batch: int, effort: int) -> bool:
+        return False
+
+    def work(self, effort: int) -> dict[str, float]:
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        return {"index_bytes": int(self._index.index_file_size())}
+
+
+class FaissHnswIndex:
+    """faiss' graph, where hnswlib is not installed."""
+
+    library = "faiss"
+
+    def __init__(self, data: Embeddings, spec: dict[str, Any], build_threads: int) -> None:
+        faiss: Any = importlib.import_module("faiss")
+
+        self._faiss, self._queries, self.queries = faiss, data.queries, len(data.queries)
+        faiss.omp_set_num_threads(build_threads)
+        self._index = faiss.IndexHNSWFlat(data.vectors.shape[1], int(spec["hnsw_m"]), faiss.METRIC_INNER_PRODUCT)
+        self._index.hnsw.efConstruction = int(spec["ef_construction"])
+        self._index.add(data.vectors)
+
+    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
+        self._faiss.omp_set_num_threads(threads)
+        self._index.hnsw.efSearch = max(effort, top_k)
+        chosen = np.take(self._queries, np.arange(first, first + batch), axis=0, mode="wrap")
+        return np.asarray(self._index.search(chosen, top_k)[1])
+
+    def coarse(self, first: int, batch: int, effort: int) -> bool:
+        return False
+
+    def work(self, effort: int) -> dict[str, float]:
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+class Bm25Index:
+    """bm25s; `effort` is the number of words of a query."""
+
+    library = "bm25s"
+
+    def __init__(self, data: Texts, count: int, efforts: list[int], seed: int) -> None:
+        bm25s: Any = importlib.import_module("bm25s")
+
+        self.queries = count
+        self._model = bm25s.BM25(backend="numpy")
+        vocabulary = {str(n): n for n in range(data.vocabulary)}
+        self._model.index((data.documents, vocabulary), show_progress=False)
+        self._asked = {effort: data.queries(count, effort, seed) for effort in efforts}
+        self._postings = {effort: data.postings(asked) for effort, asked in self._asked.items()}
+
+    def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
+        asked = self._asked[effort]
+        chosen = [[str(word) for word in asked[(first + n) % len(asked)]] for n in range(batch)]
+        found = self._model.retrieve(chosen, k=top_k, n_threads=threads if threads > 1 else 0, show_progress=False)
+        return np.asarray(found.documents)
+
+    def coarse(self, first: int, batch: int, effort: int) -> bool:
+        return False
+
+    def work(self, effort: int) -> dict[str, float]:
+        return {"postings": self._postings[effort]}
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def build(data: Any, spec: dict[str, Any], *, seed: int, build_threads: int, queries: int, efforts: list[int]) -> Index:
+    """The index a plan describes. Raises `ImportError` where its library is missing."""
+    kind = spec["kind"]
+    if kind == "bm25":
+        return Bm25Index(data, queries, efforts, seed)
+    if spec["library"] == "hnswlib":
+        return HnswIndex(data, spec, seed)
+    if kind == "hnsw":
+        return FaissHnswIndex(data, spec, build_threads)
+    return IvfIndex(data, spec, build_threads)

@@ -1,0 +1,220 @@
+"""Measured searches: the one format that `hermes calibrate retrieval` writes and its fit reads (`hermes-retrieval/1`).
+
+Like measured steps (`hermes.calibration.steps`): `NAME.yaml` says where the searches come from, `NAME.parquet` beside
+it holds a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+import yaml
+from pydantic import Field
+
+from hermes.calibration.collect.contention import LIMIT, contended
+from hermes.calibration.journal import JournalError, read_journal
+from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim
+from hermes.svab import classify, spread, tally
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["COLUMNS", "MeasuredSearches", "SearchesHeader", "load_searches", "pack_searches", "save_searches"]
+
+COLUMNS: dict[str, str] = {
+    "kind": "string",            # ivf-flat, ivf-pq, ivf-pq-fs, hnsw, bm25
+    "library": "string",
+    "index": "string",           # one name per index that was built
+    "vectors": "int64",          # or documents
+    "dim": "int64",              # 0: not of this kind; so for the next four
+    "nlist": "int64",
+    "pq_m": "int64",
+    "hnsw_m": "int64",
+    "ef_construction": "int64",
+    "effort": "int64",           # lists probed (IVF), efSearch (HNSW), words of a query (BM25)
+    "top_k": "int64",
+    "batch": "int64",            # queries of a call
+    "threads": "int64",          # that the library was given
+    "time_s": "float64",         # of the call, by the header's clock
+    "coarse_s": "float64",       # of the search for the lists to probe, alone; NaN where not measured
+    "wall_s": "float64",         # wall clock of the call
+    "cpu_time_s": "float64",     # CPU time of the call, all threads
+    "waited_s": "float64",       # part of time_s that its threads waited for a core; 0 where time_s is CPU time
+    "work": "float64",           # codes scanned (IVF) or postings (BM25) per query, mean; NaN for HNSW
+    "recall": "float64",         # share of the exact top_k that is found, mean over the queries
+    "peak_rss_bytes": "int64",   # of the collector so far
+    "configuration": "string",   # index and effort: held out together
+    "repetition": "int64",
+    "sequence": "int64",
+    "noise": "string",           # class of the point's repetitions
+    "excluded": "string",        # why a fit must not use the row
+}
+"""Columns of the Parquet file."""
+
+
+class SearchesHeader(ConfigModel):
+    """Where measured searches come from."""
+
+    format: Literal["hermes-retrieval/1"] = "hermes-retrieval/1"
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    file: Annotated[str, Field(max_length=400)] = ""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    rows: Annotated[int, Field(ge=0)] = 0
+    hardware: str
+    """The CPU."""
+    libraries: dict[str, str]
+    """Versions."""
+    date: datetime.date | str
+    clock: str
+    source: str
+    collected_by: str = ""
+    data: dict[str, Any] = Field(default_factory=dict)
+    """What was searched: seed and sizes of generated data, or the user's file."""
+    indices: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What was seen of each index: seconds to build, sizes of its lists."""
+    environment: dict[str, Any] = Field(default_factory=dict)
+    excluded: list[str] = Field(default_factory=list)
+    """Points that could not be measured, and why."""
+    notes: list[str] = Field(default_factory=list)
+
+
+_CLOCKS = {"wall": "wall clock", "cpu": "CPU clock of searches with one thread, wall clock of others"}
+
+
+@dataclass(frozen=True)
+class MeasuredSearches:
+    """A header and its rows (columns as in `COLUMNS`)."""
+
+    header: SearchesHeader
+    rows: pd.DataFrame
+
+    def usable(self) -> pd.DataFrame:
+        """Rows a fit may use."""
+        return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
+
+
+def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
+    """The rows of a journal, complete or cut off. Raises `InputError` for anything that is no such journal."""
+    try:
+        header, records = read_journal(journal)
+    except (JournalError, OSError) as error:
+        what = "the journal of `hermes calibrate retrieval`"
+        raise InputError(what, Verbatim(str(error)), file=str(journal)) from None
+    plan, environment = header["plan"], header["environment"]
+    if plan.get("engine") != "retrieval":
+        raise InputError("a journal of `hermes calibrate retrieval`", plan.get("engine"), file=str(journal))
+    points = {point["name"]: point for point in plan["points"]}
+    found = [record for record in records if record.get("kind") == "point"]
+    rows = [row for record in _best_attempts(found) for row in _rows_of(points[record["point"]], record)]
+    if not rows:
+        raise InputError("at least one point that was measured", Verbatim("none"), file=str(journal))
+    table = pd.DataFrame(rows)
+    table["sequence"] = np.arange(len(table))
+    verdicts = table.drop_duplicates(["configuration", "batch", "threads", "top_k"])["noise"]
+    built = {points[record["point"]]["index"]["name"]: record["index"] for record in found if "index" in record}
+    cores = environment.get("cores")
+    return MeasuredSearches(
+        SearchesHeader(
+            name=name, hardware=environment.get("cpu", ""), libraries=environment.get("libraries", {}),
+            date=date or datetime.date.today(), clock=_CLOCKS[plan["clock"]], collected_by=command,
+            source=plan["vectors_file"] or plan["texts_file"] or "generated clustered embeddings and Zipf texts",
+            data={key: plan[key] for key in ("seed", "queries", "vectors_file", "texts_file")},
+            indices=built, environment=environment,
+            excluded=sorted({f"{r['point']}: {r['failed']}" for r in found if "failed" in r}),
+            notes=[
+                f"noise of the points: {tally(verdicts)}",
+                f"repetitions that waited for a core for more than {LIMIT:.0%} of their time are excluded; of a point "
+                "measured twice the attempt with more repetitions left, and then the steadier one, is kept",
+                f"{cores} cores: nothing is known of more threads",
+            ],
+        ),
+        _tidy(table, str(journal)),
+    )
+
+
+def _best_attempts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record per point, in order of first attempts: most steady repetitions, least variation."""
+    best: dict[str, dict[str, Any]] = {}
+    for record in records:
+        if not record["rows"]:
+            continue
+        before = best.get(record["point"])
+        if before is None or _merit(record) > _merit(before):
+            best[record["point"]] = record
+    return list(best.values())
+
+
+def _merit(record: dict[str, Any]) -> tuple[int, float]:
+    return sum(not contended(row) for row in record["rows"]), -float(record["cv"])
+
+
+def _rows_of(point: dict[str, Any], record: dict[str, Any]) -> list[dict[str, Any]]:
+    index = point["index"]
+    steady = [row["time_s"] for row in record["rows"] if not contended(row)]
+    verdict = spread(steady).verdict if steady else "rejected"
+    common = {
+        "kind": index["kind"], "library": record["library"], "index": index["name"], "vectors": index["vectors"],
+        **{key: index.get(key, 0) for key in ("dim", "nlist", "pq_m", "hnsw_m", "ef_construction")},
+        "effort": point["effort"], "top_k": point["top_k"], "batch": point["batch"], "threads": point["threads"],
+        "work": next(iter(record["work"].values()), math.nan), "recall": record["recall"],
+        "peak_rss_bytes": record["peak_rss_bytes"], "configuration": f"{index['name']} effort={point['effort']}",
+        "noise": verdict,
+    }
+    reason = "repetitions vary too much (rejected)" if steady and verdict == classify(math.inf) else ""
+    return [
+        {**common, **row, "coarse_s": row.get("coarse_s", math.nan),
+         "excluded": "contended: its threads waited for a core" if contended(row) else reason}
+        for row in record["rows"]
+    ]
+
+
+def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
+    if set(rows.columns) != set(COLUMNS):
+        wrong = sorted(set(rows.columns) ^ set(COLUMNS))
+        raise InputError(f"the columns {', '.join(COLUMNS)}", f"unknown or missing: {wrong}", file=what)
+    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
+    out = rows[list(COLUMNS)].astype(types).reset_index(drop=True)
+    if not (np.isfinite(out["time_s"]) & (out["time_s"] > 0)).all():
+        raise InputError("times above 0", Verbatim("others"), file=what, field="time_s")
+    return out
+
+
+def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = path.with_suffix(".parquet")
+    _tidy(searches.rows, str(path)).to_parquet(data, engine="pyarrow", compression="zstd", index=False)
+    digest = hashlib.sha256(data.read_bytes()).hexdigest()
+    header = searches.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(searches.rows)})
+    # plain values only: text from a file remembers where it stood
+    known = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
+    content = json.loads(json.dumps(known, default=str))
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
+    return header
+
+
+def load_searches(path: Path) -> MeasuredSearches:
+    """Searches by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    header = validate(SearchesHeader, load_yaml(path))
+    data = path.parent / (header.file or path.with_suffix(".parquet").name)
+    try:
+        content = data.read_bytes()
+    except OSError as error:
+        what = "the Parquet file beside the header"
+        raise InputError(what, str(error.strerror), file=str(path), field="file") from None
+    digest = hashlib.sha256(content).hexdigest()
+    if header.sha256 and digest != header.sha256:
+        raise InputError(f"the file with sha256 {header.sha256}", digest, file=str(data))
+    try:
+        rows = pd.read_parquet(data, engine="pyarrow")
+    except Exception as error:  # pyarrow raises many kinds for a file that is no Parquet
+        raise InputError("a Parquet file", str(error).splitlines()[0], file=str(data)) from None
+    return MeasuredSearches(header, _tidy(rows, str(data)))

@@ -1,0 +1,82 @@
+"""Watts and dollars of a client: what a user writes, what stands in for it where nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError
+from hermes.hardware.capacity import KvBudget
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.models import load_model
+from hermes.hardware.operators import Work
+from hermes.hardware.power import PowerModel, StatePower, TdpPower
+
+__all__ = ["ClientResources", "PowerConfig", "power_model", "price"]
+
+
+class PowerConfig(ConfigModel):
+    """Watts of one device by what the client does."""
+
+    idle: float = Field(default=0.0, ge=0, le=1e6)
+    """Watts while no step runs."""
+    prefill: float = Field(default=0.0, ge=0, le=1e6)
+    """Watts in steps that compute prompt tokens."""
+    decode: float = Field(default=0.0, ge=0, le=1e6)
+    """Watts in steps that only decode."""
+
+
+@dataclass(frozen=True)
+class ClientResources:
+    """What one client of a group has besides time: for memory, energy and cost."""
+
+    devices: int
+    device: str                  # name of the description, or ""
+    memory: KvBudget
+    power: PowerModel
+    dollars_per_hour: float      # of one device
+    price_source: str
+
+
+def price(given: float | None, device: DeviceDescription | None) -> tuple[float, str]:
+    """(dollars per hour of one device, where they come from)."""
+    if given is not None:
+        return given, "given"
+    if device is not None and device.price_per_hour is not None:
+        return device.price_per_hour, f"device {device.name} (rough list price)"
+    return 0.0, "none"
+
+
+def power_model(
+    given: PowerConfig | None, facts: HardwareFacts, device: DeviceDescription | None, model: str, devices: int,
+    base_dir: Path | None,
+) -> PowerModel:
+    """Watts of one device: given, or the profile's, or by TDP and utilisation, or none; the source says which."""
+    if given is not None:
+        return StatePower(given.idle, given.prefill, given.decode, "given")
+    if facts.power is not None:
+        watts = facts.power
+        return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {facts.name}: {watts.source}")
+    if device is None:
+        return StatePower(0.0, 0.0, 0.0, "none (no power and no device given)")
+    if device.tdp_w is None:
+        return StatePower(0.0, 0.0, 0.0, f"none (device {device.name} states no TDP)")
+    work = facts.work if facts.work is not None else _work(facts, model, devices, base_dir)
+    if work is None:
+        return StatePower(0.0, 0.0, 0.0, "none (the TDP formula needs the description of the client's model)")
+    return TdpPower(device, work, device.tdp_w, f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W")
+
+
+def _work(facts: HardwareFacts, model: str, devices: int, base_dir: Path | None) -> Work | None:
+    """The work of the client's model split over its devices; None where nobody describes the model."""
+    if not model:
+        return None
+    try:
+        return Work.of(load_model(model, base_dir), tp=devices // facts.pp, pp=facts.pp, dtype=facts.dtype or "bf16",
+                       kv_dtype=facts.kv_dtype)
+    except InputError:
+        return None

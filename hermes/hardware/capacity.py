@@ -1,0 +1,141 @@
+"""How many tokens of KV cache fit: memory x utilisation - weights - activation peak - engine, as vLLM computes it.
+
+vLLM runs one step of the largest batch (`max_num_batched_tokens` tokens, `max_num_seqs` sampled rows), measures the
+peak, and gives what is left of `gpu_memory_utilization` x total memory to KV blocks (vllm/v1/worker/gpu_worker.py,
+determine_available_memory). Where nothing was measured the peak is estimated here from the shapes of that step.
+All bytes are of one device; tensor parallelism and pipeline stages divide the model over devices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hermes.errors import InputError, Verbatim
+from hermes.hardware.models import ModelDescription, precision
+
+__all__ = ["ENGINE_BYTES", "KvBudget", "Part", "activation_peak_bytes", "engine_bytes", "stage_kv_bytes_per_token",
+           "stage_weight_bytes"]
+
+ENGINE_BYTES = 350 * 2**20
+"""Memory outside PyTorch's allocator that vLLM counts (libraries' workspaces, loaded kernels). Set so that the estimate
+meets the one run with a recorded block count that we have (RTX 4090, vLLM 0.19.0, Llama-3.1-8B)."""
+NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
+"""Buffers of NCCL by tensor parallelism (from the system files of aiconfigurator-core 0.12.0, Apache-2.0)."""
+# per sampled row and word of the vocabulary while sampling with top-k and top-p: logits in 16 bits, in 32 bits, sorted,
+# their 64-bit indices, probabilities, cumulated (vllm/v1/sample/ops/topk_topp_sampler.py)
+SAMPLER_BYTES = 2 + 4 + 4 + 8 + 4 + 4
+
+
+@dataclass(frozen=True)
+class Part:
+    """A number of bytes and where it comes from."""
+
+    bytes: int
+    source: str
+
+
+NOTHING = Part(0, "not given")
+
+
+def stage_layers(model: ModelDescription, pp: int) -> int:
+    """Layers of the fullest pipeline stage."""
+    return math.ceil(model.num_layers / pp)
+
+
+def stage_weight_bytes(model: ModelDescription, dtype: str, tp: int = 1, pp: int = 1) -> int:
+    """Bytes of weights on one device of the fullest pipeline stage (it has the embedding or the output head)."""
+    whole = model.weight_bytes(dtype, tp)
+    if pp == 1:
+        return whole
+    model.check_pp(pp)
+    one = model.model_copy(update={"num_layers": 1}).weight_bytes(dtype, tp)
+    layer = (whole - one) / (model.num_layers - 1) if model.num_layers > 1 else 0.0
+    table = model.vocab_size * model.hidden_size * precision(dtype).other_bytes / tp
+    outer = (one - layer) - (table if model.output_head == "separate" else 0.0)
+    return math.ceil(layer * stage_layers(model, pp) + outer)
+
+
+def stage_kv_bytes_per_token(model: ModelDescription, value_bytes: float, tp: int = 1, pp: int = 1) -> float:
+    """KV bytes of one token on one device of the fullest pipeline stage."""
+    return model.kv_bytes_per_token(value_bytes, tp) / tp * stage_layers(model, pp) / model.num_layers
+
+
+def activation_peak_bytes(
+    model: ModelDescription, *, tp: int = 1, dtype: str = "bf16", max_num_batched_tokens: int = 2048,
+    max_num_seqs: int = 256,
+) -> int:
+    """Estimated peak of one device's activations in a step of `max_num_batched_tokens` tokens.
+
+    The larger of one layer (residual, input, and the widest pair of an operator's input and output) and of sampling
+    `max_num_seqs` rows (`SAMPLER_BYTES` per word; with tensor parallelism every device gathers all words), on top of
+    the step's final hidden states.
+    """
+    act, tokens = precision(dtype).other_bytes, max_num_batched_tokens
+    heads = (model.num_heads + 2 * model.num_kv_heads) / tp * model.head_dim
+    inner = model.intermediate_size / tp * max(1, model.experts_per_token)
+    widest = max(heads + model.num_heads / tp * model.head_dim, (3 if model.gated_ffn else 2) * inner)
+    layer = tokens * (2 * model.hidden_size + widest) * act
+    words = model.vocab_size if model.output_head != "none" else 0
+    sampling = min(max_num_seqs, tokens) * words * SAMPLER_BYTES
+    return math.ceil(max(layer, sampling) + tokens * model.hidden_size * act)
+
+
+def engine_bytes(tp: int = 1) -> int:
+    """Estimated memory of one device that is neither weights, activations nor KV."""
+    return ENGINE_BYTES + NCCL_BYTES[max(n for n in NCCL_BYTES if n <= tp)]
+
+
+@dataclass(frozen=True)
+class KvBudget:
+    """The KV memory of one client, and the sum it comes from; the parts are of one device."""
+
+    block_size: int
+    num_blocks: int
+    kv_bytes_per_token: float = 0.0    # whole client; 0 where nobody said
+    devices: int = 1
+    utilization: float = 1.0
+    capacity: Part = field(default=NOTHING)
+    weights: Part = field(default=NOTHING)
+    activations: Part = field(default=NOTHING)
+    engine: Part = field(default=NOTHING)
+    source: str = "num_blocks given"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that fit."""
+        return self.num_blocks * self.block_size
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all blocks on the whole client."""
+        return round(self.tokens * self.kv_bytes_per_token)
+
+
+def cut_blocks(
+    block_size: int, kv_bytes_per_token: float, devices: int, utilization: float, capacity: Part, weights: Part,
+    activations: Part, engine: Part, weights_total: float | None = None,
+) -> KvBudget:
+    """Blocks from what weights, activations and engine leave of all devices' memory.
+
+    weights_total: weights of the whole client where they are not `devices` times those of one. Raises `InputError`
+    that says how many bytes are missing for one block, and for what, if there is room for none.
+    """
+    taken = devices * weights.bytes if weights_total is None else weights_total
+    left = devices * capacity.bytes * utilization - taken - devices * activations.bytes - devices * engine.bytes
+    block = block_size * kv_bytes_per_token
+    num_blocks = int(left // block)
+    if num_blocks < 1:
+        missing = math.ceil(block - left)
+        parts = ", ".join(
+            f"{name} {size / 1e9:.1f} GB" for name, size in (
+                ("weights", taken), ("activations", devices * activations.bytes), ("engine", devices * engine.bytes),
+                ("a KV block", block),
+            ) if size
+        )
+        raise InputError(
+            f"{missing:,} bytes ({missing / 1e9:.1f} GB) more memory ({parts})",
+            Verbatim(f"{devices} x {capacity.bytes / 1e9:.1f} GB x {utilization:g}"), field="memory.capacity",
+        )
+    return KvBudget(block_size, num_blocks, kv_bytes_per_token, devices, utilization, capacity, weights, activations,
+                    engine, "computed")

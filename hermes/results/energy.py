@@ -1,0 +1,150 @@
+"""Joules of single requests, and dollars.
+
+**Attribution.** A step's energy is split between its prompt tokens and its decodes in proportion to the tokens they
+compute. The prompts' part is shared among the sequences that are between their first step and their first token, in
+proportion to their prompt tokens that were not cached; the decodes' part equally among those between their first token
+and their completion (a preempted sequence stays among them until it is back). A part that nobody is there for goes to
+the other; where there is nobody at all (work of requests that never completed) it stays unattributed. Service without
+steps is shared in proportion to its length. Idle energy belongs to no request:
+
+    sum over requests + unattributed + idle = total
+
+which holds to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.record import RunRecord
+from hermes.results.usage import ClientUsage
+from hermes.units import NS_PER_S
+
+__all__ = ["Attribution", "attribute", "cost_summary"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Joules per request, shape (requests,), and what could not be attributed."""
+
+    request_j: FloatArray
+    unattributed_j: float
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Intervals of runs (first, last, both included) in which sequences take part, and their weights."""
+
+    request: IntArray
+    first: IntArray
+    last: IntArray
+    weight: FloatArray
+
+    def present(self, num_runs: int) -> FloatArray:
+        """Sum of the weights of those taking part in each run."""
+        change = np.zeros(num_runs + 1)
+        np.add.at(change, self.first, self.weight)
+        np.add.at(change, self.last + 1, -self.weight)
+        count = np.zeros(num_runs + 1, dtype=np.int64)   # exact: whether there is anybody at all
+        np.add.at(count, self.first, 1)
+        np.add.at(count, self.last + 1, -1)
+        return np.where(np.cumsum(count)[:-1] > 0, np.cumsum(change)[:-1], 0.0)
+
+    def share(self, energy: FloatArray, present: FloatArray, out: FloatArray) -> None:
+        """Hand out each run's energy by weight."""
+        per_weight = np.divide(energy, present, out=np.zeros_like(energy), where=present > 0)
+        upto = np.concatenate(([0.0], np.cumsum(per_weight)))
+        np.add.at(out, self.request, self.weight * (upto[self.last + 1] - upto[self.first]))
+
+
+def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
+    """Share every client's busy energy among the requests it served."""
+    out = np.zeros(len(record.arrival_ns))
+    left = [0.0]
+    stage_order = np.argsort(record.stages["client"], kind="stable")
+    run_order = np.argsort(record.runs["client"], kind="stable")
+    clients = np.arange(len(record.clients) + 1)
+    stage_at = np.searchsorted(record.stages["client"][stage_order], clients)
+    run_at = np.searchsorted(record.runs["client"][run_order], clients)
+    for c, info in enumerate(record.clients):
+        if not (info.prefill_w or info.decode_w):
+            continue
+        stages = {k: v[stage_order[stage_at[c]:stage_at[c + 1]]] for k, v in record.stages.items()}
+        runs = {k: v[run_order[run_at[c]:run_at[c + 1]]] for k, v in record.runs.items()}
+        if len(runs["client"]):
+            left.append(_share_runs(record, info, stages, runs, out))
+        else:
+            left.append(_share_service(usages[c].prefill_j, stages, out))
+    return Attribution(out, math.fsum(left))
+
+
+def _share_runs(record: RunRecord, info: Any, stages: dict[str, IntArray], runs: dict[str, IntArray],
+                out: FloatArray) -> float:
+    """Share the energy of one client's runs; what is left over."""
+    watts = np.where(runs["prefill_seqs"] > 0, info.prefill_w, info.decode_w)
+    energy = watts * (runs["end_ns"] - runs["start_ns"]) / NS_PER_S
+    tokens = runs["prefill_tokens"] + runs["decode_seqs"]
+    prompts = energy * np.divide(runs["prefill_tokens"], tokens, out=np.zeros(len(tokens)), where=tokens > 0)
+    decodes = energy - prompts
+    prefill, decode = _members(record, stages, runs)
+    at_prefill, at_decode = prefill.present(len(tokens)), decode.present(len(tokens))
+    moved = np.where((at_prefill == 0) & (at_decode > 0), prompts, 0.0)
+    back = np.where((at_decode == 0) & (at_prefill > 0), decodes, 0.0)
+    prompts, decodes = prompts - moved + back, decodes - back + moved
+    prefill.share(prompts, at_prefill, out)
+    decode.share(decodes, at_decode, out)
+    return float(prompts[at_prefill == 0].sum() + decodes[at_decode == 0].sum())
+
+
+def _members(
+    record: RunRecord, stages: dict[str, IntArray], runs: dict[str, IntArray]
+) -> tuple[_Members, _Members]:
+    """Who takes part in the client's runs with prompt tokens, and who with decodes. Starts and ends of stages are
+    starts and ends of runs; first tokens of prompts are too."""
+    last = len(runs["client"]) - 1
+    start = np.minimum(np.searchsorted(runs["start_ns"], stages["start_ns"]), last)
+    end = np.minimum(np.searchsorted(runs["end_ns"], stages["end_ns"]), last)
+    first = np.minimum(np.searchsorted(runs["end_ns"], stages["first_token_ns"]), last)
+    continued = np.array([name == "decode" for name in record.stage_kinds], dtype=bool)[stages["kind"]]
+    gives = stages["first_token_ns"] >= 0
+    begins = np.where(continued | ~gives, start, first + 1)   # a hand-over's prompt was computed elsewhere
+    computed = np.maximum(stages["prompt_tokens"] - stages["cached_tokens"], 1).astype(np.float64)
+    prompt, answer = ~continued & gives & (first >= start), begins <= end
+    return (
+        _Members(stages["request"][prompt], start[prompt], first[prompt], computed[prompt]),
+        _Members(stages["request"][answer], begins[answer], end[answer], np.ones(int(answer.sum()))),
+    )
+
+
+def _share_service(energy_j: float, stages: dict[str, IntArray], out: FloatArray) -> float:
+    """Share the energy of a client without steps; what is left over."""
+    length = (stages["end_ns"] - stages["start_ns"]).astype(np.float64)
+    total = float(length.sum())
+    if not total:
+        return energy_j
+    np.add.at(out, stages["request"], energy_j * length / total)
+    return 0.0
+
+
+def cost_summary(record: RunRecord, window_s: float, output: int, total: int, completed: int) -> dict[str, Any] | None:
+    """Dollars of the window: price per hour times hours, busy or not; None where no client has a price."""
+    if not any(info.price_per_hour for info in record.clients):
+        return None
+    per_hour = math.fsum(info.price_per_hour for info in record.clients)
+    dollars = per_hour * window_s / HOUR_S
+    return {
+        "dollars_per_hour": per_hour, "total_dollars": dollars,
+        "per_request_dollars": dollars / completed if completed else None,
+        "per_million_output_tokens_dollars": dollars / output * 1e6 if output else None,
+        "per_million_tokens_dollars": dollars / total * 1e6 if total else None,
+        "clients_without_price": sum(not info.price_per_hour for info in record.clients),
+    }

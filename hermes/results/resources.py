@@ -1,0 +1,69 @@
+"""What a client has, as results print it: KV memory and the sum it comes from, watts and price with their sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hermes.clients.usage import ClientResources, price
+from hermes.hardware.capacity import KvBudget
+from hermes.hardware.power import state_watts
+from hermes.results.record import ClientInfo
+
+__all__ = ["client_info", "memory_summary", "service_info"]
+
+
+def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
+    """A client for the record; `runs` are its own, in order. Watts and dollars are of all its devices."""
+    pool, n, memory = client.scheduler.pool, has.devices, has.memory
+    prefill_w, decode_w = state_watts(has.power, runs)
+    return ClientInfo(
+        client.name, kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
+        pool.block_size, n, n * has.power.idle_w, n * prefill_w, n * decode_w, device=has.device,
+        power_source=has.power.source, price_per_hour=n * has.dollars_per_hour, price_source=has.price_source,
+        kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,
+        memory_utilization=memory.utilization if memory.capacity.bytes else 0.0, weights_bytes=memory.weights.bytes,
+        activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
+    )
+
+
+def service_info(client: Any, config: Any) -> ClientInfo:
+    """The same of a client without an LLM engine: given watts, or the device's while it serves and while it does not."""
+    device, n, power = client.spec.device, config.devices, config.power
+    if power is not None:
+        idle_w, busy_w, source = power.idle, power.prefill, "given"
+    elif device is not None and device.tdp_w is not None:
+        idle_w, busy_w, source = device.idle_w or 0.0, device.tdp_w, f"device {device.name}: TDP while it serves"
+    else:
+        idle_w, busy_w, source = 0.0, 0.0, "none (no power given, and no device with a TDP)"
+    dollars, whose = price(config.price_per_hour, device)
+    return ClientInfo(
+        client.name, config.kind, client.role, client.model, "" if device is None else device.name, num_devices=n,
+        idle_w=n * idle_w, prefill_w=n * busy_w, decode_w=0.0, device="" if device is None else device.name,
+        power_source=source, price_per_hour=n * dollars, price_source=whose,
+    )
+
+
+def _sources(memory: KvBudget) -> str:
+    if memory.source != "computed":
+        return memory.source
+    parts = {"capacity": memory.capacity, "weights": memory.weights, "activations": memory.activations,
+             "engine": memory.engine}
+    return "; ".join(f"{name}: {part.source}" for name, part in parts.items())
+
+
+def memory_summary(info: ClientInfo) -> dict[str, Any] | None:
+    """The KV capacity of a client for the summary; None for one without KV memory."""
+    if not info.num_blocks:
+        return None
+    tokens = info.num_blocks * info.block_size
+    return {
+        "kv_tokens": tokens, "kv_blocks": info.num_blocks, "block_size": info.block_size,
+        "kv_bytes": round(tokens * info.kv_bytes_per_token) or None,
+        "memory_bytes": info.memory_bytes or None, "utilization": info.memory_utilization or None,
+        "weights_bytes": info.weights_bytes if info.memory_bytes else None,
+        "activation_bytes": info.activation_bytes if info.memory_bytes else None,
+        "engine_bytes": info.engine_bytes if info.memory_bytes else None,
+        "source": info.memory_source or None,
+    }

@@ -1,0 +1,119 @@
+"""KV capacity: the sum vLLM makes, against a real run and aiconfigurator; what is missing is said in bytes."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.clients import LLMClientConfig, MemoryConfig
+from hermes.errors import InputError
+from hermes.hardware import HARDWARE
+from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token, stage_weight_bytes
+from hermes.hardware.facts import HardwareFacts, facts_of
+from hermes.hardware.models import load_model
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
+SCHEDULER = SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=256)
+
+
+def budget(model, device, tp=1, pp=1, dtype="bf16", memory=None):
+    options = {"kind": "roofline", "model": model, "device": device, "tp": tp, "pp": pp, "dtype": dtype}
+    facts = facts_of(HARDWARE.get("roofline").model_validate(options).build())
+    config = MemoryConfig.model_validate(memory or {})
+    return config.budget(model, tp * pp, facts, facts.device, SCHEDULER, None)
+
+
+def test_the_real_run_whose_blocks_were_recorded():
+    """RTX 4090, vLLM 0.19.0. The engine's share was set on this run, so it checks the sum, not the estimate."""
+    folder = SHARED / "rtx4090-llama-3.1-8b"
+    if not folder.is_dir():
+        pytest.skip(f"no reference data at {folder}")
+    meta = json.loads((folder / "meta.json").read_text())
+    found = budget("llama-3.1-8b", "rtx-4090")
+    assert found.capacity.bytes == meta["hardware"]["device_total_memory_bytes"]
+    assert found.num_blocks == pytest.approx(meta["kv_cache"]["num_gpu_blocks"], rel=0.005)
+
+
+# aiconfigurator-core 0.12.0, estimate_kv_cache(..., "vllm", "0.24.0", max_num_tokens=2048, max_batch_size=256,
+# memory_fraction_kind="of_total", memory_fraction_value=0.9)["total_kv_size_tokens"]; its engine takes 3.5 GiB
+AICONFIGURATOR = [
+    ("h100-sxm", "llama-3.1-8b", 1, "bf16", 437_216), ("h100-sxm", "llama-3.1-8b", 1, "fp8", 490_464),
+    ("h100-sxm", "llama-3.1-70b", 2, "fp8", 223_680), ("h100-sxm", "llama-3.1-70b", 4, "bf16", 460_160),
+    ("h100-sxm", "llama-3.1-70b", 4, "fp8", 669_056), ("h100-sxm", "llama-3.1-70b", 8, "bf16", 1_350_937),
+    ("h200", "llama-3.1-8b", 1, "bf16", 886_956), ("h200", "llama-3.1-70b", 2, "bf16", 374_576),
+    ("h200", "llama-3.1-70b", 2, "fp8", 583_472), ("h200", "llama-3.1-70b", 8, "fp8", 2_999_004),
+]
+
+
+@pytest.mark.parametrize(("device", "model", "tp", "dtype", "tokens"), AICONFIGURATOR)
+def test_within_six_percent_of_another_estimate(device, model, tp, dtype, tokens):
+    assert budget(model, device, tp, dtype=dtype).tokens == pytest.approx(tokens, rel=0.06)
+
+
+def test_where_almost_nothing_is_left_the_estimates_part():
+    """70B in 16 bits on two H100: 6.4 GB of each card are left for everything, so the reserve decides."""
+    assert budget("llama-3.1-70b", "h100-sxm", 2).tokens == 26_128   # aiconfigurator: 14,784
+
+
+@given(
+    block=st.integers(1, 64), kv=st.integers(1000, 10**6), devices=st.integers(1, 8),
+    parts=st.tuples(*[st.integers(0, 10**10)] * 3), capacity=st.integers(10**9, 10**12),
+    utilization=st.floats(0.1, 1.0),
+)
+@settings(max_examples=100)
+def test_what_is_cut_fits_and_one_block_more_would_not(block, kv, devices, parts, capacity, utilization):
+    weights, activations, engine = (Part(size, "x") for size in parts)
+    try:
+        found = cut_blocks(block, kv, devices, utilization, Part(capacity, "x"), weights, activations, engine)
+    except InputError as error:
+        missing = int(str(error).split("expected ")[1].split(" bytes")[0].replace(",", ""))
+        enough = capacity * utilization * devices + missing
+        assert enough >= devices * sum(parts) + block * kv - 1
+        return
+    used = devices * sum(parts) + found.num_blocks * block * kv
+    room = capacity * utilization * devices
+    assert used <= room * (1 + 1e-12) < used + block * kv * (1 + 1e-9)
+
+
+def test_pipeline_stages_share_weights_and_keep_every_token():
+    model = load_model("llama-3.1-70b")
+    whole = stage_weight_bytes(model, "bf16")
+    parts = [stage_weight_bytes(model, "bf16", 2, pp) for pp in (1, 2, 4)]
+    assert parts[0] == model.weight_bytes("bf16", 2)
+    assert whole / 2 > parts[0] / 2 < parts[1] < parts[0]
+    table = model.vocab_size * model.hidden_size * 2 / 2
+    assert parts[1] == pytest.approx(parts[0] / 2, rel=1e-6)              # one of embedding and head on each
+    assert parts[2] == pytest.approx((parts[0] - 2 * table) / 4 + table, rel=1e-6)
+    assert stage_kv_bytes_per_token(model, 2.0, 2, 4) == model.kv_bytes_per_token() / 8
+    assert stage_kv_bytes_per_token(model, 2.0, 1, 3) == model.kv_bytes_per_token() * 27 / 80   # 27, 27, 26 layers
+    assert budget("llama-3.1-70b", "h100-sxm", 2, 2).num_blocks > budget("llama-3.1-70b", "h100-sxm", 2, 1).num_blocks
+
+
+def test_sources_of_the_parts():
+    found = budget("llama-3.1-8b", "h100-sxm", memory={"engine": "1 GiB", "weights": "20 GB"})
+    assert found.engine == Part(2**30, "given")
+    assert found.weights == Part(20 * 10**9, "given")
+    assert "2,048 tokens and 256 sequences" in found.activations.source
+    legacy = MemoryConfig(capacity=80 * 2**30).budget("llama-3.1-8b", 1, HardwareFacts(), None, SCHEDULER, None)
+    assert (legacy.activations.bytes, legacy.engine.bytes, legacy.capacity.source) == (0, 0, "given")
+
+
+def test_memory_that_is_missing_is_said_in_bytes_and_for_what():
+    with pytest.raises(InputError, match=r"memory.capacity: expected 65,917,539,713 bytes \(65.9 GB\) more memory "
+                                         r"\(weights 141.1 GB, activations 0.9 GB, engine 0.4 GB"):
+        budget("llama-3.1-70b", "h100-sxm")
+
+
+def test_no_memory_at_all():
+    config = LLMClientConfig.model_validate(
+        {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}}
+    )
+    with pytest.raises(InputError, match="num_blocks, the capacity of a device, or a client that names its `device`"):
+        config.resources(config.hardware.build(None), None)
+    named = config.model_copy(update={"device": "h100-sxm"})
+    has = named.resources(named.hardware.build(None), None)
+    assert has.devices == 8   # the profile's parallelism
+    assert has.memory.capacity.source == "device h100-sxm"
