@@ -52,6 +52,10 @@ class Node(ConfigModel):
     """Prompt tokens of a generation."""
     output: str | int | float = "output"
     """Output tokens of a generation."""
+    kv: Annotated[str, Field(max_length=200)] = ""
+    """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
+    background: bool = False
+    """Whether the request is complete without it (a write-back)."""
     input_bytes: str | int | float = 0
     """Bytes that come from the clients of the nodes it comes after (from each), over the network."""
     copies: str | int | float = 1
@@ -118,6 +122,10 @@ class Graph:
             raise InputError("stages in an order", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
         order = {name: i for i, name in enumerate(nodes)}
         self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
+        for name, node in nodes.items():
+            if node.kv and node.kv not in node.after:
+                raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
+                                 field=f"{name}.kv")
         self.choices: dict[str, list[str]] = {}
         for name, node in nodes.items():
             if node.choice:
@@ -185,8 +193,11 @@ class _Execution:
             return
         if copies > MAX_COPIES:
             raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
-        stages = [run.stage(node, inputs) for _ in range(copies)]
+        fetched = self.results[node.kv] if node.kv and self.alive[node.kv] else []
+        stages = [run.stage(node, inputs, sum(stage.cached_tokens for stage in fetched)) for _ in range(copies)]
         left = copies
+        if node.background:
+            run.background.update(stages)
 
         def one_done(_: Any) -> None:
             nonlocal left
@@ -227,6 +238,7 @@ class _Run:
         self._rng = rng
         self.values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
         self.running: dict[Any, Callable[[Any], None]] = {}
+        self.background: set[Any] = set()
 
     @property
     def rng(self) -> random.Random:
@@ -236,13 +248,15 @@ class _Run:
     def pick(self, names: list[str], graph: Graph) -> str:
         return self.rng.choices(names, [graph.nodes[name].weight for name in names])[0]
 
-    def stage(self, node: Node, inputs: list[Any]) -> Any:
+    def stage(self, node: Node, inputs: list[Any], fetched: int = 0) -> Any:
         num_bytes = node.amount("input_bytes", self.values)
         moved = tuple((stage, num_bytes) for stage in inputs) if num_bytes else ()
         if node.kind == "generate":
             prompt, output = max(1, node.amount("prompt", self.values)), max(1, node.amount("output", self.values))
             stage: Any = Generate(prompt, output, self.request.priority, self.request)
             stage.model, stage.inputs = node.model, moved
+            if fetched:   # the last prompt token is always computed: it gives the first output token
+                stage.num_computed = stage.cached_tokens = min(fetched, prompt - 1)
             return stage
         return Stage(
             node.kind, tokens=node.amount("tokens", self.values), items=node.amount("items", self.values),
@@ -274,7 +288,8 @@ class GraphPipeline:
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), []).begin()
         running = run.running
-        while running:
+        while len(running) > len(run.background):
             stage = yield AnyOf(*running)
+            run.background.discard(stage)
             running.pop(stage)(stage)
-        assert finished, "a graph ended before its last node"
+        assert finished or run.background, "a graph ended before its last node"

@@ -29,7 +29,7 @@ def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np
 
 
 def service_info(client: Any, config: Any) -> ClientInfo:
-    """The same of a client without an LLM engine: given watts, or the device's while it serves and while it does not."""
+    """The same of a client without an LLM engine: given watts, or those of the device while it serves and not."""
     device, n, power = client.spec.device, config.devices, config.power
     if power is not None:
         idle_w, busy_w, source = power.idle, power.prefill, "given"
