@@ -18,7 +18,7 @@ import pandas as pd
 
 from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
 from hermes.calibration.fit_data import excluded_lines, limits_of
-from hermes.calibration.fit_noise import label, noise_of, repeats
+from hermes.calibration.fit_noise import label, neighbour_error, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
 from hermes.calibration.fit_rows import FitRows, Mask, mape
 from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
@@ -67,6 +67,8 @@ class FitResult:
     """What the data cannot tell, one line each."""
     excluded: list[str]
     """Rows that were not used, by reason."""
+    neighbours: dict[str, float]
+    """Error of predicting a step by those beside it in time, by phase; where steps followed each other."""
     boundary: tuple[float, float]
     """Part of the measured mixed steps that is priced by one of their parts, and the largest rise that makes."""
 
@@ -102,7 +104,8 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     profile.provenance.notes.extend(limits)
     refuse_falling(profile)
     return FitResult(
-        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, boundary(profile, data)
+        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, _neighbours(rows),
+        boundary(profile, data),
     )
 
 
@@ -167,6 +170,11 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
         error=_error(block, mask) if measured else None,
         noise=noise_of(rows[phase_of(rows) == phase]) if measured else None,
     )
+
+
+def _neighbours(rows: pd.DataFrame) -> dict[str, float]:
+    found = {phase: neighbour_error(rows[phase_of(rows) == phase]) for phase in PHASES}
+    return {phase: error for phase, error in found.items() if error is not None}
 
 
 def _tells_about(phase: str, rows: FitRows) -> Mask:

@@ -11,6 +11,7 @@ from machines import cpu_seconds, cpu_steps, gpu_and_mixed_steps, gpu_seconds, g
 
 from hermes.calibration.fit import fit_file, fit_steps
 from hermes.calibration.fit_check import refuse_falling, search_limits
+from hermes.calibration.fit_noise import neighbour_error
 from hermes.calibration.fit_plot import save_plot
 from hermes.calibration.fit_report import report
 from hermes.calibration.fit_rows import FitRows, folds
@@ -143,6 +144,19 @@ def test_repetitions_that_scatter_are_rejected_and_flaky_ones_named():
     assert "[(2048, 0)]" in noise.flaky[0]
     assert noise.classes["excellent"] == sum(noise.classes.values()) - 1
     assert result.profile.phases.prefill.error.fixed_features_mape < 0.03
+
+
+def test_neighbours_in_time_tell_the_noise_where_nothing_was_repeated():
+    rng = np.random.default_rng(4)
+    entries = [([], [100 + i] * 8) for i in range(4000)]
+    seconds = [0.01 * rng.normal(1, 0.03) for _ in entries]
+    rows = measured(entries, seconds, ["one"] * len(entries)).rows
+    # |mean of two - one| of normal errors: 0.03 * sqrt(1.5) * sqrt(2 / pi)
+    assert neighbour_error(rows) == pytest.approx(0.03 * 1.5**0.5 * (2 / np.pi) ** 0.5, rel=0.05)
+    assert neighbour_error(rows.sample(frac=1, random_state=1)) == neighbour_error(rows)
+    assert neighbour_error(rows.iloc[::2]) is None  # not beside each other
+    assert neighbour_error(rows.assign(configuration=[str(i % 2) for i in range(4000)])) is None
+    assert neighbour_error(rows.iloc[:20]) is None
 
 
 def test_a_few_wild_rows_do_not_move_the_fit():
