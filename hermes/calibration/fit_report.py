@@ -76,8 +76,8 @@ def report(result: FitResult) -> str:
     lines += [
         "MAPE: predicted by fits that never saw the configuration, their terms chosen without it as well. Terms fixed: "
         "the terms of the final fit, coefficients fitted without the configuration. Relative, every configuration "
-        "counts once. Noise: coefficient of variation of repeated steps (median); where nothing was repeated, the error "
-        "of predicting a step by the mean of the two beside it in time, if they are alike.", "",
+        "counts once. Noise: coefficient of variation of repeated steps (median); where nothing was repeated, the "
+        "error of predicting a step by the mean of the two beside it in time, if they are alike.", "",
     ]
     lines += ["Which phases share a polynomial was decided by held-out error:", ""]
     lines += _table(["polynomials", "MAPE, all steps"], [(name, _percent(e)) for name, e in result.schemes.items()])
