@@ -50,9 +50,9 @@ class Options(ConfigModel):
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     steps: str = ""
     """Measured steps to use; collected where left out."""
-    calibration_tokens: Annotated[int, Field(ge=64)] = 2048
+    calibration_tokens: Annotated[int, Field(ge=64)] = 512
     """Most tokens of a calibrated step."""
-    calibration_seqs: Annotated[int, Field(ge=1)] = 64
+    calibration_seqs: Annotated[int, Field(ge=1)] = 32
     """Most sequences of a calibrated step."""
     calibration_repetitions: Annotated[int, Field(ge=1, le=100)] = 1
     hardware: str | None = None
