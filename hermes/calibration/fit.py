@@ -41,6 +41,8 @@ from hermes.hardware.terms import term_text
 __all__ = ["FitResult", "fit_file", "fit_steps", "write_profile"]
 
 WORST_LISTED = 8
+LONGEST_S = 1000.0
+"""No step takes longer; times that do are milliseconds taken for seconds."""
 LOAD = {
     "prefill": ("prefill_tokens", "prefill_past", "prefill_attn"),
     "decode": ("decode_seqs", "decode_ctx", "decode_ctx_max"),
@@ -84,6 +86,8 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     rows, rejected = _usable(steps)
     if len(rows) == 0:
         raise InputError("steps that are not excluded", Verbatim("none"), file=what)
+    if rows["time_s"].max() > LONGEST_S:
+        raise InputError(f"step times in seconds, up to {LONGEST_S:g}", rows["time_s"].max(), file=what, field="time_s")
     overhead_s = _overhead(rows)
     data = FitRows.of(rows, overhead_s)
     for phase in PHASES:

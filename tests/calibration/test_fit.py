@@ -1,6 +1,7 @@
 """The fit: known machines are recovered, errors are of configurations it has not seen, nothing depends on chance."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -232,6 +233,28 @@ def test_steps_that_cannot_carry_a_profile_are_refused(keep, message, tmp_path, 
     steps = gpu_steps()
     steps = replace(steps, rows=steps.rows[keep(steps.rows)].reset_index(drop=True))
     save_steps(steps, tmp_path / "steps.yaml")
+    assert main(["fit", str(tmp_path / "steps.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("time_s", lambda rows: rows["time_s"] * 1e6, "step times in seconds, up to 1000"),
+        ("time_s", lambda rows: -rows["time_s"], "times above 0"),
+        ("decode_seqs", lambda rows: rows["decode_seqs"].where(rows.index > 3), "numbers in the columns of numbers"),
+        ("prefill_tokens", lambda rows: "many", "numbers in the columns of numbers"),
+        ("decode_ctx", lambda rows: -5, "statistics of at least 0"),
+    ],
+)
+def test_rows_that_are_no_steps_are_one_line(column, values, message, tmp_path, capsys):
+    steps = gpu_steps()
+    save_steps(steps, tmp_path / "steps.yaml")
+    steps.rows.assign(**{column: values(steps.rows)}).to_parquet(tmp_path / "steps.parquet", index=False)
+    text = (tmp_path / "steps.yaml").read_text()
+    (tmp_path / "steps.yaml").write_text(re.sub("(?m)^sha256: .*$", "", text))
     assert main(["fit", str(tmp_path / "steps.yaml")]) == 2
     error = capsys.readouterr().err
     assert message in error
