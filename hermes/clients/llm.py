@@ -144,34 +144,25 @@ class LLMClient:
         if self._plan is None:
             self._begin()
 
-    def _next_plan(self) -> Plan | None:
-        """The scheduler's plan, in view of who had arrived when the engine made it."""
-        scheduler, seen_ns = self.scheduler, self._seen_ns
-        while True:
-            plan = scheduler.plan(self._enqueue_seen(seen_ns) if self._late else self._max_run)
-            if plan is None:
-                if not self._late:
-                    return None
-            elif plan.prefills or plan.decodes:
-                return plan
-            else:
-                # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time.
-                scheduler.complete(plan, 1, -1, 0)
-            # With nothing to run beside the step in flight, the engine waits for its results and looks again.
-            seen_ns = ANY_TIME
-
-    def _enqueue_seen(self, until_ns: int) -> int:
-        """Show the scheduler who arrived until then; how many steps it may plan in view of those who came later."""
-        late = self._late
+    def _plan_in_view(self, seen_ns: int) -> Plan | None:
+        """The scheduler's plan, in view of who had arrived by then."""
+        late, scheduler = self._late, self.scheduler
         seen = 0
-        while seen < len(late) and late[seen][0] <= until_ns:
-            self.scheduler.enqueue(late[seen][1])
+        while seen < len(late) and late[seen][0] <= seen_ns:
+            scheduler.enqueue(late[seen][1])
             seen += 1
         del late[:seen]
-        return 1 if late else self._max_run
+        return scheduler.plan(1 if late else self._max_run)   # who came later is seen by the plan of the next step
 
     def _begin(self) -> None:
-        plan = self._next_plan()
+        late = self._late
+        plan = self._plan_in_view(self._seen_ns) if late else self.scheduler.plan(self._max_run)
+        while late if plan is None else not (plan.prefills or plan.decodes):
+            # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time. With
+            # nothing to run beside the step in flight, the engine waits for its results and looks again.
+            if plan is not None:
+                self.scheduler.complete(plan, 1, -1, 0)
+            plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.on_room is not None:
                 self.on_room()   # there is none, but whoever waits for it should know that nothing runs
