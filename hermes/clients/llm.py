@@ -33,8 +33,8 @@ class LLMClient:
     """
 
     __slots__ = (
-        "_end", "_end_priority", "_ended", "_fits", "_late", "_max_run", "_plan", "_planned", "_runs", "_seen_ns",
-        "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
+        "_ahead", "_end", "_end_priority", "_ended", "_fits", "_late", "_max_run", "_plan", "_planned", "_runs",
+        "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
         "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
@@ -66,6 +66,7 @@ class LLMClient:
         self._planned = 0                 # steps of the run in flight
         # Asynchronous scheduling: (arrival, sequence) that no plan has seen yet, and the moment at which the next plan
         # is made: when the step in flight, or the one that has just ended, began. Nothing in flight: whenever it is.
+        self._ahead = scheduler.asynchronous
         self._late: list[tuple[int, Sequence]] = []
         self._seen_ns = ANY_TIME
         self._start_ns = 0
@@ -89,7 +90,7 @@ class LLMClient:
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
         scheduler = self.scheduler
-        if scheduler.asynchronous:
+        if self._ahead:
             self._late.append((self.env._now, stage))
         else:
             scheduler.enqueue(stage)
@@ -226,7 +227,7 @@ class LLMClient:
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
-        if scheduler.asynchronous:
+        if self._ahead:
             self._seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else self._start_ns
         self.steps.pos += count
         if self.ticks is not None and plan.decodes:
