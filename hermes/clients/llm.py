@@ -23,6 +23,7 @@ __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
 ANY_TIME = 1 << 62
+FUTILE = 2       # sequences that preempt themselves alone this often in a row are not going to get on
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -33,10 +34,11 @@ class LLMClient:
     """
 
     __slots__ = (
-        "_ahead", "_end", "_end_priority", "_ended", "_fits", "_late", "_max_run", "_plan", "_planned", "_runs",
-        "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
-        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_ahead", "_end", "_end_priority", "_ended", "_fits", "_futile", "_late", "_max_run", "_plan", "_planned",
+        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index",
+        "input_tokens", "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done",
+        "on_first_token", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks",
+        "tracks",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class LLMClient:
         self._ended = self._on_end        # bound once
         self._end_priority = STEP_END + index
         self._start: Tick | None = None
+        self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -135,8 +138,15 @@ class LLMClient:
 
     @property
     def idle(self) -> bool:
-        """No step runs, and none is about to start at this instant."""
-        return self._plan is None and self._start is None
+        """No step runs, and none is about to start at this instant; or those that run lead nowhere."""
+        return (self._plan is None and self._start is None) or self._futile >= FUTILE
+
+    def _gave_up_alone(self) -> None:
+        """The only running sequence preempted itself. If that goes on (each first chunk fits, the rest never does: the
+        memory is held by KV that waits to move), whoever could free memory has to know that nothing comes of it."""
+        self._futile += 1
+        if self._futile >= FUTILE and self.on_room is not None:
+            self.on_room()
 
     # -- runs of steps -------------------------------------------------------------------------------------------
 
@@ -163,6 +173,8 @@ class LLMClient:
             # nothing to run beside the step in flight, the engine waits for its results and looks again.
             if plan is not None:
                 self.scheduler.complete(plan, 1, -1, 0)
+                if not self.scheduler.running:
+                    self._gave_up_alone()
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.on_room is not None:
@@ -227,6 +239,8 @@ class LLMClient:
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
+        if self._futile and plan.sampled:
+            self._futile = 0
         if self._ahead:
             self._seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else self._start_ns
         self.steps.pos += count
