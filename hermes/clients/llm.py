@@ -173,7 +173,7 @@ class LLMClient:
             # nothing to run beside the step in flight, the engine waits for its results and looks again.
             if plan is not None:
                 self.scheduler.complete(plan, 1, -1, 0)
-                if not self.scheduler.running:
+                if plan.preempted and not self.scheduler.running:
                     self._gave_up_alone()
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
