@@ -227,6 +227,7 @@ class Simulation:
         coordinator = self.coordinator
         tables = [s.table for s in self.streams]
         stages, runs = self._stages.columns(), self._runs.columns()
+        by_client = self._runs_by_client(runs)
         arrivals = coordinator.arrivals
         if coordinator.unfinished:
             arrivals[arrivals > self.env.now] = -1   # had not arrived yet when the run ended
@@ -235,7 +236,7 @@ class Simulation:
         finish[status != 1] = -1
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
-            clients=self._client_infos(runs), stage_kinds=self.stage_kinds,
+            clients=self._client_infos(by_client), stage_kinds=self.stage_kinds,
             arrival_ns=arrivals,
             prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
             output_tokens=np.concatenate([t.output_tokens for t in tables]),
@@ -249,7 +250,7 @@ class Simulation:
                 for row, segments in coordinator.gaps.items()
             },
             decode_steps=decode_steps,
-            out_of_range_steps=self._out_of_range(runs), end_ns=int(self.env.now),
+            out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
         )
 
@@ -260,23 +261,21 @@ class Simulation:
         rows = [order[bounds[client.index] : bounds[client.index + 1]] for client in self.clients]
         return [{name: column[mine] for name, column in runs.items()} for mine in rows]
 
-    def _out_of_range(self, runs: dict[str, np.ndarray]) -> list[int]:
+    def _out_of_range(self, by_client: list[dict[str, np.ndarray]]) -> list[int]:
         return [
-            0 if client.role == "service"
-            else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
-            for client, columns in zip(self.clients, self._runs_by_client(runs), strict=True)
+            0 if client.role == "service" else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
+            for client, columns in zip(self.clients, by_client, strict=True)
         ]
 
-    def _client_infos(self, runs: dict[str, np.ndarray]) -> list[ClientInfo]:
+    def _client_infos(self, by_client: list[dict[str, np.ndarray]]) -> list[ClientInfo]:
         infos: list[ClientInfo] = []
-        mine = self._runs_by_client(runs)
         for config in self.scenario.clients:
             group = self.clients[len(infos) : len(infos) + config.count]
             if group[0].role == "service":
                 infos += [service_info(client, config) for client in group]
                 continue
             resources = config.resources(group[0].hardware, self.base_dir)
-            infos += [client_info(client, config.kind, resources, mine[client.index]) for client in group]
+            infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
         return infos
 
 

@@ -47,6 +47,21 @@ def steps_of(card: str, folder: Path, python: str, configs: Path) -> list[Path]:
     return out
 
 
+def build_rtx_4090(tables: Path, folder: Path) -> None:
+    """The RTX 4090 has no kernel tables there, but operator tables of vLLM 0.19.0 (casys-kaist/LLMServingSim, MIT)."""
+    steps, out = folder / "rtx-4090-layerwise.yaml", ROOT / "hw_profiles" / "efficiency" / "rtx-4090.yaml"
+    hermes("profile", "import", "layerwise", str(tables), "--model", "llama-3.1-8b", "-o", str(steps))
+    hermes("fit-roofline", str(steps), "--device", "rtx-4090", "-o", str(out))
+    file, links = load_efficiency(str(out)), load_efficiency("l40s").factors.all_reduce
+    source = ("operator tables of vLLM 0.19.0 on an RTX 4090, Llama-3.1-8B in bf16, measured eagerly "
+              "(github.com/casys-kaist/LLMServingSim, MIT), composed into steps")
+    dump_yaml(file.model_copy(update={
+        "sources": [source], "factors": file.factors.model_copy(update={"all_reduce": links}),
+        "notes": [file.notes[0], "experts: no mixture was measured; as ffn",
+                  "all_reduce: not measured; that of the L40S, another card on PCIe without peer access"],
+    }), out, "Shares of the peak rates of rtx-4090 that classes of operators reach.")
+
+
 def write_generic() -> None:
     """Medians over the cards: for a device that is like none of them."""
     files = [load_efficiency(card) for card in CARDS]
@@ -79,6 +94,7 @@ def main() -> None:
     parser.add_argument("cards", nargs="*", default=list(CARDS), metavar="CARD")
     parser.add_argument("--python", default=sys.executable, help="interpreter with aiconfigurator-core")
     parser.add_argument("--configs", type=Path, required=True)
+    parser.add_argument("--rtx-4090", type=Path, help="profile folder of the RTX 4090 in casys-kaist/LLMServingSim")
     parser.add_argument("--steps", type=Path, default=Path("steps"))
     options = parser.parse_args()
     options.steps.mkdir(parents=True, exist_ok=True)
@@ -86,6 +102,8 @@ def main() -> None:
         paths = steps_of(card, options.steps, options.python, options.configs)
         hermes("fit-roofline", *map(str, paths), "--device", card, "-o",
                str(ROOT / "hw_profiles" / "efficiency" / f"{card}.yaml"))
+    if options.rtx_4090 is not None:
+        build_rtx_4090(options.rtx_4090, options.steps)
     write_generic()
 
 

@@ -360,7 +360,10 @@ def record(plan: dict[str, Any]) -> dict[str, Any]:
     max_model_len = max(request["prompt_tokens"] + request["output_tokens"] for request in requests) + 8
     vocab = TEXT_VOCAB + 64 * math.ceil((requests[-1]["id"] + 1) / 64)
     with tempfile.TemporaryDirectory() as folder:
-        engine = make_engine(Path(folder), plan, vocab, max_model_len)
+        try:
+            engine = make_engine(Path(folder), plan, vocab, max_model_len)
+        except ValueError as error:   # pydantic's cannot be sent to another process
+            raise ValueError(str(error)) from None
     core = engine.engine_core.engine_core
     check_settings(core.scheduler, plan)
     asynchronous = plan.get("async_scheduling", False)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
 from hermes.calibration.fit_data import excluded_lines, limits_of
-from hermes.calibration.fit_noise import label, noise_of, repeats
+from hermes.calibration.fit_noise import label, neighbour_error, noise_of, repeats
 from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
 from hermes.calibration.fit_rows import FitRows, Mask, mape
 from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
@@ -41,6 +41,8 @@ from hermes.hardware.terms import term_text
 __all__ = ["FitResult", "fit_file", "fit_steps", "write_profile"]
 
 WORST_LISTED = 8
+LONGEST_S = 1000.0
+"""No step takes longer; times that do are milliseconds taken for seconds."""
 LOAD = {
     "prefill": ("prefill_tokens", "prefill_past", "prefill_attn"),
     "decode": ("decode_seqs", "decode_ctx", "decode_ctx_max"),
@@ -67,6 +69,8 @@ class FitResult:
     """What the data cannot tell, one line each."""
     excluded: list[str]
     """Rows that were not used, by reason."""
+    neighbours: dict[str, float]
+    """Error of predicting a step by those beside it in time, by phase; where steps followed each other."""
     boundary: tuple[float, float]
     """Part of the measured mixed steps that is priced by one of their parts, and the largest rise that makes."""
 
@@ -82,6 +86,8 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     rows, rejected = _usable(steps)
     if len(rows) == 0:
         raise InputError("steps that are not excluded", Verbatim("none"), file=what)
+    if rows["time_s"].max() > LONGEST_S:
+        raise InputError(f"step times in seconds, up to {LONGEST_S:g}", rows["time_s"].max(), file=what, field="time_s")
     overhead_s = _overhead(rows)
     data = FitRows.of(rows, overhead_s)
     for phase in PHASES:
@@ -102,7 +108,8 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     profile.provenance.notes.extend(limits)
     refuse_falling(profile)
     return FitResult(
-        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, boundary(profile, data)
+        profile, steps, _held_out(blocks, data), data, blocks, schemes, limits, excluded, _neighbours(rows),
+        boundary(profile, data),
     )
 
 
@@ -167,6 +174,11 @@ def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -
         error=_error(block, mask) if measured else None,
         noise=noise_of(rows[phase_of(rows) == phase]) if measured else None,
     )
+
+
+def _neighbours(rows: pd.DataFrame) -> dict[str, float]:
+    found = {phase: neighbour_error(rows[phase_of(rows) == phase]) for phase in PHASES}
+    return {phase: error for phase, error in found.items() if error is not None}
 
 
 def _tells_about(phase: str, rows: FitRows) -> Mask:

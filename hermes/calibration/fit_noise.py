@@ -11,10 +11,12 @@ from hermes.calibration.steps import STATS
 from hermes.hardware.profile import Noise
 from hermes.svab import Spread, spread
 
-__all__ = ["label", "noise_of", "repeats"]
+__all__ = ["label", "neighbour_error", "noise_of", "repeats"]
 
 _KEY = ["configuration", *STATS]
 MOST_LISTED = 10
+FEWEST = 30
+ALIKE = 0.2
 
 
 def repeats(rows: pd.DataFrame) -> list[tuple[str, Spread]]:
@@ -28,6 +30,26 @@ def label(key: tuple[object, ...]) -> str:
     stats = dict(zip(STATS, key[1:], strict=True))
     shown = ("prefill_tokens", "prefill_past", "decode_seqs", "decode_ctx")
     return f"{key[0]} ({', '.join(f'{name} {stats[name]}' for name in shown if stats[name])})"
+
+
+def neighbour_error(rows: pd.DataFrame) -> float | None:
+    """How well a step is predicted by the mean of the steps before and after it; None for fewer than `FEWEST` such.
+
+    Counts where all three belong to one configuration, followed each other, computed as many tokens for as many
+    sequences, and have contexts and attention pairs within `ALIKE`. Where nothing was repeated this tells the noise: no
+    fit can be expected to do much better. A mean absolute relative error.
+    """
+    ordered = rows.sort_values("sequence", kind="stable")
+    key = pd.factorize(pd.MultiIndex.from_frame(ordered[["configuration", "prefill_tokens", "decode_seqs"]]))[0]
+    sequence, time_s = ordered["sequence"].to_numpy(), ordered["time_s"].to_numpy()
+    alike = (key[:-2] == key[1:-1]) & (key[2:] == key[1:-1]) & (sequence[2:] == sequence[:-2] + 2)
+    for name in ("prefill_attn", "decode_ctx"):
+        values = ordered[name].to_numpy()
+        change = np.abs(np.diff(values)) <= ALIKE * values[1:]
+        alike &= change[1:] & change[:-1]
+    if alike.sum() < FEWEST:
+        return None
+    return float(np.mean(np.abs((time_s[:-2] + time_s[2:]) / 2 / time_s[1:-1] - 1)[alike]))
 
 
 def noise_of(rows: pd.DataFrame) -> Noise | None:

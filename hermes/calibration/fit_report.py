@@ -9,7 +9,7 @@ import numpy as np
 from hermes.calibration.fit import FitResult
 from hermes.calibration.fit_phases import PHASES
 from hermes.calibration.fit_rows import mape
-from hermes.hardware.profile import PhaseProfile
+from hermes.hardware.profile import Noise, PhaseProfile
 
 __all__ = ["phase_table", "report"]
 
@@ -32,7 +32,7 @@ def _phases(result: FitResult) -> list[tuple[str, PhaseProfile]]:
 
 def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table that sums the fit up, one row per phase that was measured, and one for all steps."""
-    head = ["phase", "steps", "configurations", "MAPE", "terms fixed", "in sample", "worst", "MSE s^2", "noise CV"]
+    head = ["phase", "steps", "configurations", "MAPE", "terms fixed", "in sample", "worst", "MSE s^2", "noise"]
     rows = []
     for phase, profile in _phases(result):
         error, noise = profile.error, profile.noise
@@ -40,7 +40,7 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
             rows.append([
                 phase, str(profile.points), str(error.configurations), _percent(error.mape),
                 _percent(error.fixed_features_mape), _percent(error.in_sample_mape), _percent(error.worst),
-                f"{error.mse_s2:.3g}", _percent(noise.median_cv) if noise else "not repeated",
+                f"{error.mse_s2:.3g}", _noise(noise, result.neighbours.get(phase)),
             ])
     measured, predicted, fixed = (result.held_out[name].to_numpy() for name in ("seconds", "predicted", "fixed"))
     everything = result.rows
@@ -50,6 +50,13 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
         f"{np.mean((predicted - measured) ** 2):.3g}", "",
     ])
     return head, rows
+
+
+def _noise(noise: Noise | None, neighbours: float | None) -> str:
+    """The median CV of repeated steps where a fair part was repeated, or else what neighbours in time tell."""
+    if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
+        return f"CV {_percent(noise.median_cv)}"
+    return "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
 
 
 def report(result: FitResult) -> str:
@@ -69,7 +76,8 @@ def report(result: FitResult) -> str:
     lines += [
         "MAPE: predicted by fits that never saw the configuration, their terms chosen without it as well. Terms fixed: "
         "the terms of the final fit, coefficients fitted without the configuration. Relative, every configuration "
-        "counts once.", "",
+        "counts once. Noise: coefficient of variation of repeated steps (median); where nothing was repeated, the "
+        "error of predicting a step by the mean of the two beside it in time, if they are alike.", "",
     ]
     lines += ["Which phases share a polynomial was decided by held-out error:", ""]
     lines += _table(["polynomials", "MAPE, all steps"], [(name, _percent(e)) for name, e in result.schemes.items()])

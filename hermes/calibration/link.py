@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hermes.calibration.collect.contention import LIMIT, steady
+from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import InputError, Verbatim
@@ -46,7 +47,8 @@ class SizeError(ConfigModel):
     """The same for a fit without this size."""
     cv: Fraction
     noise: str
-    """Class of the repetitions' variation."""
+    """Class of the repetitions' variation; `contended` where they waited for a core: shown, and not fitted as long as
+    three other sizes are left."""
 
 
 class MeasuredLink(ConfigModel):
@@ -108,6 +110,15 @@ class LinkFile(ConfigModel):
         raise InputError(f"one of the links of {self.name}: {there}", Verbatim(f"{path} {memory} {streams}"))
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """One size: what the plan says of it, its times, and whether they are to be trusted."""
+
+    point: dict[str, Any]
+    times: Spread
+    contended: bool
+
+
 def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
     """(latency, seconds per byte), both at least 0, of least squares on relative errors."""
     from scipy.optimize import nnls
@@ -118,39 +129,44 @@ def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
     return float(coefficients[0]), float(coefficients[1])
 
 
-def _held_out(pieces: Any, sizes: Any, seconds: Any) -> list[float | None]:
+def _held_out(pieces: Any, sizes: Any, seconds: Any, use: Any) -> list[float | None]:
     """Relative error at each size of a fit without it; None where too few sizes are left."""
-    if len(np.unique(sizes)) < 4:
-        return [None] * len(sizes)
     out: list[float | None] = []
     for index in range(len(sizes)):
-        rest = np.arange(len(sizes)) != index
+        rest = use & (np.arange(len(sizes)) != index)
+        if len(np.unique(sizes[rest])) < 3:
+            out.append(None)
+            continue
         latency, slope = _solve(pieces[rest], sizes[rest], seconds[rest])
         out.append(float((latency * pieces[index] + slope * sizes[index]) / seconds[index] - 1))
     return out
 
 
-def _fit(points: Sequence[tuple[dict[str, Any], Spread]]) -> MeasuredLink | None:
-    """None where the times do not grow with the bytes."""
-    sizes = np.array([point["bytes"] for point, _ in points], dtype=np.float64)
-    blocks = np.array([point.get("block_bytes") or point["bytes"] for point, _ in points], dtype=np.float64)
-    seconds, pieces = np.array([found.p50 for _, found in points]), np.ceil(sizes / blocks)
-    latency, slope = _solve(pieces, sizes, seconds)
-    if slope <= 0:
+def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
+    """None where there are fewer than two sizes, or the times do not grow with the bytes."""
+    points = [one.point for one in found]
+    sizes = np.array([point["bytes"] for point in points], dtype=np.float64)
+    blocks = np.array([point.get("block_bytes") or point["bytes"] for point in points], dtype=np.float64)
+    seconds, pieces = np.array([one.times.p50 for one in found]), np.ceil(sizes / blocks)
+    use = np.array([not one.contended for one in found])
+    if len(np.unique(sizes[use])) < 3:
+        use[:] = True
+    latency, slope = _solve(pieces[use], sizes[use], seconds[use])
+    if slope <= 0 or len(np.unique(sizes)) < 2:
         return None
     errors = (latency * pieces + slope * sizes) / seconds - 1
-    held_out = _held_out(pieces, sizes, seconds)
-    known = [abs(error) for error in held_out if error is not None]
-    first = points[0][0]
+    held_out = _held_out(pieces, sizes, seconds, use)
+    known = [abs(error) for error, used in zip(held_out, use, strict=True) if used and error is not None]
     return MeasuredLink(
-        path=first["path"], memory=first.get("memory", ""), streams=first.get("streams", 1),
+        path=points[0]["path"], memory=points[0].get("memory", ""), streams=points[0].get("streams", 1),
         latency=latency, bandwidth=1 / slope,
-        mape=float(np.abs(errors).mean()), worst=float(np.abs(errors).max()),
+        mape=float(np.abs(errors[use]).mean()), worst=float(np.abs(errors[use]).max()),
         held_out_mape=float(np.mean(known)) if known else None,
         sizes=[
-            SizeError(bytes=point["bytes"], block_bytes=point.get("block_bytes", 0), median_s=found.p50,
-                      error=float(error), held_out=out, cv=found.cv, noise=found.verdict)
-            for (point, found), error, out in zip(points, errors, held_out, strict=True)
+            SizeError(bytes=one.point["bytes"], block_bytes=one.point.get("block_bytes", 0), median_s=one.times.p50,
+                      error=float(error), held_out=out, cv=one.times.cv,
+                      noise="contended" if one.contended else one.times.verdict)
+            for one, error, out in zip(found, errors, held_out, strict=True)
         ],
     )
 
@@ -163,16 +179,16 @@ def fit_links(
     A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal
     without anything to fit.
     """
-    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Spread]]] = {}
+    groups: dict[tuple[Any, ...], list[_Measured]] = {}
     best = _best_attempts(records)
     for point in plan["points"]:
         if point["name"] in best:
             key = point["path"], point.get("memory", ""), point.get("streams", 1)
-            groups.setdefault(key, []).append((point, best[point["name"]]))
+            groups.setdefault(key, []).append(_Measured(point, *best[point["name"]]))
     links, unfit = [], []
     for key, points in groups.items():
         label = " ".join(str(part) for part in key if part)
-        found = _fit(points) if len({point["bytes"] for point, _ in points}) > 1 else None
+        found = _fit(points)
         if found is None:
             unfit.append(f"{label}: no link fitted: fewer than two sizes, or times that do not grow with the bytes")
         else:
@@ -182,14 +198,17 @@ def fit_links(
     return links, unfit
 
 
-def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, Spread]:
-    """Times of each point: of several attempts, the one that varied least."""
-    found: dict[str, Spread] = {}
+def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread, bool]]:
+    """Times of each point, and whether they are contended: of several attempts the steadiest, best an uncontended."""
+    found: dict[str, tuple[Spread, bool]] = {}
     for record in records:
         if record.get("kind") == "point" and record["rows"]:
-            times = spread(row["time_s"] for row in steady(record["rows"]))
-            if record["point"] not in found or times.cv < found[record["point"]].cv:
-                found[record["point"]] = times
+            rows = steady(record["rows"])
+            times = spread(row["time_s"] for row in rows)
+            busy = contended(rows[0])   # steady leaves none of those, or nothing else
+            before = found.get(record["point"])
+            if before is None or (busy, times.cv) < (before[1], before[0].cv):
+                found[record["point"]] = times, busy
     return found
 
 
@@ -203,10 +222,12 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
     if plan.get("engine") != "link":
         raise InputError("a journal of `hermes calibrate link`", plan.get("engine"), file=str(journal))
     links, unfit = fit_links(plan, records)
+    sizes = [size for link in links for size in link.sizes]
     notes = [
         *unfit,
         f"the fit is on medians of the repetitions that waited for a core at most {LIMIT:.0%} of their time; "
-        "noise by class: " + tally(size.noise for link in links for size in link.sizes)
+        f"noise by class: {tally(size.noise for size in sizes)}; contended: "
+        f"{sum(size.noise == 'contended' for size in sizes)}"
     ]
     if "disk" in environment:
         notes.append(f"disk read with {environment['disk']['method']}: caches below the operating system (device, host "
@@ -219,7 +240,8 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
         format="hermes-link/1", name=name, links=links,
         provenance=LinkProvenance(
             cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
-            clock="CUDA events (device paths), wall clock (host paths)" if environment.get("device") else "wall clock",
+            clock=("CUDA events (device paths), " if environment.get("device") else "")
+            + "CPU clock (memory, one stream), wall clock (other host paths)",
             collected_by=command, source="measured by hermes calibrate link", environment=environment, notes=notes,
         ),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from hermes.errors import InputError
 
-__all__ = ["COLLECTOR", "link_plan", "plan_table"]
+__all__ = ["COLLECTOR", "host_bytes", "link_plan", "plan_table"]
 
 COLLECTOR = "hermes.calibration.collect.link"
 
@@ -90,6 +90,12 @@ def _seconds(point: dict[str, Any]) -> float:
     size = int(point["bytes"])
     blocks = -(-size // int(point.get("block_bytes", size)))
     return max(int(point.get("streams", 1)) * size / bandwidth + blocks * latency, 2e-3)
+
+
+def host_bytes(plan: dict[str, Any]) -> int:
+    """Host memory the collector takes: two arenas, and for a device a pinned and a pageable buffer."""
+    copied = [int(point["bytes"]) for point in plan["points"] if "memory" in point]
+    return 2 * int(plan["arena_bytes"]) + 2 * max(copied, default=0)
 
 
 def plan_table(plan: dict[str, Any]) -> list[list[Any]]:

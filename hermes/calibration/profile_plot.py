@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
 
 from hermes.hardware.base import FloatArray, StepStats
 from hermes.hardware.polynomial import PolynomialModel
@@ -70,9 +70,10 @@ class _Curves:
             axes.plot(xs, ms, ":", color=color, linewidth=1)
             axes.plot(xs, inside, "-", color=color, linewidth=1.8, label=name)
         axes.set(title=title, xlabel=label, ylabel="step time, ms", xscale="log", yscale="log", xlim=(xs[0], xs[-1]))
-        for axis in (axes.xaxis, axes.yaxis):  # 60, not 6 x 10^1
-            axis.set_major_formatter(LogFormatter())
-            axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+        for axis in (axes.xaxis, axes.yaxis):  # 1,000, not 10^3
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
         axes.grid(True, which="major", alpha=0.4)
         axes.legend(fontsize=8)
 
@@ -91,11 +92,12 @@ def plot_profile(profile: Profile) -> Figure:
         "prefill of one sequence", "new tokens", prefill.get("prefill_tokens"),
     )
     mixed = profile.phases.mixed
+    beside = mixed.range if mixed else prefill
     curves.panel(
         panels[0][1], [n for n in tokens if n <= 16384],
         [(f"{d} decodes at 1,024", partial(prefill_step, past=0, decodes=d, context=1024)) for d in BESIDE],
         "prefill and decodes in one step" + ("" if mixed else " (composed)"), "new tokens",
-        (mixed.range if mixed else prefill).get("prefill_tokens"),
+        beside.get("prefill_tokens", beside.get("tokens")),
     )
     batches = _axis(1, 2 * decode.get("decode_seqs", [1, 256])[1])
     curves.panel(

@@ -5,7 +5,8 @@
     profile.seconds(index, 64, batch=8, threads=4)
 
 A model is a sum of a few physical features (`hermes.calibration.retrieval_costs`), each with its seconds: none is
-negative, so that more work never takes less time.
+negative, so that more work never takes less time. (One feature is no work: the scores that a BM25 query leaves at zero,
+fewer with more words.)
 """
 
 from __future__ import annotations

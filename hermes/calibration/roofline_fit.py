@@ -12,7 +12,7 @@ How good the factors are is measured on models they were not fitted on: each mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, phase_of
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray
+from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, HeldOut
 from hermes.hardware.models import ModelDescription, load_model, precision
@@ -32,6 +32,7 @@ DTYPES = {"fp8-static": "fp8", "fp8-block": "fp8", "int4": "int4-awq", "bfloat16
 # chosen among 0.02-0.3 on held-out models: a factor 10% from its prior costs as much as 1% more error everywhere
 PRIOR_WEIGHT = 0.1
 MICROSECOND = 1e-6
+FOLDS = 5
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class DataSet:
     columns: dict[str, Any]          # StepStats fields, int64 arrays
     seconds: FloatArray
     weights: FloatArray              # of squared errors; 1 in all for each kind of step
+    groups: IntArray                 # configuration of each step, numbered from 0
+
+    def part(self, rows: Any) -> DataSet:
+        """Some of the steps."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return replace(self, columns=columns, seconds=self.seconds[rows], weights=self.weights[rows],
+                       groups=self.groups[rows])
 
     @property
     def narrow(self) -> bool:
@@ -74,7 +82,8 @@ def data_set(steps: MeasuredSteps, model: ModelDescription | None = None) -> Dat
         "kv_dtype": "auto" if kv_dtype == "bf16" else kv_dtype,
     }
     columns = {name: rows[name].to_numpy() for name in STATS}
-    return DataSet(header.name, model, options, columns, rows["time_s"].to_numpy(), weights)
+    groups = np.unique(rows["configuration"].to_numpy(dtype=str), return_inverse=True)[1].astype(np.int64)
+    return DataSet(header.name, model, options, columns, rows["time_s"].to_numpy(), weights, groups)
 
 
 @dataclass(frozen=True)
@@ -195,10 +204,14 @@ def errors(
     one: DataSet, device: DeviceDescription, factors: Efficiency, steps: str = ""
 ) -> HeldOut:
     """How far `factors` are off on a data set; every kind of step weighs the same."""
-    relative = one.predict(device, factors) / one.seconds - 1
+    return _error_of(one, one.predict(device, factors), steps or one.name)
+
+
+def _error_of(one: DataSet, predicted: FloatArray, steps: str) -> HeldOut:
+    relative = predicted / one.seconds - 1
     weights = one.weights / one.weights.sum()
     return HeldOut(
-        steps=steps or one.name, points=len(relative), mape=float((np.abs(relative) * weights).sum()),
+        steps=steps, points=len(relative), mape=float((np.abs(relative) * weights).sum()),
         bias=float((relative * weights).sum()), worst=float(np.abs(relative).max()),
     )
 
@@ -208,10 +221,13 @@ def fit_card(
 ) -> tuple[Efficiency, Efficiency | None, list[HeldOut]]:
     """Factors of a card from all data sets, and the error on each when its model was left out of the fit.
 
-    With one model alone nothing can be held out this way, and the list is empty.
+    With one model alone configurations are held out instead, in `FOLDS` parts: that says how well the formula follows
+    this model, not how the factors carry over to another.
     """
     models = list(dict.fromkeys(one.model.name for one in sets))
     rows: list[HeldOut] = []
+    if len(models) == 1:
+        rows = _configurations_held_out(sets, device)
     for done, model in enumerate(models if len(models) > 1 else []):
         progress(done, len(models) + 1)
         others = [one for one in sets if one.model.name != model]
@@ -225,6 +241,22 @@ def fit_card(
     progress(len(models), len(models) + 1)
     factors, eight = fit_efficiency(sets, device)
     return factors, eight, rows
+
+
+def _configurations_held_out(sets: Sequence[DataSet], device: DeviceDescription) -> list[HeldOut]:
+    if not any(not one.narrow for one in sets):
+        return []
+    predicted = [np.empty(len(one.seconds)) for one in sets]
+    for fold in range(FOLDS):
+        kept = [one.part(one.groups % FOLDS != fold) for one in sets]
+        wide, narrow = fit_efficiency(kept, device)
+        for one, out in zip(sets, predicted, strict=True):
+            rows = one.groups % FOLDS == fold
+            out[rows] = one.part(rows).predict(device, narrow if one.narrow and narrow is not None else wide)
+    return [
+        _error_of(one, out, f"{one.name} (configurations in {FOLDS} parts)")
+        for one, out in zip(sets, predicted, strict=True)
+    ]
 
 
 Fit = tuple[Efficiency, Efficiency | None, list[HeldOut]]

@@ -129,7 +129,10 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
         )
     types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
     columns = {name: rows[name] if name in rows else pd.Series(defaults[name], index=rows.index) for name in COLUMNS}
-    out = pd.DataFrame(columns).astype(types)
+    try:
+        out = pd.DataFrame(columns).astype(types)
+    except (ValueError, TypeError) as error:  # text or nothing where a number has to be
+        raise InputError("numbers in the columns of numbers", str(error).splitlines()[0], file=what) from None
     used = out[out["excluded"] == ""]
     good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
     good &= used["prefill_tokens"] + used["decode_seqs"] > 0

@@ -27,6 +27,7 @@ from hermes.hardware.models import ModelDescription, precision
 __all__ = ["Batch", "TorchPlanner", "batch_of"]
 
 DTYPES = ("bf16", "fp16", "fp32")
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")   # as hermes.calibration.collect.torch_model
 SETUP_S = 0.003      # per step: inputs, synchronisation
 POWER_S = 0.5        # per point on a GPU: load held while its energy counter is read
 CAPTURE_S = 0.5      # a graph, on a GPU
@@ -210,6 +211,9 @@ class TorchPlanner:
                 and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
             raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
                              model.name, field="--model")
+        kind = request.config_json.get("model_type")
+        if kind not in MODEL_TYPES:
+            raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="--model: model_type")
         if request.dtype not in DTYPES:
             raise InputError(f"one of {', '.join(DTYPES)} (the torch engine has no quantised matrices)", request.dtype,
                              field="--dtype")

@@ -44,9 +44,11 @@ def show(name: Name, as_json: Json = False) -> None:
     print(f"{profile.name}: {source.model} on {source.hardware}, TP{source.tensor_parallel}, {source.dtype}")
     for label, text in (
         ("engine", source.engine), ("source", source.source), ("kind", kind_of(profile)), ("date", str(source.date)),
-        ("fitted by", source.fitted_by),
+        ("fitted by", source.fitted_by), ("memory", profile.memory.source if profile.memory else ""),
+        ("power", profile.power.source if profile.power else ""),
     ):
-        print(f"  {label}: {text}")
+        if text:
+            print(f"  {label}: {text}")
     for label, texts in (("left out", source.excluded), ("note", source.notes)):
         for text in texts:
             print(f"  {label}: {text}")
@@ -89,11 +91,11 @@ def _tables(profile: Profile) -> list[tuple[str, list[str], list[list[Any]]]]:
             ["memory", memory.capacity_bytes], ["weights", memory.weights_bytes],
             ["activations and engine", memory.activation_bytes], ["KV cache of one token", memory.kv_bytes_per_token],
         ]
-        out.append((f"bytes of one device ({memory.source})", ["", "bytes"], rows))
+        out.append(("bytes of one device", ["", "bytes"], rows))
     if profile.power is not None:
         power = profile.power
         watts: list[list[Any]] = [["idle", power.idle_w], ["prefill", power.prefill_w], ["decode", power.decode_w]]
-        out.append((f"watts of one device ({power.source})", ["", "W"], watts))
+        out.append(("watts of one device", ["", "W"], watts))
     return [part for part in out if part[2]]
 
 

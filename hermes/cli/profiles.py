@@ -50,7 +50,8 @@ def list_(as_json: Json = False) -> None:
     profiles = _profiles()
     names = {
         "hardware tables": names_in("tables"), "models": names_in("models"), "devices": names_in("devices"),
-        "efficiency factors": names_in("efficiency"), "workload profiles": workload_profile_names(),
+        "analytical descriptions": names_in("roofline"), "efficiency factors": names_in("efficiency"),
+        "workload profiles": workload_profile_names(),
     }
     if as_json:
         print_json({"hardware profiles": profiles} | names)

@@ -30,7 +30,8 @@ def fit_roofline(
 ) -> None:
     """Fit the roofline's efficiency factors on measured steps of one card, models and parallelism mixed.
 
-    Each model is held out in turn; its error is printed and stored. A scenario names the file as `efficiency:`.
+    Each model is held out in turn (with one model, its configurations); the error is printed and stored. A scenario
+    names the file as `efficiency:`.
     """
     from hermes.calibration.roofline_fit import data_set, efficiency_file, fit_card
     from hermes.calibration.steps import load_steps
@@ -57,9 +58,7 @@ def fit_roofline(
     rows = [[row.steps, row.points, *(f"{value:.1%}" for value in (row.mape, row.bias, row.worst))]
             for row in file.held_out]
     if rows:
-        print_table("held-out models", ["steps", "points", "MAPE", "bias", "worst"], rows)
-    else:
-        print("one model only: nothing to hold out")
+        print_table("held out", ["steps", "points", "MAPE", "bias", "worst"], rows)
     for name, factors in (("factors", file.factors), ("factors of 8-bit weights", file.factors_8bit)):
         if factors is not None:
             print_table(name, ["", ""], [[key, value] for key, value in _flat(factors.model_dump())])

@@ -50,8 +50,10 @@ def validate_engine(
     warmup: Annotated[float, typer.Option(min=0, max=3600, metavar="SECONDS", help="Before measuring.")] = 20.0,
     steps: Annotated[
         Path | None, typer.Option(metavar="STEPS.yaml", help="Measured steps, instead of calibrating.")] = None,
-    calibration_tokens: Annotated[int, typer.Option(min=64, help="Largest step calibrated.")] = 2048,
-    calibration_seqs: Annotated[int, typer.Option(min=1, help="Largest batch calibrated.")] = 64,
+    calibration_tokens: Annotated[
+        int | None, typer.Option(min=64, help="Largest step calibrated [max-num-batched-tokens].")] = None,
+    calibration_seqs: Annotated[
+        int | None, typer.Option(min=1, help="Largest batch calibrated [max-num-seqs].")] = None,
     calibration_repetitions: Annotated[
         int, typer.Option(min=1, max=100, help="Measurements of every calibrated step.")] = 1,
     budget: Annotated[
@@ -67,8 +69,9 @@ def validate_engine(
 
     options = validate(Options, {
         "engine": engine, "repetitions": repetitions, "max_attempts": max_attempts or 2 * repetitions,
-        "warmup_s": warmup, "steps": str(steps.resolve()) if steps else "", "calibration_tokens": calibration_tokens,
-        "calibration_seqs": calibration_seqs, "calibration_repetitions": calibration_repetitions,
+        "warmup_s": warmup, "steps": str(steps.resolve()) if steps else "",
+        "calibration_tokens": calibration_tokens or max_num_batched_tokens,
+        "calibration_seqs": calibration_seqs or max_num_seqs, "calibration_repetitions": calibration_repetitions,
         "clocks": _clocks(clock, device),
         "requests": [request.model_dump() for request in _requests(workload, rate, requests, seed)],
         "settings": {

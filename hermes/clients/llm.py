@@ -23,6 +23,7 @@ __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
 ANY_TIME = 1 << 62
+FUTILE = 2       # sequences that preempt themselves alone this often in a row are not going to get on
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -33,10 +34,11 @@ class LLMClient:
     """
 
     __slots__ = (
-        "_end", "_end_priority", "_ended", "_fits", "_late", "_max_run", "_plan", "_planned", "_runs", "_seen_ns",
-        "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
-        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_ahead", "_end", "_end_priority", "_ended", "_fits", "_futile", "_late", "_max_run", "_plan", "_planned",
+        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index",
+        "input_tokens", "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done",
+        "on_first_token", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks",
+        "tracks",
     )
 
     def __init__(
@@ -66,6 +68,7 @@ class LLMClient:
         self._planned = 0                 # steps of the run in flight
         # Asynchronous scheduling: (arrival, sequence) that no plan has seen yet, and the moment at which the next plan
         # is made: when the step in flight, or the one that has just ended, began. Nothing in flight: whenever it is.
+        self._ahead = scheduler.asynchronous
         self._late: list[tuple[int, Sequence]] = []
         self._seen_ns = ANY_TIME
         self._start_ns = 0
@@ -74,6 +77,7 @@ class LLMClient:
         self._ended = self._on_end        # bound once
         self._end_priority = STEP_END + index
         self._start: Tick | None = None
+        self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -89,7 +93,7 @@ class LLMClient:
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
         scheduler = self.scheduler
-        if scheduler.asynchronous:
+        if self._ahead:
             self._late.append((self.env._now, stage))
         else:
             scheduler.enqueue(stage)
@@ -134,8 +138,15 @@ class LLMClient:
 
     @property
     def idle(self) -> bool:
-        """No step runs, and none is about to start at this instant."""
-        return self._plan is None and self._start is None
+        """No step runs, and none is about to start at this instant; or those that run lead nowhere."""
+        return (self._plan is None and self._start is None) or self._futile >= FUTILE
+
+    def _gave_up_alone(self) -> None:
+        """The only running sequence preempted itself. If that goes on (each first chunk fits, the rest never does: the
+        memory is held by KV that waits to move), whoever could free memory has to know that nothing comes of it."""
+        self._futile += 1
+        if self._futile >= FUTILE and self.on_room is not None:
+            self.on_room()
 
     # -- runs of steps -------------------------------------------------------------------------------------------
 
@@ -144,34 +155,27 @@ class LLMClient:
         if self._plan is None:
             self._begin()
 
-    def _next_plan(self) -> Plan | None:
-        """The scheduler's plan, in view of who had arrived when the engine made it."""
-        scheduler, seen_ns = self.scheduler, self._seen_ns
-        while True:
-            plan = scheduler.plan(self._enqueue_seen(seen_ns) if self._late else self._max_run)
-            if plan is None:
-                if not self._late:
-                    return None
-            elif plan.prefills or plan.decodes:
-                return plan
-            else:
-                # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time.
-                scheduler.complete(plan, 1, -1, 0)
-            # With nothing to run beside the step in flight, the engine waits for its results and looks again.
-            seen_ns = ANY_TIME
-
-    def _enqueue_seen(self, until_ns: int) -> int:
-        """Show the scheduler who arrived until then; how many steps it may plan in view of those who came later."""
-        late = self._late
+    def _plan_in_view(self, seen_ns: int) -> Plan | None:
+        """The scheduler's plan, in view of who had arrived by then."""
+        late, scheduler = self._late, self.scheduler
         seen = 0
-        while seen < len(late) and late[seen][0] <= until_ns:
-            self.scheduler.enqueue(late[seen][1])
+        while seen < len(late) and late[seen][0] <= seen_ns:
+            scheduler.enqueue(late[seen][1])
             seen += 1
         del late[:seen]
-        return 1 if late else self._max_run
+        return scheduler.plan(1 if late else self._max_run)   # who came later is seen by the plan of the next step
 
     def _begin(self) -> None:
-        plan = self._next_plan()
+        late = self._late
+        plan = self._plan_in_view(self._seen_ns) if late else self.scheduler.plan(self._max_run)
+        while late if plan is None else not (plan.prefills or plan.decodes):
+            # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time. With
+            # nothing to run beside the step in flight, the engine waits for its results and looks again.
+            if plan is not None:
+                self.scheduler.complete(plan, 1, -1, 0)
+                if plan.preempted and not self.scheduler.running:
+                    self._gave_up_alone()
+            plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.on_room is not None:
                 self.on_room()   # there is none, but whoever waits for it should know that nothing runs
@@ -235,7 +239,9 @@ class LLMClient:
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count
-        if scheduler.asynchronous:
+        if self._futile and plan.sampled:
+            self._futile = 0
+        if self._ahead:
             self._seen_ns = self.steps.view[self.steps.pos + count - 2] if count > 1 else self._start_ns
         self.steps.pos += count
         if self.ticks is not None and plan.decodes:

@@ -44,7 +44,7 @@ def collected_steps(journal: Path, clock: str, path: Path, command: str, *, on_c
 
 def fit_profile(steps: Path, path: Path) -> None:
     """Fit a profile on a file of steps and write it. Raises `InputError` where they cannot carry one."""
-    from hermes.calibration.fit import fit_steps  # scikit-learn and scipy take a second to import
+    from hermes.calibration.fit import fit_steps  # scipy takes a second to import
 
     dump_yaml(fit_steps(load_steps(steps), path.stem).profile, path, f"fitted on {steps.name}")
 

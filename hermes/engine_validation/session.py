@@ -50,9 +50,9 @@ class Options(ConfigModel):
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     steps: str = ""
     """Measured steps to use; collected where left out."""
-    calibration_tokens: Annotated[int, Field(ge=64)] = 2048
+    calibration_tokens: Annotated[int, Field(ge=64)] = 512
     """Most tokens of a calibrated step."""
-    calibration_seqs: Annotated[int, Field(ge=1)] = 64
+    calibration_seqs: Annotated[int, Field(ge=1)] = 32
     """Most sequences of a calibrated step."""
     calibration_repetitions: Annotated[int, Field(ge=1, le=100)] = 1
     hardware: str | None = None
@@ -143,7 +143,7 @@ class Session:
     def _collect(self, journal: Path, budget_s: float | None,
                  on_progress: Callable[[Progress], None] | None) -> None:
         options, settings = self.options, self.options.settings
-        config = self.folder / "model" / "config.json"
+        config = self.folder / model_name(settings.model) / "config.json"   # a description is called like its folder
         config.parent.mkdir(exist_ok=True)
         config.write_text(json.dumps(settings.model, indent=1) + "\n", encoding="utf-8")
         request = request_for(
@@ -232,6 +232,11 @@ class Session:
         if counted:
             outcome.rows = compare(prediction.times, counted)
         return outcome
+
+
+def model_name(config: dict[str, Any]) -> str:
+    """A name for the model of a config.json, which has none: family, layers, width."""
+    return f"{config.get('model_type', 'model')}-{config.get('num_hidden_layers')}x{config.get('hidden_size')}"
 
 
 def options_dict(options: Options) -> dict[str, Any]:

@@ -154,13 +154,32 @@ def _factor(factor: Factor, scalar: bool) -> str:
     """Source of one factor without its power; the same value in both forms."""
     name, knot, cap = factor.feature, factor.knot, factor.cap
     if not scalar:
-        above = name if knot is None else f"maximum({name}-{knot!r},0.0)"
-        return above if cap is None else f"minimum({above},{cap!r})"
+        return name if knot is None and cap is None else f"piece({name},{name}_first,{name}_last,{knot!r},{cap!r})"
     if cap is None:
         return name if knot is None else f"({name}-{knot!r} if {name}>{knot!r} else 0.0)"
     if knot is None:
         return f"({name} if {name}<{cap!r} else {cap!r})"
     return f"(0.0 if {name}<={knot!r} else {name}-{knot!r} if {name}-{knot!r}<{cap!r} else {cap!r})"
+
+
+def _piece(values: FloatArray, first: int, last: int, knot: float | None, cap: float | None) -> FloatArray | float:
+    """`min(max(values - knot, 0), cap)` of rising values from `first` to `last`: a number where it is the same for all.
+
+    A run seldom crosses a knot, so most of the time nothing has to be compared; the bits are the same.
+    """
+    low: float = first
+    high: float = last
+    if knot is not None:
+        if high <= knot:
+            return 0.0
+        values = values - knot if low >= knot else np.maximum(values - knot, 0.0)
+        low, high = low - knot, high - knot
+    if cap is not None:
+        if low >= cap:
+            return cap
+        if high > cap:
+            values = np.minimum(values, cap)
+    return values
 
 
 def _sum(terms: Sequence[tuple[float, Sequence[Factor]]]) -> str:
@@ -226,9 +245,12 @@ def compile_terms(
         for name in source.varying():
             # float64 arange computes first + i * step, exact for integers; a run has decode_seqs >= 1
             step_by = starts[name]
-            run.append(f"{name} = stats.{name}")
-            run.append(f"{name} = arange({name}, {name} + num_steps*{step_by}, {step_by}, float64)")
+            run.append(f"{name}_first = stats.{name}")
+            run.append(f"{name}_last = {name}_first + (num_steps - 1)*{step_by}")
+            run.append(f"{name} = arange({name}_first, {name}_first + num_steps*{step_by}, {step_by}, float64)")
         run.append(f"ns = {source.total(scalar=False)}")
+        # every varying part may be beyond its cap or below its knot
+        run.append("if type(ns) is float: return full(num_steps, round(ns) if ns > FLOOR else FLOOR_INT, int64)")
         # features are never negative: with non-negative coefficients the first part bounds the sum from below
         falls = " or ".join(["c0 < FLOOR", *(f"c{i} < 0.0" for i in range(1, len(source.groups) + 1))])
         run += [f"if {falls}: maximum(ns, FLOOR, out=ns)", "return rint(ns, out=ns).astype(int64)"]
@@ -237,7 +259,7 @@ def compile_terms(
     text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"
     floor = float(max(1, round(floor_ns)))
     namespace: dict[str, object] = {
-        "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "minimum": np.minimum, "arange": np.arange,
+        "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "piece": _piece, "arange": np.arange,
         "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
     }
     exec(compile(text, "<polynomial>", "exec"), namespace)  # made of parsed terms and float literals only

@@ -30,6 +30,8 @@ __all__ = ["Attribution", "attribute", "cost_summary"]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 HOUR_S = 3600.0
+STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens")
+RUN_COLUMNS = ("start_ns", "end_ns", "prefill_seqs", "prefill_tokens", "decode_seqs")
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,10 @@ def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
     for c, info in enumerate(record.clients):
         if not (info.prefill_w or info.decode_w):
             continue
-        stages = {k: v[stage_order[stage_at[c]:stage_at[c + 1]]] for k, v in record.stages.items()}
-        runs = {k: v[run_order[run_at[c]:run_at[c + 1]]] for k, v in record.runs.items()}
-        if len(runs["client"]):
+        mine, its_runs = stage_order[stage_at[c]:stage_at[c + 1]], run_order[run_at[c]:run_at[c + 1]]
+        stages = {name: record.stages[name][mine] for name in STAGE_COLUMNS}
+        runs = {name: record.runs[name][its_runs] for name in RUN_COLUMNS}
+        if len(its_runs):
             left.append(_share_runs(record, info, stages, runs, out))
         else:
             left.append(_share_service(usages[c].prefill_j, stages, out))
@@ -110,7 +113,7 @@ def _members(
 ) -> tuple[_Members, _Members]:
     """Who takes part in the client's runs with prompt tokens, and who with decodes. Starts and ends of stages are
     starts and ends of runs; first tokens of prompts are too."""
-    last = len(runs["client"]) - 1
+    last = len(runs["end_ns"]) - 1
     start = np.minimum(np.searchsorted(runs["start_ns"], stages["start_ns"]), last)
     end = np.minimum(np.searchsorted(runs["end_ns"], stages["end_ns"]), last)
     first = np.minimum(np.searchsorted(runs["end_ns"], stages["first_token_ns"]), last)

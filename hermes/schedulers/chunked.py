@@ -96,7 +96,7 @@ class ChunkedScheduler(LLMScheduler):
             group = self.group
             if (
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
-                and (not (self.waiting or self.holding) or self._slots() <= 0)
+                and (not (self.waiting or self.holding) or len(self.running) + len(self._ending) >= self.max_num_seqs)
             ):
                 run = self._decode_run(max_steps)
                 if run is not None:
@@ -105,10 +105,6 @@ class ChunkedScheduler(LLMScheduler):
             if plan is not None:
                 return plan if plan.prefills or plan.decodes else None
         return self._literal_plan()
-
-    def _slots(self) -> int:
-        """Sequences that may still be admitted."""
-        return self.max_num_seqs - len(self.running) - len(self._ending)
 
     def _cap(self) -> int:
         """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
@@ -179,7 +175,7 @@ class ChunkedScheduler(LLMScheduler):
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
         pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
-        slots, caching = self._slots(), pool.caching
+        slots, caching = self.max_num_seqs - len(running) - len(self._ending), pool.caching
         while budget > 0 and (holding or waiting) and slots > 0:
             seq = holding[0] if holding else waiting.peek()
             past = seq.num_computed

@@ -16,8 +16,12 @@ from typing import ClassVar
 import numpy as np
 
 from hermes.hardware.base import HardwareModel, IntArray, StepStats
+from hermes.hardware.monotone import cheaper_steps
 
-__all__ = ["FIELDS", "HardwareModelContract", "advanced", "batch", "columns_of", "random_stats"]
+__all__ = [
+    "FIELDS", "HardwareModelContract", "MonotoneHardwareModelContract", "advanced", "batch", "columns_of",
+    "random_stats",
+]
 
 FIELDS: tuple[str, ...] = tuple(StepStats.__slots__)
 
@@ -145,3 +149,20 @@ class HardwareModelContract(ABC):
     def test_no_runs_have_no_steps_out_of_range(self) -> None:
         none = np.zeros(0, dtype=np.int64)
         assert self.make_model().out_of_range(dict.fromkeys(FIELDS, none), none).shape == (0,)
+
+
+class MonotoneHardwareModelContract(HardwareModelContract):
+    """What holds beyond that for models that claim that more work is never cheaper (measured tables need not)."""
+
+    largest: ClassVar[dict[str, float]] = {"tokens": 50_000, "past": 100_000, "seqs": 500, "context": 100_000}
+    """How far to look: tokens and past of a prefill, number and context of decodes."""
+
+    def test_a_step_is_never_cheaper_by_more_tokens_context_or_sequences(self) -> None:
+        found = cheaper_steps(self.make_model(), self.largest, count=self.examples)
+        listed = [f"{before} {before_ns} ns, {after} {after_ns} ns" for before, after, before_ns, after_ns in found[:3]]
+        assert not found, f"{len(found)} steps are cheaper with more work: {listed}"
+
+    def test_a_run_of_decodes_never_gets_faster(self) -> None:
+        model = self.make_model()
+        for stats, steps in self.cases():
+            assert np.all(np.diff(model.run_ns(stats, steps)) >= 0), f"run of {steps} steps from {stats}"

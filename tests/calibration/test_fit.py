@@ -1,6 +1,7 @@
 """The fit: known machines are recovered, errors are of configurations it has not seen, nothing depends on chance."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from machines import cpu_seconds, cpu_steps, gpu_and_mixed_steps, gpu_seconds, g
 
 from hermes.calibration.fit import fit_file, fit_steps
 from hermes.calibration.fit_check import refuse_falling, search_limits
+from hermes.calibration.fit_noise import neighbour_error
 from hermes.calibration.fit_plot import save_plot
 from hermes.calibration.fit_report import report
 from hermes.calibration.fit_rows import FitRows, folds
@@ -145,6 +147,19 @@ def test_repetitions_that_scatter_are_rejected_and_flaky_ones_named():
     assert result.profile.phases.prefill.error.fixed_features_mape < 0.03
 
 
+def test_neighbours_in_time_tell_the_noise_where_nothing_was_repeated():
+    rng = np.random.default_rng(4)
+    entries = [([], [100 + i] * 8) for i in range(4000)]
+    seconds = [0.01 * rng.normal(1, 0.03) for _ in entries]
+    rows = measured(entries, seconds, ["one"] * len(entries)).rows
+    # |mean of two - one| of normal errors: 0.03 * sqrt(1.5) * sqrt(2 / pi)
+    assert neighbour_error(rows) == pytest.approx(0.03 * 1.5**0.5 * (2 / np.pi) ** 0.5, rel=0.05)
+    assert neighbour_error(rows.sample(frac=1, random_state=1)) == neighbour_error(rows)
+    assert neighbour_error(rows.iloc[::2]) is None  # not beside each other
+    assert neighbour_error(rows.assign(configuration=[str(i % 2) for i in range(4000)])) is None
+    assert neighbour_error(rows.iloc[:20]) is None
+
+
 def test_a_few_wild_rows_do_not_move_the_fit():
     rng = np.random.default_rng(3)
     x = rng.uniform(1, 100, 200)
@@ -218,6 +233,28 @@ def test_steps_that_cannot_carry_a_profile_are_refused(keep, message, tmp_path, 
     steps = gpu_steps()
     steps = replace(steps, rows=steps.rows[keep(steps.rows)].reset_index(drop=True))
     save_steps(steps, tmp_path / "steps.yaml")
+    assert main(["fit", str(tmp_path / "steps.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("time_s", lambda rows: rows["time_s"] * 1e6, "step times in seconds, up to 1000"),
+        ("time_s", lambda rows: -rows["time_s"], "times above 0"),
+        ("decode_seqs", lambda rows: rows["decode_seqs"].where(rows.index > 3), "numbers in the columns of numbers"),
+        ("prefill_tokens", lambda rows: "many", "numbers in the columns of numbers"),
+        ("decode_ctx", lambda rows: -5, "statistics of at least 0"),
+    ],
+)
+def test_rows_that_are_no_steps_are_one_line(column, values, message, tmp_path, capsys):
+    steps = gpu_steps()
+    save_steps(steps, tmp_path / "steps.yaml")
+    steps.rows.assign(**{column: values(steps.rows)}).to_parquet(tmp_path / "steps.parquet", index=False)
+    text = (tmp_path / "steps.yaml").read_text()
+    (tmp_path / "steps.yaml").write_text(re.sub("(?m)^sha256: .*$", "", text))
     assert main(["fit", str(tmp_path / "steps.yaml")]) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -96,14 +96,14 @@ def test_vllm_cpu_steps_keep_every_row_and_mark_the_spoiled_ones():
     assert configurations.nunique() == raw[["mnbt", "mns"]].drop_duplicates().shape[0] == 24
     excluded = steps.rows.excluded
     assert excluded.str.startswith("warm-up").sum() == 24
-    assert 0 < excluded.str.startswith("contended").sum() < 0.01 * len(raw)
-    assert ((raw.step_s - raw.t_exec)[excluded == ""] <= 2e-3).all()
+    assert 0 < excluded.str.startswith("contended").sum() < 0.02 * len(raw)
+    assert (steps.rows.overhead_s[excluded == ""] <= 2e-3).all()
     assert (steps.rows.overhead_s > 0).all()
 
 
 def test_the_spike_rule_takes_the_spike_alone(tmp_path):
     times = [0.1, 0.02, 0.02, 0.03, 0.02, 0.021, 0.2]  # warm-up, ..., spike, ..., a spike at the end has no neighbour
-    lines = [f"{i},0,{t - 0.001},0,0,0,0,4,400,4,100,64,8,{t}" for i, t in enumerate(times)]
+    lines = [f"{sum(times[:i]):.6f},0,{t - 0.001},0,0,0,0,4,400,4,100,64,8,{t}" for i, t in enumerate(times)]
     path, config = tmp_path / "steps.csv", tmp_path / "config.json"
     path.write_text(CPU_HEAD + "\n".join(reversed(lines)) + "\n")
     config.write_text("{}")
@@ -185,7 +185,7 @@ def test_importers_are_an_extension_point(tmp_path, capsys):
 
 def test_steps_round_trip_through_the_file(tmp_path):
     path, config = tmp_path / "steps.csv", tmp_path / "config.json"
-    path.write_text(CPU_HEAD + "0,0,0.1,0,0,0,0,4,400,4,100,64,8,0.11\n1,0,0.1,0,0,0,0,4,404,4,101,64,8,0.101\n")
+    path.write_text(CPU_HEAD + "0,0,0.1,0,0,0,0,4,400,4,100,64,8,0.11\n0.11,0,0.1,0,0,0,0,4,404,4,101,64,8,0.101\n")
     config.write_text('{"model_type": "llama"}')
     steps = cpu(path, config).steps()
     save_steps(steps, tmp_path / "out.yaml")

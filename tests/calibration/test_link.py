@@ -71,6 +71,20 @@ def test_of_several_attempts_the_steadiest_counts():
     assert fit_links(plan, noisy + records) == fit_links(plan, records + noisy) == fit_links(plan, records)
 
 
+def test_sizes_that_waited_for_a_core_are_shown_and_not_fitted():
+    plan = link_plan("cpu", None, largest=64 * MIB)
+    seconds = lambda p: 1e-6 + p["bytes"] / 1e10  # noqa: E731
+    records = journal_of(plan, lambda p: seconds(p) * (5 if p["bytes"] >= 16 * MIB else 1))
+    for record in records:
+        if record["rows"][0]["time_s"] > 16 * MIB / 1e10:
+            record["rows"] = [row | {"waited_s": 0.8 * row["time_s"]} for row in record["rows"]]
+    for link in fit_links(plan, records)[0]:
+        assert link.bandwidth == pytest.approx(1e10)
+        assert link.mape < 1e-6
+        assert [size.noise for size in link.sizes if size.bytes >= 16 * MIB] == ["contended"] * 2
+        assert {round(size.error, 3) for size in link.sizes if size.bytes >= 16 * MIB} == {-0.8}
+
+
 def test_a_path_that_tells_nothing_is_left_out_and_named():
     plan = link_plan("cpu", None, largest=4 * MIB)
     flat = journal_of(plan, lambda p: 1e-3 if p["path"] == "memory_copy" else 1e-6 + p["bytes"] / 1e10)

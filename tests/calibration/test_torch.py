@@ -119,6 +119,12 @@ def test_plans_that_cannot_be(model, options, message):
         TorchPlanner().plan(request(model, **options))
 
 
+def test_families_the_engine_does_not_compute(tmp_path):
+    (tmp_path / "gemma.json").write_text(json.dumps(TINY | {"model_type": "gemma"}))
+    with pytest.raises(InputError, match=r"model_type: expected one of llama, mistral, qwen2, qwen3, found 'gemma'"):
+        TorchPlanner().plan(request(tmp_path / "gemma.json"))
+
+
 def test_shipped_descriptions_become_configs():
     for name, kind in (("llama-3.1-8b", "llama"), ("qwen2-7b", "qwen2"), ("qwen3-32b", "qwen3")):
         config = config_of(load_model(name))

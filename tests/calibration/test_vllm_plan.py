@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from hermes.calibration.engines import planner
 from hermes.calibration.plan import request_for
-from hermes.calibration.steps import STATS
+from hermes.calibration.steps import STATS, load_steps
 from hermes.calibration.vllm_plan import batches
 from hermes.errors import InputError
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu" / "points.json.gz"
+
+TRACE = Path(__file__).resolve().parents[2] / "traces" / "hardware" / "vllm-0.32.0-cpu-small-llama.yaml"
 
 workloads = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 300), st.integers(1, 30)).map(list),
                      min_size=1, max_size=20)
@@ -94,3 +96,16 @@ def test_memory_is_stated():
 def test_what_cannot_be_measured_is_refused(more, field):
     with pytest.raises(InputError, match=field):
         made(**more)
+
+
+def test_the_collected_steps_are_whole():
+    """Steps of the live validation in docs/fidelity.md: kept whole, those without a CPU marked."""
+    steps = load_steps(TRACE)
+    rows = steps.rows
+    assert len(rows) > 2500
+    assert (steps.header.engine, steps.header.engine_version, steps.header.dtype) == ("vllm", "0.32.0", "bf16")
+    assert (rows["cpu_time_s"] > 0).all()
+    assert ((rows["overhead_s"] >= 0) & (rows["overhead_s"] < rows["time_s"])).all()
+    lost = rows["cpu_time_s"] < 0.9 * rows["time_s"]
+    assert rows["excluded"][lost].ne("").all()
+    assert rows["excluded"].eq("").mean() > 0.9

@@ -7,7 +7,7 @@ from hermes.hardware import HARDWARE, VectorHardwareModel
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.hardware.table import TableModel, Tables
-from hermes.testing.hardware import HardwareModelContract, batch
+from hermes.testing.hardware import HardwareModelContract, MonotoneHardwareModelContract, batch
 
 PROVENANCE = {"source": "test", "hardware": "none", "engine": "none", "model": "none", "dtype": "bf16", "date": "today"}
 
@@ -25,12 +25,12 @@ def build(**options):
     return HARDWARE.get(options["kind"]).model_validate(options).build()
 
 
-class TestShippedProfile(HardwareModelContract):
+class TestShippedProfile(MonotoneHardwareModelContract):
     def make_model(self):
         return build(kind="polynomial", profile="llama-2-70b-h100-tp8")
 
 
-class TestShippedProfileWithKnots(HardwareModelContract):
+class TestShippedProfileWithKnots(MonotoneHardwareModelContract):
     def make_model(self):
         return build(kind="polynomial", profile="llama-2-70b-a100-tp4", scale=1.37)
 
@@ -51,7 +51,7 @@ class TestEveryFormOfTerm(HardwareModelContract):
         )
 
 
-class TestCapsAndSegmentsUnderBounds(HardwareModelContract):
+class TestCapsAndSegmentsUnderBounds(MonotoneHardwareModelContract):
     def make_model(self):
         return polynomial(
             {"1": 0.01, "min(prefill_tokens,300)": 1e-5, "max(prefill_tokens-2000,0)": 1e-6, "sampled": 1e-4},
@@ -102,17 +102,17 @@ class TestTableHeldAtItsEnds(HardwareModelContract):
         return table(extrapolate=False, scale=0.9)
 
 
-class TestRoofline(HardwareModelContract):
+class TestRoofline(MonotoneHardwareModelContract):
     def make_model(self):
         return build(kind="roofline", model="llama-3.1-70b", device="h100-sxm", tp=4)
 
 
-class TestRooflineOfExperts(HardwareModelContract):
+class TestRooflineOfExperts(MonotoneHardwareModelContract):
     def make_model(self):
         return build(kind="roofline", model="mixtral-8x7b", device="a100-80gb", tp=2, dtype="int4-awq", kv_dtype="fp8")
 
 
-class TestRooflineOfAnEncoder(HardwareModelContract):
+class TestRooflineOfAnEncoder(MonotoneHardwareModelContract):
     def make_model(self):
         return build(kind="roofline", model="e5-base", device="cpu-small", dtype="fp32", step_overhead=0.0)
 
@@ -196,6 +196,16 @@ class CountsRunsNotSteps(Broken):
         return (columns["decode_ctx"] > 50).astype(np.int64)
 
 
+class CheaperWithPrefill(Broken):
+    def step_ns(self, stats):
+        return super().step_ns(stats) // (2 if stats.prefill_tokens else 1)
+
+
+class FasterWithContext(Broken):
+    def run_ns(self, stats, num_steps):
+        return super().run_ns(stats, num_steps)[::-1].copy()
+
+
 class ForgetsEmpty(Broken):
     def out_of_range(self, columns, num_steps):
         return np.zeros(max(1, len(num_steps)), dtype=np.int64)
@@ -214,10 +224,12 @@ class ForgetsEmpty(Broken):
         (HandsOutItsCache, "the_caller_may_write_into_a_run"),
         (CountsRunsNotSteps, "steps_out_of_range_are_counted_alike_in_runs_and_steps"),
         (ForgetsEmpty, "no_runs_have_no_steps_out_of_range"),
+        (CheaperWithPrefill, "a_step_is_never_cheaper_by_more_tokens_context_or_sequences"),
+        (FasterWithContext, "a_run_of_decodes_never_gets_faster"),
     ],
 )
 def test_the_contract_catches_a_broken_model(model, test):
-    class Suite(HardwareModelContract):
+    class Suite(MonotoneHardwareModelContract):
         def make_model(self):
             return model()
 

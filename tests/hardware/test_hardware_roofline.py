@@ -247,9 +247,9 @@ def test_no_time_beats_the_peak_rates():
 def test_shipped_factors_say_where_they_come_from(name):
     file = load_efficiency(name)
     assert file.sources
-    if file.device:  # fitted: models it had not seen within 10% (mean over data sets)
+    if file.device:  # fitted: models it had not seen within 10% (mean over data sets); of one model, configurations
         assert file.held_out
-        assert file.mape < 0.1
+        assert file.mape < (0.1 if len(file.held_out) > 1 else 0.12)
 
 
 def test_better_hardware_is_faster():

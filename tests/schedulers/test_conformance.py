@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hermes.conform import conform_file, find_files
+from hermes.conform import RecordedSchedule, conform_file, find_files, replay
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options")])
+FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options", "async")])
 
 
 def test_the_recordings_are_there() -> None:
-    given = [path for path in FILES if path.parent.name == "given"]
-    assert len(given) == 14
-    assert len(FILES) - len(given) >= 20
+    folders = Counter(path.parent.name for path in FILES)
+    assert folders["given"] == 14
+    assert folders["recorded"] + folders["recorded-options"] >= 20
+    assert folders["async"] >= 50
+
+
+def test_asynchronous_recordings_have_what_makes_them_worth_having() -> None:
+    files = [json.loads(path.read_text()) for path in FILES if path.parent.name == "async"]
+    assert all(content["async_scheduling"] for content in files)
+    events: Counter[str] = Counter()
+    for content in files:
+        events.update(content["counts"])
+    assert events["victims_with_last_token_in_flight"] >= 30
+    assert min(events[kind] for kind in ("victims_in_flight", "self_preemptions", "resumed_hits")) >= 100
+    # batches with nothing in them, because all there was to run had its last token in flight, and because of preemption
+    empty = [preempted for content in files for _step, preempted in content.get("empty_steps", [])]
+    assert sum(not preempted for preempted in empty) >= 100
+    assert sum(bool(preempted) for preempted in empty) >= 3
 
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
@@ -24,3 +44,41 @@ def test_every_step_is_identical(path: Path, every_step: bool) -> None:
     result = conform_file(path, every_step=every_step)
     assert result.first_difference is None
     assert result.identical == result.steps > 0
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> RecordedSchedule:
+    """Settings and requests of a recording that nobody made; memory is tight more often than not."""
+    block_size = draw(st.sampled_from([1, 2, 4]))
+    rows = draw(st.lists(st.tuples(
+        st.integers(0, 6), st.integers(1, 20), st.integers(1, 12), st.integers(0, 2), st.integers(0, 2),
+        st.integers(0, 20),
+    ), min_size=1, max_size=14))
+    arrival, requests = 0, []
+    for number, (gap, prompt, output, priority, group, shared) in enumerate(rows):
+        arrival += max(0, gap - 3)
+        requests.append({
+            "id": number, "arrival_step": arrival, "prompt_tokens": prompt, "output_tokens": output,
+            "priority": priority, "prefix_group": group, "prefix_tokens": min(shared, prompt),
+        })
+    most = max(-(-(prompt + output - 1) // block_size) for _gap, prompt, output, *_rest in rows)
+    content: dict[str, Any] = {
+        "max_num_batched_tokens": draw(st.sampled_from([4, 8, 40])), "max_num_seqs": draw(st.sampled_from([1, 3, 10])),
+        "num_blocks": most + draw(st.integers(0, 10)), "block_size": block_size, "prefix_caching": draw(st.booleans()),
+        "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 3])), "adaptive_cap": draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.3])), "reserve_full_isl": draw(st.booleans()),
+        "async_scheduling": draw(st.booleans()), "requests": requests, "steps": [],
+    }
+    return RecordedSchedule.model_validate(content)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(recorded=schedules())
+def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedSchedule) -> None:
+    rows = replay(recorded, every_step=True)
+    assert replay(recorded, every_step=False) == rows
+    assert all(0 <= row["free_blocks_after"] <= recorded.num_blocks for row in rows)
+    for request in recorded.requests:   # everybody is served; the last output of a request is not computed
+        past = [past + tokens for row in rows for number, tokens, past in row["scheduled"] if number == request.id]
+        assert max(past) == past[-1] == request.prompt_tokens + request.output_tokens - 1

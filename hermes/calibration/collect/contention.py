@@ -38,6 +38,6 @@ def contended(row: Mapping[str, Any]) -> bool:
 
 
 def steady(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that were not contended; all of them where fewer than two are left."""
+    """The rows that were not contended; where fewer than two are, the rows that were, or all."""
     found = [row for row in rows if not contended(row)]
-    return found if len(found) > 1 else list(rows)
+    return found if len(found) > 1 else [row for row in rows if contended(row)] or list(rows)

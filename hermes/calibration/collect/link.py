@@ -7,7 +7,8 @@ A point is one path and one size; its rows are repetitions of that transfer, `ti
                                      than the caches; `streams` threads at the same time, each moving `bytes`
     disk_read                        sequential reads of `block_bytes`, past the operating system's page cache
 
-Host paths are wall clock. Imports: standard library, numpy, and torch where a device is measured.
+`time_s` of one stream through memory is CPU time, of the other host paths wall clock. Imports: standard library, numpy,
+and torch where a device is measured.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from hermes.calibration.collect.contention import waited_s
+
 __all__ = ["DiskReader"]
 
 _ALIGN = 4096
@@ -76,10 +78,12 @@ class DiskReader:
         try:
             loops = max(1, int(_SAMPLE_S / (_GUESS * -(-size // block))))
             self._together(size, block, buffers, 1)
-            return [
-                {"repetition": n, "time_s": self._together(size, block, buffers, loops) / loops}
-                for n in range(int(point["repetitions"]))
-            ]
+            rows: list[dict[str, Any]] = []
+            while len(rows) < int(point["repetitions"]):
+                waited = waited_s()
+                seconds = self._together(size, block, buffers, loops) / loops
+                rows.append({"repetition": len(rows), "time_s": seconds, "waited_s": (waited_s() - waited) / loops})
+            return rows
         finally:
             for buffer in buffers:
                 buffer.close()

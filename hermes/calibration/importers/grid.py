@@ -32,7 +32,9 @@ PREFILL_BATCHES, BATCH_NEW, BATCH_PAST = (2, 4, 8, 16, 32), (32, 100, 256, 512, 
 MAX_PREFILL_TOKENS = 32768
 DECODE_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 CONTEXTS = (128, 256, 512, 768, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 12000, 16384, 24000, 32768, 65536)
-MIXED_NEW, MIXED_PAST = (16, 64, 128, 256, 512, 1000, 1500, 2048, 4096, 8192), (0, 2048, 8192)
+# all tokens of the step: a full chunk fills a round budget together with the decodes beside it, others end anywhere
+MIXED_TOKENS, MIXED_PAST = (48, 128, 200, 256, 400, 512, 800, 1024, 1400, 2048, 3000, 4096, 6000, 8192), (0, 2048, 8192)
+MIXED_LEAST_NEW = 16
 MIXED_DECODES, MIXED_CONTEXTS = (1, 4, 16, 48, 128, 256), (256, 1024, 4096, 16384)
 
 
@@ -55,13 +57,14 @@ def step_grid(thin: int = 1, spread: Sequence[int] = (1,)) -> Batches:
         for ratio in spread if _can_spread(batch, context, ratio)
     ]
     shapes = [
-        [1, new, past, decodes, context] for new in axis(MIXED_NEW) for past in axis(MIXED_PAST)
-        for decodes in axis(MIXED_DECODES) for context in axis(MIXED_CONTEXTS)
+        [1, tokens - decodes, past, decodes] for tokens in axis(MIXED_TOKENS) for past in axis(MIXED_PAST)
+        for decodes in axis(MIXED_DECODES) if tokens - decodes >= MIXED_LEAST_NEW
     ]
-    mixed = []
-    for index, shape in enumerate(shapes):
-        ratio = spread[index % len(spread)]
-        mixed.append([*shape, shape[4] * (ratio if _can_spread(shape[3], shape[4], ratio) else 1)])
+    mixed: list[list[int]] = []
+    for index, shape in enumerate(shapes):  # every other context, and one spread each, in turn
+        for context in axis(MIXED_CONTEXTS)[index % 2 :: 2]:
+            ratio = spread[len(mixed) % len(spread)]
+            mixed.append([*shape, context, context * (ratio if _can_spread(shape[3], context, ratio) else 1)])
     return Batches(prefill, decode, mixed)
 
 

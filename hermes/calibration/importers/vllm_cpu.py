@@ -37,8 +37,9 @@ SPIKE = "contended: a decode step more than 1.2 times as long as both neighbours
 OUTSIDE_S, SPIKE_RATIO = 2e-3, 1.2
 
 
-def _excluded(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Reason per row, "" where it may be used, shape (rows,); `rows` in order of time with `configuration`."""
+def _excluded(rows: pd.DataFrame, outside_s: pd.Series) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Reason per row, "" where it may be used, shape (rows,); `rows` in order of time with `configuration`,
+    `outside_s` their time outside the model's execution."""
     by_configuration = rows.groupby("configuration", sort=False)
     decode_only = (rows["prefill_tokens"] == 0) & (rows["decode_seqs"] > 0)
     spike = decode_only.copy()
@@ -48,7 +49,7 @@ def _excluded(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.object_]]:
         spike &= rows["step_s"] > SPIKE_RATIO * neighbour["step_s"]
     out = np.full(len(rows), "", dtype=object)
     out[spike.to_numpy()] = SPIKE
-    out[(rows["step_s"] - rows["t_exec"] > OUTSIDE_S).to_numpy()] = OFF_CPU
+    out[(outside_s > OUTSIDE_S).to_numpy()] = OFF_CPU
     out[(by_configuration.cumcount() == 0).to_numpy()] = WARM_UP
     return out
 
@@ -86,7 +87,7 @@ class VllmCpu(ImporterConfig):
         rows["time_s"] = raw["step_s"] + between.fillna(between.median()).clip(lower=0.0).fillna(0.0)
         rows["overhead_s"] = rows["time_s"] - raw["t_exec"]
         rows["configuration"] = raw["configuration"]
-        rows["excluded"] = _excluded(raw)
+        rows["excluded"] = _excluded(raw, rows["overhead_s"])
         rows["sequence"] = np.arange(len(rows))
         return MeasuredSteps(self._header(config, rows), rows)
 

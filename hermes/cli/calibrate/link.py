@@ -106,10 +106,10 @@ def _plan(
 
 
 def _show_plan(plan: PointPlan, written: Path | None, budget: float | None, as_json: bool) -> None:
-    from hermes.calibration.link_plan import plan_table
+    from hermes.calibration.link_plan import host_bytes, plan_table
 
     content = plan.content
-    memory = 2 * content["arena_bytes"]
+    memory = host_bytes(content)
     if as_json:
         print_json({"points": plan.points, "host_memory_bytes": memory, "disk_dir": content["disk_dir"],
                     "estimate_s": round(plan.estimate_s, 1)})

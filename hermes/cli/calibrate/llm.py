@@ -130,8 +130,8 @@ def pack(
 
 
 def _command() -> str:
-    """The command line, for the provenance."""
-    return shlex.join(["hermes", *sys.argv[1:]])
+    """The command line, for the provenance; of absolute paths the last part, since the rest is this machine's."""
+    return shlex.join(["hermes", *(Path(part).name if Path(part).is_absolute() else part for part in sys.argv[1:])])
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""docs/hardware.md: its example of a future card runs, and its table of KV tokens is what we compute."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hermes import simulate
+from hermes.clients import MemoryConfig
+from hermes.hardware import HARDWARE
+from hermes.hardware.facts import facts_of
+from hermes.scenario import load_scenario
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
+WORKLOAD = (
+    "workload: {requests: 20, arrivals: {kind: poisson, rate: 5 /s}, "
+    "lengths: {kind: fixed, prompt: 500, output: 9}}\n"
+)
+
+
+def test_a_card_nobody_has(tmp_path):
+    card, clients = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    (tmp_path / "next-card.yaml").write_text(card)
+    (tmp_path / "s.yaml").write_text(WORKLOAD + clients)
+    summary = simulate(load_scenario(tmp_path / "s.yaml")).summary
+    assert summary["requests"]["completed"] == 20
+    assert summary["clients"]["next"]["power_source"] == "TDP formula (GenZ), device next-card, 1800 W"
+    assert summary["cost"]["dollars_per_hour"] == 9
+    assert summary["clients"]["next"]["memory"]["memory_bytes"] == 288 * 2**30
+
+
+ROWS = re.findall(r"^\| Llama-3\.1-(8|70)B TP(\d) \| (.*) \|$", PAGE, re.M)
+
+
+@pytest.mark.parametrize(("billions", "tp", "cells"), ROWS)
+def test_kv_tokens_are_those_of_the_table(billions, tp, cells):
+    ours = [int(cell.replace(",", "")) for cell in cells.split(" | ")[::2]]
+    model, scheduler = f"llama-3.1-{billions}b", SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=256)
+    found = []
+    for device in ("h100-sxm", "h200"):
+        for dtype in ("bf16", "fp8"):
+            options = {"kind": "roofline", "model": model, "device": device, "tp": int(tp), "dtype": dtype}
+            facts = facts_of(HARDWARE.get("roofline").model_validate(options).build())
+            found.append(MemoryConfig().budget(model, int(tp), facts, facts.device, scheduler, None).tokens)
+    assert found == ours
+
+
+def test_the_table_is_there():
+    assert len(ROWS) == 4
