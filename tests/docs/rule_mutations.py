@@ -217,7 +217,8 @@ def notices(mutation: Mutation, path: Path, limit_s: float = 2.0) -> bool:
     So it does where the replay breaks down, or does not end in `limit_s` of processor time (one takes about 0.1 s).
     """
     before = signal.signal(signal.SIGPROF, _give_up)
-    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    # again and again: an exception raised while a garbage collector's callback runs is swallowed
+    signal.setitimer(signal.ITIMER_PROF, limit_s, 0.5)
     try:
         with mutation.applied():
             return not conform_file(path, every_step=mutation.every_step).ok
