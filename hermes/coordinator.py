@@ -8,6 +8,7 @@ process's start, resume and end events for each request; everything that takes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -289,9 +290,7 @@ class Coordinator:
                 client.submit(stage)
 
         for source, num_bytes in moves:
-            self.network.transfer(
-                source.name, client.name, num_bytes, lambda source=source, size=num_bytes: arrived(source, size)
-            )
+            self.network.transfer(source.name, client.name, num_bytes, partial(arrived, source, num_bytes))
 
     def _refusal(self, client: Any, stage: Any) -> str | None:
         """Why a stage cannot be served at `client`, or None. Sets how many tokens a generation is to emit there."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -148,8 +149,8 @@ class KvRetrievalClient:
             if self.config.promote:
                 for upper in self.tiers[:depth]:
                     upper.store.put(key, found)
-            self._after(wait_ns + tier.lookup_ns,
-                        lambda tier=tier, size=size: self._flow(tier, size, lambda: self.on_done(self, stage)))
+            read = partial(self._flow, tier, size, partial(self.on_done, self, stage))
+            self._after(wait_ns + tier.lookup_ns, read)
             return
         self._after(wait_ns, lambda: self.on_done(self, stage))
 
