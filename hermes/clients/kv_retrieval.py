@@ -183,6 +183,7 @@ class KvRetrievalClientConfig(ConfigModel):
 
     kind: Literal["kv_retrieval"] = "kv_retrieval"
     role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
     name: Annotated[str, Field(min_length=1, max_length=200)]
     """Name; clients of a group are called NAME-0, NAME-1, ..."""
     count: int = Field(default=1, ge=1, le=100_000)

@@ -181,6 +181,7 @@ class RagClientConfig(_ServiceConfig):
 
     kind: Literal["rag"] = "rag"
     role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
     max_batch: int = Field(default=64, ge=1, le=2**31)
     """Tasks of one batch at most."""
 
@@ -194,6 +195,7 @@ class ProcessingClientConfig(_ServiceConfig):
 
     kind: Literal["processing"] = "processing"
     role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
 
     def _limits(self) -> tuple[int, bool]:
         return 1, False

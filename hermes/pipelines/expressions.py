@@ -44,6 +44,12 @@ class Amount:
         if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
             self._constant = self({})
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Amount) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
     def _check(self, node: ast.AST, names: tuple[str, ...]) -> None:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             self._check(node.left, names)
