@@ -8,6 +8,7 @@ process's start, resume and end events for each request; everything that takes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
 from hermes.kernel import ARRIVAL, Clock, Tick
+from hermes.network import Network
 from hermes.recorder import RowLog
 from hermes.routing.base import LoadCell, Router
 from hermes.schedulers.sequence import Sequence
+from hermes.stages import AnyOf
 from hermes.workload.table import RequestTable
 
 __all__ = ["Coordinator", "Request", "Stream"]
@@ -32,8 +35,9 @@ class Request:
     """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
 
     client: Client | None = None
-    pending: list[Any] | None = None   # [stages yielded together, how many are not done]
+    pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
     pipeline: Any = None
+    num_started = 0                    # stages started that have not been waited for, and are not done
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -49,6 +53,11 @@ class Request:
         self.content = content
         self.model = stream.model
 
+    def start(self, stage: Any) -> Any:
+        """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
+        self.stream.coordinator._start(self, stage)
+        return stage
+
 
 class Stream:
     """One workload entry: its requests, the pipeline they run and the model they ask for."""
@@ -57,6 +66,7 @@ class Stream:
                  first_id: int) -> None:
         self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
         self.issued = 0
+        self.coordinator: Any = None   # set by the coordinator
 
 
 class Coordinator:
@@ -70,10 +80,11 @@ class Coordinator:
     def __init__(
         self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
         candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
-        stages: RowLog, stage_kinds: list[str],
+        stages: RowLog, stage_kinds: list[str], network: Network, transfers: RowLog,
         handoff: Handoff | None = None, *, local_handoff: bool = False,
     ) -> None:
         self.local_handoff = local_handoff
+        self.network, self.transfers = network, transfers
         self.env, self.clients, self.streams, self.stages, self.handoff = env, clients, streams, stages, handoff
         self._routers = routers
         self._candidates = candidates
@@ -82,9 +93,12 @@ class Coordinator:
         total = sum(len(s.table) for s in streams)
         self.arrivals = np.full(total, -1, dtype=np.int64)
         self.status = bytearray(total)
+        self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
         self.gaps: dict[int, list[tuple[int, int, int]]] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
+        for stream in streams:
+            stream.coordinator = self
         self._stage_count = 0
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
@@ -183,21 +197,47 @@ class Coordinator:
 
     def _advance(self, request: Request, result: Any) -> None:
         """Send a pipeline what it waited for, and dispatch what it yields next."""
-        try:
-            wanted = request.pipeline.send(result)
-        except StopIteration:
-            self._finish(request, DONE)
-            return
-        if type(wanted) is tuple:
-            request.pending = [wanted, len(wanted)]
-            for stage in wanted:
-                if not self.status[request.id]:
+        while True:
+            try:
+                wanted = request.pipeline.send(result)
+            except StopIteration:
+                self._finish(request, DONE)
+                return
+            if type(wanted) is tuple:
+                waited = wanted
+            elif type(wanted) is AnyOf:
+                first = next((stage for stage in wanted.stages if stage.done), None)
+                if first is None:
+                    request.pending = [wanted, 1]
+                    return
+                result = first
+                continue
+            elif not wanted.detached:
+                self._dispatch(request, wanted)
+                return
+            elif wanted.done:
+                result = wanted
+                continue
+            else:
+                waited = (wanted,)
+            missing = [stage for stage in waited if not stage.done]
+            if not missing:
+                result = wanted
+                continue
+            request.pending = [wanted, len(missing)]
+            for stage in missing:
+                if not stage.detached and not self.status[request.id]:
                     self._dispatch(request, stage)
-        else:
-            self._dispatch(request, wanted)
+            return
+
+    def _start(self, request: Request, stage: Any) -> None:
+        stage.detached = True
+        if not self.status[request.id]:
+            self._dispatch(request, stage)
 
     def _finish(self, request: Request, status: int) -> None:
         self.status[request.id] = status
+        self.finish_ns[request.id] = self.env._now
         self.unfinished -= 1
         if request.stream.table.users is not None:
             self._closed_loop_next(request.stream)
@@ -213,9 +253,10 @@ class Coordinator:
         self._stage_count = stage.arrival_order = self._stage_count + 1
         if stage.content is None:
             stage.content = request.content
-        router = self._routers.get((stage.kind, request.model))
+        model = stage.model or request.model
+        router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
-            raise InputError(f"a client that serves stage {stage.kind!r} of model {request.model!r}", field="clients")
+            raise InputError(f"a client that serves stage {stage.kind!r} of model {model!r}", field="clients")
         client: Any = router.choose(stage)
         reason = self._refusal(client, stage)
         if reason is not None:
@@ -227,10 +268,35 @@ class Coordinator:
                 self._reject(request, reason)
                 return
         self._assign(client, stage)
-        client.submit(stage)
+        if stage.inputs:
+            self._bring(stage, client)
+        else:
+            client.submit(stage)
+
+    def _bring(self, stage: Any, client: Any) -> None:
+        """Move a stage's inputs to its client, side by side, and hand it over when all are there."""
+        moves = [(source.client, num_bytes) for source, num_bytes in stage.inputs if source.client is not client]
+        left = len(moves)
+        if not left:
+            client.submit(stage)
+            return
+        asked, request = self.env._now, stage.request
+
+        def arrived(source: Any, num_bytes: int) -> None:
+            nonlocal left
+            self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
+            left -= 1
+            if not left:
+                client.submit(stage)
+
+        for source, num_bytes in moves:
+            self.network.transfer(source.name, client.name, num_bytes, partial(arrived, source, num_bytes))
 
     def _refusal(self, client: Any, stage: Any) -> str | None:
-        """Why a generation cannot be served at `client`, or None. Sets how many tokens it is to emit there."""
+        """Why a stage cannot be served at `client`, or None. Sets how many tokens a generation is to emit there."""
+        if stage.kind != "generate":
+            refused: str | None = client.refusal(stage)
+            return None if refused is None else f"{client.name}: {refused}"
         target, whole = stage.decode_on, stage.output_tokens
         if not ((client.role == "prefill" if target is None else target is not client) and whole > 1):
             stage.target_tokens = whole
@@ -239,7 +305,7 @@ class Coordinator:
         # Another client decodes it: one token comes here, and somebody must be able to take the rest.
         stage.target_tokens = whole
         first = None
-        for decoder in self._candidates[self._decode_key(client, stage.request.model)]:
+        for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
             reason = decoder.refusal(stage)
             if reason is None:
                 break
@@ -252,7 +318,8 @@ class Coordinator:
 
     def _first_accepting(self, stage: Any) -> Any | None:
         """Of the clients that could serve a stage its router's choice refused, the one with the fewest assigned."""
-        candidates = self._candidates[stage.kind, stage.request.model]
+        model = stage.model or stage.request.model
+        candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
         for client in sorted(candidates, key=lambda c: c.num_assigned):
             if self._refusal(client, stage) is None:
                 return client
@@ -264,7 +331,7 @@ class Coordinator:
 
     def _route_decode(self, stage: Sequence) -> Any:
         """The decode client that takes over a generation."""
-        key = self._decode_key(stage.source, stage.request.model)
+        key = self._decode_key(stage.source, stage.model or stage.request.model)
         target: Any = stage.decode_on or self._routers[key].choose(stage)
         if target.refusal(stage) is None:
             return target
@@ -298,19 +365,23 @@ class Coordinator:
 
     # -- completions ---------------------------------------------------------------------------------------------
 
-    def _stage_done(self, client: Any, stage: Sequence) -> None:
+    def _stage_done(self, client: Any, stage: Any) -> None:
         """A client has completed a stage at this instant."""
         self._unassign(client, stage)
-        emitted = stage.target_tokens - stage.transferred
-        client.emitted -= emitted
-        request = stage.request
-        hand_over = stage.target_tokens < stage.output_tokens
-        kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
-        if stage.segments is not None:
-            stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
-            self.gaps[len(self.stages)] = stage.segments
-        last_step = client.num_steps - 1 if not client.scheduler.returns_together else stage.first_step + emitted - 1
         log = self.stages
+        if stage.kind == "generate":
+            emitted = stage.target_tokens - stage.transferred
+            client.emitted -= emitted
+            request = stage.request
+            hand_over = stage.target_tokens < stage.output_tokens
+            kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
+            if stage.segments is not None:
+                stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+                self.gaps[len(self.stages)] = stage.segments
+            together = client.scheduler.returns_together
+            last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
+        else:
+            request, kind, hand_over, emitted, last_step = stage.request, stage.kind, False, 0, -1
         log.write(
             log.buffer, log.pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
             stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
@@ -326,15 +397,30 @@ class Coordinator:
             assert self.handoff is not None
             self.handoff.start(client, stage)
             return
-        client.scheduler.release(stage)
+        if stage.kind == "generate":
+            client.scheduler.release(stage)
+        self._served(request, client, stage)
+
+    def _served(self, request: Request, client: Any, stage: Any) -> None:
+        """A stage is done: go on with its pipeline if that is what it waits for."""
+        stage = stage.original or stage
+        stage.client, stage.done = client, True
         pending = request.pending
         if pending is None:
-            self._advance(request, stage)
-        else:
-            pending[1] -= 1
-            if not pending[1] and not self.status[request.id]:
-                request.pending = None
-                self._advance(request, pending[0])
+            if not stage.detached:
+                self._advance(request, stage)
+            return
+        wanted = pending[0]
+        if wanted is not stage:
+            group = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else ()
+            if stage not in group:
+                return
+        if self.status[request.id]:
+            return
+        pending[1] -= 1
+        if not pending[1]:
+            request.pending = None
+            self._advance(request, stage if type(wanted) is AnyOf else wanted)
 
     def _observe(self, event: str, client: Any, stage: Any) -> None:
         """Tell the routers that keep books: "prefilled", "transferred", "done" or "refused"."""

@@ -57,6 +57,9 @@ class Handoff:
         twin = Sequence(
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
         )
+        twin.original = stage.original or stage
+        twin.model = stage.model
+        twin.detached = stage.detached
         twin.transferred = True
         twin.num_computed = stage.prompt_tokens
         twin.num_tokens = stage.prompt_tokens + 1

@@ -47,6 +47,7 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
+        self.shared: dict[Any, Any] = {}   # what several clients of a simulation share, by name (stores, links)
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which is not before now."""

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.llm import LLMClient
 from hermes.coordinator import Coordinator, Stream
 from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network
 from hermes.pipelines import PIPELINES
+from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
-from hermes.results.resources import client_info
+from hermes.results.resources import client_info, service_info
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
 from hermes.units import NS_PER_S, s_to_ns
@@ -28,7 +28,7 @@ from hermes.workload.table import RequestTable
 
 __all__ = ["Simulation"]
 
-STAGE_KINDS = ["generate", "prefill", "decode"]
+LLM_STAGES = ["generate", "prefill", "decode"]
 Progress = Callable[[int, int, float], None]   # (requests done, requests in all, simulated seconds)
 
 
@@ -42,6 +42,9 @@ class Simulation:
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
+        self.pipelines = self._build_pipelines()
+        asked = [kind for pipeline in self.pipelines.values() for kind, _ in _asked(pipeline)]
+        self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *asked]))
         self.streams = self._build_streams()
         self.network = self._build_network()
         handoff = None
@@ -57,13 +60,14 @@ class Simulation:
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         self.coordinator = Coordinator(
             self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            STAGE_KINDS, handoff, local_handoff=scenario.kv_transfer_scope == "local",
+            self.stage_kinds, self.network, self._transfers, handoff,
+            local_handoff=scenario.kv_transfer_scope == "local",
         )
 
     # -- building --------------------------------------------------------------------------------------------------
 
-    def _build_clients(self) -> list[LLMClient]:
-        clients: list[LLMClient] = []
+    def _build_clients(self) -> list[Any]:
+        clients: list[Any] = []
         disaggregated = any(config.role == "prefill" for config in self.scenario.clients)
         places_both = getattr(self.scenario.router, "places_both_phases", False)
         moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
@@ -80,15 +84,29 @@ class Simulation:
             names.add(client.name)
         return clients
 
+    def _build_pipelines(self) -> dict[str, Any]:
+        """The pipelines that workloads name: graphs of the scenario, or registered ones."""
+        found: dict[str, Any] = {}
+        graphs = self.scenario.pipelines
+        for i, config in enumerate(self.scenario.workload):
+            name = config.pipeline
+            if name in graphs:
+                with inside(f"pipelines.{name}.stages"):
+                    found[name] = GraphPipeline(name, Graph(graphs[name].stages), self.scenario.seed)
+            elif name in PIPELINES:
+                found[name] = PIPELINES.get(name)
+            else:
+                known = [*graphs, *PIPELINES]
+                raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=f"workload.{i}.pipeline",
+                                 suggestion=suggest(name, known))
+        return found
+
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
         first_id = first_number = 0
         for i, config in enumerate(self.scenario.workload):
             with inside(f"workload.{i}"):
-                if config.pipeline not in PIPELINES:
-                    raise InputError(f"a pipeline: one of {', '.join(PIPELINES)}", config.pipeline, field="pipeline",
-                                     suggestion=suggest(config.pipeline, PIPELINES))
-                pipeline = PIPELINES.get(config.pipeline)
+                pipeline = self.pipelines[config.pipeline]
                 model = self._model_of(config.model)
                 table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
@@ -121,11 +139,12 @@ class Simulation:
     def _build_routers(self) -> dict[tuple[str, str], Router]:
         """One router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
-        for stream in self.streams:
-            kinds = list(getattr(PIPELINES.get(self._pipeline_of(stream)), "stages", ("generate",)))
-            for kind in kinds:
-                self._add_router(routers, kind, stream.model, required=True)
-            self._add_decode_routers(routers, stream.model)
+        for config, stream in zip(self.scenario.workload, self.streams, strict=True):
+            for kind, model in _asked(self.pipelines[config.pipeline]):
+                wanted = model or (stream.model if kind in LLM_STAGES else "")
+                self._add_router(routers, kind, wanted, required=True)
+                if kind in LLM_STAGES:
+                    self._add_decode_routers(routers, wanted)
         return routers
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
@@ -137,13 +156,9 @@ class Simulation:
         for platform in dict.fromkeys(c.platform for c in prefilling):
             self._add_router(routers, "decode", model, required=True, platform=platform)
 
-    def _pipeline_of(self, stream: Stream) -> str:
-        name: str = next(w.pipeline for w in self.scenario.workload if w.name == stream.name)
-        return name
-
     def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool,
                     platform: str | None = None) -> None:
-        candidates = [c for c in self.clients if kind in c.stages and c.model in ("", model)]
+        candidates = [c for c in self.clients if kind in c.stages and (c.model in ("", model) or not model)]
         if kind == "decode":
             candidates = [c for c in candidates if c.scheduler.takes_over_kv and platform in (None, c.platform)]
             candidates = [c for c in candidates if c.role == "decode"] or candidates
@@ -156,9 +171,11 @@ class Simulation:
             if not required:
                 return
             where = "" if platform is None else f" on platform {platform!r}"
-            raise InputError(f"a client that serves stage {stage!r} of model {model!r}{where}", field="clients")
+            of = f" of model {model!r}" if model or stage in LLM_STAGES else ""
+            raise InputError(f"a client that serves stage {stage!r}{of}{where}", field="clients")
         self._candidates[kind, model] = list(candidates)
-        if getattr(self.scenario.router, "places_both_phases", False):   # one router for both phases
+        both = getattr(self.scenario.router, "places_both_phases", False)
+        if both and stage in LLM_STAGES:   # one router for both phases
             if ("generate", model) in routers:
                 routers[kind, model] = routers["generate", model]
                 return
@@ -168,7 +185,7 @@ class Simulation:
             lambda: self.env._now,
         )
         with inside("router"):
-            routers[kind, model] = self.scenario.router.build(context)
+            routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
         for cell in context.cells:
             for pos, client in enumerate(candidates):
                 self._cells[client.index].append((cell, pos))
@@ -215,12 +232,11 @@ class Simulation:
         if coordinator.unfinished:
             arrivals[arrivals > self.env.now] = -1   # had not arrived yet when the run ended
         status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
-        finish = np.full(len(status), -1, dtype=np.int64)
-        np.maximum.at(finish, stages["request"], stages["end_ns"])
+        finish = np.array(coordinator.finish_ns, dtype=np.int64)
         finish[status != 1] = -1
         decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
         return RunRecord(
-            clients=self._client_infos(by_client), stage_kinds=STAGE_KINDS,
+            clients=self._client_infos(by_client), stage_kinds=self.stage_kinds,
             arrival_ns=arrivals,
             prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
             output_tokens=np.concatenate([t.output_tokens for t in tables]),
@@ -247,7 +263,7 @@ class Simulation:
 
     def _out_of_range(self, by_client: list[dict[str, np.ndarray]]) -> list[int]:
         return [
-            int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
+            0 if client.role == "service" else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
             for client, columns in zip(self.clients, by_client, strict=True)
         ]
 
@@ -255,9 +271,18 @@ class Simulation:
         infos: list[ClientInfo] = []
         for config in self.scenario.clients:
             group = self.clients[len(infos) : len(infos) + config.count]
+            if group[0].role == "service":
+                infos += [service_info(client, config) for client in group]
+                continue
             resources = config.resources(group[0].hardware, self.base_dir)
             infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
         return infos
+
+
+def _asked(pipeline: Any) -> list[tuple[str, str]]:
+    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
+    stages = getattr(pipeline, "stages", ("generate",))
+    return [(stage, "") if isinstance(stage, str) else stage for stage in stages]
 
 
 def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:

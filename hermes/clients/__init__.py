@@ -1,9 +1,15 @@
 """Who serves."""
 
+import hermes.rag  # noqa: F401  (registers its services)
 from hermes.clients.base import CLIENTS, LOADS, Client
 from hermes.clients.config import LLMClientConfig
+from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConfig
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig
+from hermes.clients.service import ProcessingClientConfig, RagClientConfig, ServiceClient
 from hermes.clients.usage import PowerConfig
 
-__all__ = ["CLIENTS", "LOADS", "Client", "LLMClient", "LLMClientConfig", "MemoryConfig", "PowerConfig"]
+__all__ = [
+    "CLIENTS", "LOADS", "Client", "KvRetrievalClient", "KvRetrievalClientConfig", "LLMClient", "LLMClientConfig",
+    "MemoryConfig", "PowerConfig", "ProcessingClientConfig", "RagClientConfig", "ServiceClient",
+]

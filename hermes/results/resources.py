@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.usage import ClientResources
+from hermes.clients.usage import ClientResources, price
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.power import state_watts
 from hermes.results.record import ClientInfo
 
-__all__ = ["client_info", "memory_summary"]
+__all__ = ["client_info", "memory_summary", "service_info"]
 
 
 def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
@@ -25,6 +25,23 @@ def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np
         kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,
         memory_utilization=memory.utilization if memory.capacity.bytes else 0.0, weights_bytes=memory.weights.bytes,
         activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
+    )
+
+
+def service_info(client: Any, config: Any) -> ClientInfo:
+    """The same of a client without an LLM engine: given watts, or those of the device while it serves and not."""
+    device, n, power = client.spec.device, config.devices, config.power
+    if power is not None:
+        idle_w, busy_w, source = power.idle, power.prefill, "given"
+    elif device is not None and device.tdp_w is not None:
+        idle_w, busy_w, source = device.idle_w or 0.0, device.tdp_w, f"device {device.name}: TDP while it serves"
+    else:
+        idle_w, busy_w, source = 0.0, 0.0, "none (no power given, and no device with a TDP)"
+    dollars, whose = price(config.price_per_hour, device)
+    return ClientInfo(
+        client.name, config.kind, client.role, client.model, "" if device is None else device.name, num_devices=n,
+        idle_w=n * idle_w, prefill_w=n * busy_w, decode_w=0.0, device="" if device is None else device.name,
+        power_source=source, price_per_hour=n * dollars, price_source=whose,
     )
 
 

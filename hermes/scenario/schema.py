@@ -12,6 +12,7 @@ from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.network import NETWORKS
+from hermes.pipelines.graph import Node as Stage
 from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
 from hermes.units import parse_duration
@@ -50,6 +51,15 @@ def _llm_unless_said(value: object) -> object:
     return {"kind": "llm", **value} if isinstance(value, dict) else value
 
 
+class PipelineConfig(ConfigModel):
+    """What a request does, as a graph of stages."""
+
+    description: str = ""
+    """What the pipeline is for."""
+    stages: dict[str, Stage] = Field(min_length=1)
+    """Its stages, by name."""
+
+
 class Scenario(ConfigModel):
     """One simulation: who asks for what, who serves it, and what counts as served well."""
 
@@ -71,8 +81,12 @@ class Scenario(ConfigModel):
         Field(min_length=1, max_length=100_000),
     ]
     """Who serves: clients or groups of equal clients. `kind` is `llm` where left out."""
+    pipelines: dict[str, PipelineConfig] = Field(default_factory=dict)
+    """Graphs of stages that workloads may name as their `pipeline`."""
     router: Annotated[Any, Component(ROUTERS), Field(default={"kind": "round_robin"}, validate_default=True)]
     """Which client serves a stage."""
+    routers: dict[str, Annotated[Any, Component(ROUTERS)]] = Field(default_factory=dict)
+    """Other routers for single kinds of stage, e.g. `retrieve: {kind: least_loaded}`."""
     network: Annotated[Any, Component(NETWORKS), Field(default={"kind": "ideal"}, validate_default=True)]
     """What moving data between clients costs."""
     kv_transfer: Literal["full", "layerwise"] = "full"

@@ -24,6 +24,9 @@ class Sequence:
         since it was last admitted, and the decode tick (see `LLMScheduler`) after it
     segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that were never interrupted
     decode_on: the client a router has chosen for the decode phase, if it places both phases at once
+    model: the model that has to serve it, "" for the request's own
+    inputs, done, client, detached: as for every stage (`hermes.stages.Stage`)
+    original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
     """
 
@@ -47,6 +50,12 @@ class Sequence:
     transferred = False
     source: Any = None
     decode_on: Any = None
+    model = ""
+    inputs: tuple[tuple[Any, int], ...] = ()
+    client: Any = None
+    original: Any = None
+    done = False
+    detached = False
 
     def __init__(
         self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Any = None, arrival_order: int = 0,

@@ -1,0 +1,103 @@
+"""A machine whose cores and memory bandwidth are shared by the batches that run on it.
+
+A batch alone takes `alone_s`; meanwhile it uses a share of the machine's cores and a share of its bandwidth. Batches
+that run side by side progress at rates that are max-min fair: all rates rise together until cores or bandwidth are
+used up; batches that use the exhausted resource stay there, the others rise on, at most to 1. So two batches that
+together need less than the machine has do not slow each other, and two that each need all of its bandwidth take twice
+as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hermes.kernel import Clock, Tick
+from hermes.services import Work
+
+__all__ = ["Job", "Machine", "fair_rates"]
+
+_TINY = 1e-12
+
+
+def fair_rates(works: list[Work]) -> list[float]:
+    """Rate of progress of each batch, 0..1 (see the module's description)."""
+    rates = [0.0] * len(works)
+    rising = list(range(len(works)))
+    left = [1.0, 1.0]
+    while rising:
+        needs = [sum(works[i][1 + r] for i in rising) for r in (0, 1)]
+        step = 1.0 - rates[rising[0]]
+        for r in (0, 1):
+            if needs[r] > 0:
+                step = min(step, left[r] / needs[r])
+        for i in rising:
+            rates[i] += step
+        for r in (0, 1):
+            left[r] = max(0.0, left[r] - step * needs[r])
+        full = [left[r] <= _TINY and needs[r] > 0 for r in (0, 1)]
+        rising = [
+            i for i in rising
+            if rates[i] < 1.0 - _TINY and not any(full[r] and works[i][1 + r] > 0 for r in (0, 1))
+        ]
+    return rates
+
+
+class Job:
+    """A batch on the machine: what is left of its time alone, in nanoseconds."""
+
+    __slots__ = ("done", "left_ns", "number", "rate", "work")
+
+    def __init__(self, work: Work, done: Callable[[], None], number: int) -> None:
+        self.work, self.done, self.number = work, done, number
+        self.left_ns = work.alone_s * 1e9
+        self.rate = 0.0
+
+
+class Machine:
+    """Runs jobs on the clock. Jobs that end at the same time end in the order in which they started."""
+
+    def __init__(self, env: Clock, priority: int) -> None:
+        self.env, self.priority = env, priority
+        self.jobs: list[Job] = []
+        self.core_ns = 0.0        # core-share nanoseconds used so far
+        self.bandwidth_ns = 0.0   # bandwidth-share nanoseconds
+        self._since_ns = 0
+        self._started = 0
+        self._tick: Tick | None = None
+
+    def start(self, work: Work, done: Callable[[], None]) -> None:
+        """Run `work`; `done()` is called when it has ended, at least a nanosecond from now."""
+        self._progress()
+        self._started += 1
+        self.jobs.append(Job(work, done, self._started))
+        self._resume()
+
+    def _progress(self) -> None:
+        now = self.env._now
+        passed = now - self._since_ns
+        self._since_ns = now
+        for job in self.jobs:
+            job.left_ns -= job.rate * passed
+            self.core_ns += job.rate * passed * job.work.cores
+            self.bandwidth_ns += job.rate * passed * job.work.bandwidth
+
+    def _resume(self) -> None:
+        """New rates, and the next end."""
+        for job, rate in zip(self.jobs, fair_rates([job.work for job in self.jobs]), strict=True):
+            job.rate = rate
+        self._tick = None
+        if self.jobs:
+            wait = min(max(job.left_ns, 0.0) / job.rate for job in self.jobs)
+            self._tick = self.env.tick_at(self.env._now + max(1, math.ceil(wait - 1e-6)), self.priority, self._on_end)
+
+    def _on_end(self, tick: Any) -> None:
+        if tick is not self._tick:
+            return   # the rates have changed since
+        self._progress()
+        ended = [job for job in self.jobs if job.left_ns <= 0.5]
+        self.jobs = [job for job in self.jobs if job.left_ns > 0.5]
+        self._resume()
+        for job in ended:
+            job.done()

@@ -1,0 +1,205 @@
+"""Clients that are no LLM engines: retrieval machines, tokenizers, filters.
+
+Tasks wait per kind of stage. A *batched* client (retrieval) takes all that wait of one kind together, one batch of a
+kind at a time; a *sequential* one (pre- and post-processing) takes one task per free core, in order of arrival. What
+runs side by side shares the machine (`hermes.clients.machine`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hermes.clients.base import CLIENTS, StageDone
+from hermes.clients.machine import Machine
+from hermes.clients.usage import PowerConfig
+from hermes.config import Component, ConfigModel
+from hermes.errors import InputError, Verbatim, inside
+from hermes.kernel import START, STEP_END, Clock, Tick
+from hermes.recorder import RowLog, StepLog
+from hermes.services import SERVICES, MachineSpec, Service, machine_of
+from hermes.stages import Stage
+
+__all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]
+
+
+class ServiceClient:
+    """See the module's docstring and `hermes.clients.base.Client`.
+
+    services: kind of stage -> its cost; max_batch: tasks of a batch at most; per_kind: one batch of a kind at a time
+    (else as many as there are cores)
+    """
+
+    role = "service"
+    ticks: list[int] | None = None
+    num_steps = 0
+    num_layers = 1
+    kv_bytes_per_token = 0.0
+
+    def __init__(
+        self, env: Clock, index: int, name: str, services: dict[str, Service], machine: MachineSpec, *,
+        max_batch: int, per_kind: bool, model: str = "", platform: str = "",
+    ) -> None:
+        self.env, self.index, self.name = env, index, name
+        self.services, self.spec = services, machine
+        self.model, self.platform = model, platform
+        self.stages = frozenset(services)
+        self.machine = Machine(env, STEP_END + index)
+        self.max_batch, self.per_kind = max_batch, per_kind
+        self.on_done: StageDone = _nobody
+        self.on_room: Callable[[], None] | None = None
+        self.on_first_token: Callable[[Any, Any], None] | None = None
+        self.steps = StepLog()
+        self.tracks: list[tuple[Any, int]] = []
+        self.input_tokens = self.output_tokens = self.num_assigned = self.emitted = 0
+        self._queues: dict[str, deque[Stage]] = {kind: deque() for kind in services}
+        self._busy: dict[str, int] = dict.fromkeys(services, 0)
+        self._start: Tick | None = None
+
+    def refusal(self, stage: Any) -> str | None:
+        """None: whatever it serves fits."""
+        return None
+
+    def submit(self, stage: Stage) -> None:
+        """A task arrives; it starts once everything else that happens at this instant has happened."""
+        self._queues[stage.kind].append(stage)
+        self._wake()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, and nothing is about to start."""
+        return not self.machine.jobs and self._start is None
+
+    def settle(self) -> None:
+        """Nothing to keep of tasks that have not ended."""
+
+    def load(self, kind: str) -> int:
+        """Input tokens of the tasks assigned and not done; nothing else is there to count."""
+        return self.input_tokens if kind == "input_tokens" else 0
+
+    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
+        """As `LLMClient.load_line`: constant between events."""
+        return self.load(kind), 0, 0, 1, 0
+
+    def _wake(self) -> None:
+        if self._start is None:
+            self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
+
+    def _on_start(self, tick: Tick) -> None:
+        self._start = None
+        while True:
+            waiting = [
+                kind for kind, queue in self._queues.items() if queue and not (self.per_kind and self._busy[kind])
+            ]
+            if not waiting or (not self.per_kind and sum(self._busy.values()) >= self.spec.cores):
+                return
+            # whoever waits longest goes first
+            kind = min(waiting, key=lambda k: self._queues[k][0].arrival_order)
+            queue = self._queues[kind]
+            self._run(kind, [queue.popleft() for _ in range(min(len(queue), self.max_batch))])
+
+    def _run(self, kind: str, tasks: list[Stage]) -> None:
+        now = self.env._now
+        for task in tasks:
+            task.start_ns = now
+        self._busy[kind] += 1
+
+        def ended() -> None:
+            self._busy[kind] -= 1
+            for task in tasks:
+                self.on_done(self, task)
+            if any(self._queues.values()):
+                self._wake()
+
+        self.machine.start(self.services[kind].work(tasks), ended)
+
+
+class _ServiceConfig(ConfigModel):
+    """What both kinds of client have."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name; clients of a group are called NAME-0, NAME-1, ..."""
+    count: int = Field(default=1, ge=1, le=100_000)
+    """Number of equal clients."""
+    device: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The machine: a device description by name or path. Retrieval needs one."""
+    cores: int = Field(default=64, ge=1, le=2**20)
+    """Cores of the machine."""
+    serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)
+    """Kinds of stage it serves, and what each costs."""
+    model: Annotated[str, Field(max_length=4096)] = ""
+    """Only stages that ask for this model; left out, all."""
+    platform: str | None = None
+    """Group of clients that are local to each other."""
+    devices: int = Field(default=1, ge=1, le=2**20)
+    """Machines of one client, for power and cost."""
+    power: PowerConfig | None = None
+    """Watts of one machine; serving draws `prefill`. Left out: the device's TDP while it serves."""
+    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
+    """Dollars per hour of one machine; the device's where left out."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the group's clients."""
+        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
+
+    def _limits(self) -> tuple[int, bool]:
+        """(largest batch, one batch of a kind at a time)."""
+        raise NotImplementedError
+
+    def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
+              moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
+        """The group's clients, numbered from `first_index`."""
+        machine = machine_of(self.device, self.cores, base_dir)
+        services: dict[str, Service] = {}
+        for kind, config in self.serves.items():
+            with inside(f"serves.{kind}"):
+                services[kind] = config.build(machine, base_dir)
+        used = sum(service.memory_bytes for service in services.values())
+        if machine.memory_bytes and used > machine.memory_bytes:
+            raise InputError(
+                f"services that fit in {machine.memory_bytes / 1e9:,.0f} GB", Verbatim(f"{used / 1e9:,.0f} GB"),
+                field="serves",
+            )
+        max_batch, per_kind = self._limits()
+        return [
+            ServiceClient(
+                env, first_index + i, name, services, machine, max_batch=max_batch, per_kind=per_kind,
+                model=self.model, platform=self.platform or "",
+            )
+            for i, name in enumerate(self.names)
+        ]
+
+
+@CLIENTS.register("rag")
+class RagClientConfig(_ServiceConfig):
+    """Clients that embed, retrieve and rerank: all that waits of one kind goes together."""
+
+    kind: Literal["rag"] = "rag"
+    role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
+    max_batch: int = Field(default=64, ge=1, le=2**31)
+    """Tasks of one batch at most."""
+
+    def _limits(self) -> tuple[int, bool]:
+        return self.max_batch, True
+
+
+@CLIENTS.register("processing")
+class ProcessingClientConfig(_ServiceConfig):
+    """Clients that tokenize, filter, score: one task per free core, in order."""
+
+    kind: Literal["processing"] = "processing"
+    role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
+
+    def _limits(self) -> tuple[int, bool]:
+        return 1, False
+
+
+def _nobody(client: Any, stage: Any) -> None:
+    raise AssertionError("client used before the coordinator took it")

@@ -1,0 +1,88 @@
+"""Amounts in a pipeline's YAML: small arithmetic over what is known of a request, `prompt + 20 * 512`.
+
+Numbers, the names given, + - * / // %, parentheses, and min, max, ceil. Nothing else of Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hermes.errors import InputError, suggest
+
+__all__ = ["NAMES", "Amount"]
+
+NAMES = ("prompt", "output")
+"""What an amount may name: the request's prompt and output tokens."""
+
+_OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
+_LONGEST = 200
+
+
+class Amount:
+    """A parsed amount. Calling it with the values of the names gives an integer of at least 0."""
+
+    def __init__(self, text: str | int | float, names: tuple[str, ...] = NAMES) -> None:
+        """Raises `InputError` for anything but small arithmetic over `names`."""
+        self.text = str(text)
+        self._constant: int | None = None
+        if len(self.text) > _LONGEST:
+            raise InputError(f"an amount of at most {_LONGEST} characters", self.text)
+        try:
+            tree = ast.parse(self.text, mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            raise InputError("an amount such as 'prompt + 20 * 512'", self.text) from None
+        self._check(tree, names)
+        self._tree = tree
+        if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
+            self._constant = self({})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Amount) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def _check(self, node: ast.AST, names: tuple[str, ...]) -> None:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            self._check(node.left, names)
+            self._check(node.right, names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+            if node.keywords or not node.args:
+                raise InputError(f"{node.func.id}(...) of amounts", self.text)
+            for argument in node.args:
+                self._check(argument, names)
+        elif isinstance(node, ast.Name):
+            if node.id not in names:
+                raise InputError(
+                    f"numbers and {', '.join(names)}", node.id, suggestion=suggest(node.id, names)
+                )
+        elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
+            raise InputError("numbers, names, + - * / // % ( ) min max ceil", self.text)
+
+    def __call__(self, values: Mapping[str, float]) -> int:
+        if self._constant is not None:
+            return self._constant
+        try:
+            value = self._value(self._tree, values)
+        except (ZeroDivisionError, OverflowError):
+            raise InputError("an amount that can be computed", self.text) from None
+        if not 0 <= value < 2**53:
+            raise InputError("an amount from 0 to 2**53", f"{self.text} = {value:g}")
+        return round(value)
+
+    def _value(self, node: Any, values: Mapping[str, float]) -> float:
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](self._value(node.left, values), self._value(node.right, values))
+        if isinstance(node, ast.Call):
+            return _FUNCTIONS[node.func.id](*(self._value(a, values) for a in node.args))  # type: ignore[attr-defined]
+        if isinstance(node, ast.Name):
+            return values[node.id]
+        return float(node.value) if isinstance(node.value, float) else int(node.value)

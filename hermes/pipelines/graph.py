@@ -1,0 +1,295 @@
+"""Pipelines as graphs of stages, written in YAML, compiled to the generators that hand-written pipelines are.
+
+A graph is a set of named nodes with `after:` edges (no cycles). A node starts when all nodes it comes after are done;
+nodes that are ready at the same time run side by side. Three things make a graph more than a fixed order:
+
+- `choice: LABEL` and `weight`: of the nodes with one label, one is taken; the others, and what comes only after them,
+  are left out. A node that joins several runs if one of them ran.
+- `probability`: the node itself is left out now and then; what comes after it runs all the same.
+- `kind: loop`: a graph of its own that runs again with probability `again`, at most `max_times` times.
+
+`copies` runs a stage several times side by side; the next starts when all copies are done.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Self
+
+import networkx as nx
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+
+from hermes.config import ConfigModel
+from hermes.errors import InputError, suggest
+from hermes.pipelines.expressions import Amount
+from hermes.schedulers.sequence import Sequence as Generate
+from hermes.stages import AnyOf, Stage
+
+__all__ = ["Graph", "GraphPipeline", "Node"]
+
+MAX_COPIES = 1024
+
+
+def _names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Node(ConfigModel):
+    """One stage of a graph, or a loop."""
+
+    kind: Annotated[str, Field(min_length=1, max_length=200)]
+    """Kind of stage: `generate`, whatever a client serves (`embed`, `retrieve`, ...), or `loop`."""
+    after: list[str] = Field(default_factory=list)
+    """Nodes that have to be done before."""
+    model: Annotated[str, Field(max_length=4096)] = ""
+    """Model that serves it; the workload's where left out."""
+    tokens: str | int | float = "prompt"
+    """Tokens a stage reads, e.g. `prompt` or `20 * 512`."""
+    items: str | int | float = 1
+    """Queries or documents of a stage."""
+    prompt: str | int | float = "prompt"
+    """Prompt tokens of a generation."""
+    output: str | int | float = "output"
+    """Output tokens of a generation."""
+    kv: Annotated[str, Field(max_length=200)] = ""
+    """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
+    background: bool = False
+    """Whether the request is complete without it (a write-back)."""
+    input_bytes: str | int | float = 0
+    """Bytes that come from the clients of the nodes it comes after (from each), over the network."""
+    copies: str | int | float = 1
+    """How many of it run side by side."""
+    probability: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """How often it runs at all; what comes after it does not depend on it."""
+    choice: Annotated[str, Field(max_length=200)] = ""
+    """Of all nodes with this label, one runs."""
+    weight: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+    """How often it is the one, relative to the others with its label."""
+    stages: dict[str, Node] = Field(default_factory=dict)
+    """The graph that a loop repeats."""
+    max_times: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """A loop's rounds at most."""
+    again: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How often a loop goes round once more."""
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """What else the service reads: `nprobe`, `top_k`, ..."""
+
+    _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return _names(value)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("tokens", "items", "prompt", "output", "input_bytes", "copies"):
+            try:
+                self._amounts[name] = Amount(getattr(self, name))
+            except InputError as error:
+                raise error.located(field=name) from None
+        if (self.kind == "loop") != bool(self.stages):
+            raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
+        return self
+
+    def amount(self, name: str, values: Mapping[str, float]) -> int:
+        """One of its amounts for a request."""
+        return self._amounts[name](values)
+
+
+class Graph:
+    """Checked nodes: order, parents, alternatives."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        """Raises `InputError` for names that are not there and for cycles."""
+        self.nodes = dict(nodes)
+        self.net = nx.DiGraph()
+        self.net.add_nodes_from(nodes)
+        for name, node in nodes.items():
+            for i, parent in enumerate(node.after):
+                if parent not in nodes:
+                    raise InputError(
+                        f"one of {', '.join(nodes)}", parent, field=f"{name}.after.{i}",
+                        suggestion=suggest(parent, nodes),
+                    )
+                self.net.add_edge(parent, name)
+        try:
+            cycle = [edge[0] for edge in nx.find_cycle(self.net)]
+        except nx.NetworkXNoCycle:
+            cycle = []
+        if cycle:
+            raise InputError("stages in an order", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
+        order = {name: i for i, name in enumerate(nodes)}
+        self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
+        for name, node in nodes.items():
+            if node.kv and node.kv not in node.after:
+                raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
+                                 field=f"{name}.kv")
+        self.choices: dict[str, list[str]] = {}
+        for name, node in nodes.items():
+            if node.choice:
+                self.choices.setdefault(node.choice, []).append(name)
+        self.loops: dict[str, Graph] = {}
+        for name, node in nodes.items():
+            if node.kind == "loop":
+                try:
+                    self.loops[name] = Graph(node.stages)
+                except InputError as error:
+                    raise error.located(field=f"{name}.stages") from None
+
+    @property
+    def random(self) -> bool:
+        """Whether two requests may take different ways."""
+        return bool(self.choices) or any(
+            node.probability < 1 or node.kind == "loop" for node in self.nodes.values()
+        )
+
+    def asked(self) -> Iterator[tuple[str, str]]:
+        """(kind, model) of all stages it may ask for."""
+        for name, node in self.nodes.items():
+            if node.kind == "loop":
+                yield from self.loops[name].asked()
+            else:
+                yield node.kind, node.model
+
+
+class _Execution:
+    """One pass through a graph for one request."""
+
+    def __init__(self, graph: Graph, run: _Run, done: Callable[[list[Any]], None], inputs: list[Any]) -> None:
+        self.graph, self.run, self.done = graph, run, done
+        self.inputs = inputs                          # stages whose results the graph's first nodes read
+        self.left = dict.fromkeys(graph.order, 0)
+        for name in graph.order:
+            self.left[name] = len(graph.nodes[name].after)
+        self.alive: dict[str, bool] = {}              # nodes that are through: whether what comes after may run
+        self.results: dict[str, list[Any]] = {}       # their stages, for moving data
+        self.open = len(graph.order)
+        taken = {label: run.pick(names, graph) for label, names in graph.choices.items()}
+        self.dead = {name for label, names in graph.choices.items() for name in names if name != taken[label]}
+
+    def begin(self) -> None:
+        for name in self.graph.order:
+            if not self.graph.nodes[name].after:
+                self._start(name)
+
+    def _start(self, name: str) -> None:
+        node, run = self.graph.nodes[name], self.run
+        parents = [parent for parent in node.after if self.alive[parent]]
+        if name in self.dead or (node.after and not parents):
+            self._through(name, False, [])
+            return
+        inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
+        if node.probability < 1 and run.rng.random() >= node.probability:
+            self._through(name, True, inputs)
+            return
+        if node.kind == "loop":
+            self._round(name, node, inputs, 1)
+            return
+        copies = node.amount("copies", run.values)
+        if copies == 0:
+            self._through(name, True, inputs)
+            return
+        if copies > MAX_COPIES:
+            raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
+        fetched = self.results[node.kv] if node.kv and self.alive[node.kv] else []
+        stages = [run.stage(node, inputs, sum(stage.cached_tokens for stage in fetched)) for _ in range(copies)]
+        left = copies
+        if node.background:
+            run.background.update(stages)
+
+        def one_done(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._through(name, True, stages)
+
+        for stage in stages:
+            run.start(stage, one_done)
+
+    def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
+        def done(results: list[Any]) -> None:
+            if number < node.max_times and self.run.rng.random() < node.again:
+                self._round(name, node, results, number + 1)
+            else:
+                self._through(name, True, results)
+
+        _Execution(self.graph.loops[name], self.run, done, inputs).begin()
+
+    def _through(self, name: str, alive: bool, results: list[Any]) -> None:
+        self.alive[name], self.results[name] = alive, results
+        self.open -= 1
+        for child in self.graph.net.successors(name):
+            self.left[child] -= 1
+            if not self.left[child]:
+                self._start(child)
+        if not self.open:
+            self.open = -1
+            last = [n for n in self.graph.order if not self.graph.net.out_degree(n) and self.alive[n]]
+            self.done([stage for n in last for stage in self.results[n]])
+
+
+class _Run:
+    """A request on its way through a pipeline."""
+
+    def __init__(self, request: Any, rng: random.Random | None) -> None:
+        self.request = request
+        self._rng = rng
+        self.values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
+        self.running: dict[Any, Callable[[Any], None]] = {}
+        self.background: set[Any] = set()
+
+    @property
+    def rng(self) -> random.Random:
+        assert self._rng is not None
+        return self._rng
+
+    def pick(self, names: list[str], graph: Graph) -> str:
+        return self.rng.choices(names, [graph.nodes[name].weight for name in names])[0]
+
+    def stage(self, node: Node, inputs: list[Any], fetched: int = 0) -> Any:
+        num_bytes = node.amount("input_bytes", self.values)
+        moved = tuple((stage, num_bytes) for stage in inputs) if num_bytes else ()
+        if node.kind == "generate":
+            prompt, output = max(1, node.amount("prompt", self.values)), max(1, node.amount("output", self.values))
+            stage: Any = Generate(prompt, output, self.request.priority, self.request)
+            stage.model, stage.inputs = node.model, moved
+            if fetched:   # the last prompt token is always computed: it gives the first output token
+                stage.num_computed = stage.cached_tokens = min(fetched, prompt - 1)
+            return stage
+        return Stage(
+            node.kind, tokens=node.amount("tokens", self.values), items=node.amount("items", self.values),
+            model=node.model, priority=self.request.priority, inputs=moved, options=node.options,
+        )
+
+    def start(self, stage: Any, done: Callable[[Any], None]) -> None:
+        self.running[stage] = done
+        self.request.start(stage)
+
+
+class GraphPipeline:
+    """A graph as a pipeline: calling it with a request gives the generator."""
+
+    def __init__(self, name: str, graph: Graph, seed: int) -> None:
+        self.name, self.graph, self.seed = name, graph, seed
+        self.stages = tuple(dict.fromkeys(graph.asked()))
+        self._random = any(g.random for g in self._graphs(graph))
+
+    def _graphs(self, graph: Graph) -> Iterator[Graph]:
+        yield graph
+        for inner in graph.loops.values():
+            yield from self._graphs(inner)
+
+    def __call__(self, request: Any) -> Iterator[Any]:
+        # a generator of its own for each request: what one takes does not depend on the others
+        rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
+        run = _Run(request, rng)
+        finished: list[bool] = []
+        _Execution(self.graph, run, lambda results: finished.append(True), []).begin()
+        running = run.running
+        while len(running) > len(run.background):
+            stage = yield AnyOf(*running)
+            run.background.discard(stage)
+            running.pop(stage)(stage)
+        assert finished or run.background, "a graph ended before its last node"

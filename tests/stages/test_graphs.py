@@ -1,0 +1,188 @@
+"""Stage graphs: every stage once, after its parents; choices, loops, joins; bad graphs in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.api import simulate
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.simulation import Simulation
+
+LLM = {
+    "name": "llm", "model": "llama-3.1-8b",
+    "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"},
+}
+
+
+def scenario(stages: dict[str, Any], *, requests: int = 3, seed: int = 0, cores: int = 2) -> dict[str, Any]:
+    kinds = sorted({kind for _, kind in _kinds(stages)} - {"generate"})
+    services = {kind: {"kind": "per_item", "per_item": 0.001 * (i + 1)} for i, kind in enumerate(kinds)}
+    clients: list[dict[str, Any]] = [LLM]
+    if services:
+        clients.append({"kind": "processing", "name": "cpu", "cores": cores, "serves": services})
+    return {
+        "name": "graph", "seed": seed,
+        "workload": {
+            "requests": requests, "arrivals": {"kind": "poisson", "rate": 50},
+            "lengths": {"kind": "fixed", "prompt": 20, "output": 3}, "pipeline": "g",
+        },
+        "pipelines": {"g": {"stages": stages}}, "clients": clients,
+    }
+
+
+def _kinds(stages: dict[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    for name, node in stages.items():
+        found += _kinds(node.get("stages", {})) if node["kind"] == "loop" else [(name, node["kind"])]
+    return found
+
+
+def rows_of(data: dict[str, Any]) -> list[dict[str, list[tuple[int, int, int]]]]:
+    """Per request: kind -> (assigned, start, end) of its stages. Nodes are told apart by their kind."""
+    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    out: list[dict[str, list[tuple[int, int, int]]]] = [{} for _ in record.arrival_ns]
+    stages = record.stages
+    for i in range(len(stages["request"])):
+        kind = record.stage_kinds[int(stages["kind"][i])]
+        times = tuple(int(stages[name][i]) for name in ("assigned_ns", "start_ns", "end_ns"))
+        out[int(stages["request"][i])].setdefault(kind, []).append(times)  # type: ignore[arg-type]
+    assert (record.status == 1).all()
+    return out
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """A random graph; every node has a kind of its own."""
+    n = draw(st.integers(1, 7))
+    stages: dict[str, Any] = {}
+    for i in range(n):
+        parents = draw(st.lists(st.integers(0, i - 1), unique=True, max_size=3)) if i else []
+        stages[f"s{i}"] = {"kind": f"k{i}", "after": [f"s{p}" for p in parents], "copies": draw(st.integers(1, 3))}
+    return stages
+
+
+@settings(max_examples=40, deadline=None)
+@given(stages=graphs(), cores=st.integers(1, 4), seed=st.integers(0, 3))
+def test_every_stage_runs_exactly_once_after_its_parents(stages, cores, seed):
+    for request in rows_of(scenario(stages, cores=cores, seed=seed)):
+        for name, node in stages.items():
+            mine = request[f"k{name[1:]}"]
+            assert len(mine) == node["copies"]
+            for parent in node["after"]:
+                assert min(assigned for assigned, _, _ in mine) >= max(end for _, _, end in request[f"k{parent[1:]}"])
+            # it is handed over at the moment its last parent is done: no wait that nobody accounts for
+            if node["after"]:
+                ready = max(end for parent in node["after"] for _, _, end in request[f"k{parent[1:]}"])
+                assert {assigned for assigned, _, _ in mine} == {ready}
+
+
+@settings(max_examples=20, deadline=None)
+@given(stages=graphs(), cores=st.integers(1, 3))
+def test_the_critical_path_is_the_latency_less_the_waits(stages, cores):
+    data = scenario(stages, cores=cores)
+    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    rows = rows_of(data)
+    for request, arrival, finish in zip(rows, record.arrival_ns, record.finish_ns, strict=True):
+        node, end, waits, path = None, int(finish), 0, 0
+        while node is None or stages[node]["after"]:
+            names = list(stages) if node is None else stages[node]["after"]
+            node, times = next(
+                (name, t) for name in names for t in request[f"k{name[1:]}"] if t[2] == end
+            )
+            waits += times[1] - times[0]
+            path += times[2] - times[1]
+            end = times[0]
+        assert end == int(arrival)
+        assert path == int(finish) - int(arrival) - waits
+
+
+def test_one_of_a_choice_runs_and_what_joins_runs_all_the_same():
+    stages = {
+        "ask": {"kind": "ask"},
+        "left": {"kind": "left", "after": "ask", "choice": "way", "weight": 3},
+        "right": {"kind": "right", "after": "ask", "choice": "way"},
+        "deep": {"kind": "deep", "after": "right"},
+        "join": {"kind": "join", "after": ["left", "deep"]},
+    }
+    rows = rows_of(scenario(stages, requests=400))
+    lefts = sum("left" in row for row in rows)
+    assert 260 < lefts < 340
+    for row in rows:
+        assert ("left" in row) != ("right" in row)
+        assert ("deep" in row) == ("right" in row)
+        assert len(row["join"]) == 1
+
+
+def test_a_node_with_a_probability_is_skipped_and_not_what_follows():
+    stages = {
+        "a": {"kind": "a"}, "b": {"kind": "b", "after": "a", "probability": 0.25}, "c": {"kind": "c", "after": "b"},
+    }
+    rows = rows_of(scenario(stages, requests=400))
+    assert 60 < sum("b" in row for row in rows) < 140
+    assert all(len(row["c"]) == 1 for row in rows)
+
+
+def test_a_loop_goes_round_at_most_so_often():
+    inner = {"r": {"kind": "r"}, "j": {"kind": "j", "after": "r"}}
+    stages = {
+        "loop": {"kind": "loop", "stages": inner, "max_times": 3, "again": 0.5},
+        "end": {"kind": "end", "after": "loop"},
+    }
+    rows = rows_of(scenario(stages, requests=300))
+    rounds = [len(row["j"]) for row in rows]
+    assert set(rounds) == {1, 2, 3}
+    assert abs(np.mean(rounds) - 1.75) < 0.15
+    for row in rows:
+        assert len(row["r"]) == len(row["j"])
+        assert min(t[0] for t in row["end"]) == max(t[2] for t in row["j"])
+
+
+def test_what_a_request_takes_does_not_depend_on_the_others():
+    stages = {
+        "a": {"kind": "a", "choice": "x"}, "b": {"kind": "b", "choice": "x"}, "c": {"kind": "c", "after": ["a", "b"]},
+    }
+    few, many = rows_of(scenario(stages, requests=20)), rows_of(scenario(stages, requests=60))
+    assert [sorted(row) for row in few] == [sorted(row) for row in many[:20]]
+    assert [sorted(row) for row in few] != [sorted(row) for row in rows_of(scenario(stages, requests=20, seed=1))]
+
+
+def test_a_generation_between_services_counts_for_ttft():
+    stages = {
+        "find": {"kind": "find"}, "answer": {"kind": "generate", "after": "find", "prompt": "prompt + 100"},
+        "check": {"kind": "check", "after": "answer", "tokens": "output"},
+    }
+    results = simulate(load_scenario(scenario(stages, requests=5)))
+    requests, columns = results.requests, results.stages
+    assert (requests["ttft_s"] > 0.001).all()
+    assert (columns[columns["kind"] == "generate"]["prompt_tokens"] == 120).all()
+    assert (requests["e2e_s"] > requests["ttft_s"]).all()
+
+
+@pytest.mark.parametrize(("stages", "says"), [
+    ({"a": {"kind": "x", "after": "b"}, "b": {"kind": "x", "after": "a"}}, "expected stages in an order, found"),
+    ({"a": {"kind": "x"}, "b": {"kind": "x", "after": "aa"}}, "pipelines.g.stages.b.after.0: expected one of a, b"),
+    ({"a": {"kind": "x", "tokens": "prompt +"}}, "tokens: expected an amount such as"),
+    ({"a": {"kind": "x", "tokens": "__import__('os')"}}, "expected numbers, names"),
+    ({"a": {"kind": "x", "tokens": "promt"}}, "did you mean 'prompt'"),
+    ({"a": {"kind": "loop"}}, "expected stages for a loop"),
+    ({"a": {"kind": "generate", "kv": "b"}, "b": {"kind": "x"}}, "pipelines.g.stages.a.kv"),
+    ({"a": {"kind": "x", "probability": 2}}, "probability"),
+])
+def test_bad_graphs_are_refused_in_one_line(stages, says):
+    with pytest.raises(InputError) as caught:
+        Simulation(load_scenario(scenario(stages)), load_scenario(scenario(stages)).source.base_dir)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stage_nobody_serves_is_named_before_the_run():
+    data = scenario({"a": {"kind": "x"}})
+    data["pipelines"]["g"]["stages"]["b"] = {"kind": "dance", "after": "a"}
+    with pytest.raises(InputError, match="a client that serves stage 'dance'"):
+        Simulation(load_scenario(data), load_scenario(data).source.base_dir)
