@@ -57,7 +57,8 @@ class Node(ConfigModel):
     background: bool = False
     """Whether the request is complete without it (a write-back)."""
     input_bytes: str | int | float = 0
-    """Bytes that come from the clients of the nodes it comes after (from each), over the network."""
+    """Bytes that come from the client of each node it comes after, over the network; from that of the `kv` node, what
+    it found."""
     copies: str | int | float = 1
     """How many of it run side by side."""
     probability: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -194,7 +195,7 @@ class _Execution:
         if copies > MAX_COPIES:
             raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
         fetched = self.results[node.kv] if node.kv and self.alive[node.kv] else []
-        stages = [run.stage(node, inputs, sum(stage.cached_tokens for stage in fetched)) for _ in range(copies)]
+        stages = [run.stage(node, inputs, fetched) for _ in range(copies)]
         left = copies
         if node.background:
             run.background.update(stages)
@@ -248,15 +249,20 @@ class _Run:
     def pick(self, names: list[str], graph: Graph) -> str:
         return self.rng.choices(names, [graph.nodes[name].weight for name in names])[0]
 
-    def stage(self, node: Node, inputs: list[Any], fetched: int = 0) -> Any:
+    def stage(self, node: Node, inputs: list[Any], fetched: list[Any]) -> Any:
         num_bytes = node.amount("input_bytes", self.values)
-        moved = tuple((stage, num_bytes) for stage in inputs) if num_bytes else ()
+        moved = tuple((stage, num_bytes) for stage in inputs if stage not in fetched) if num_bytes else ()
+        moved += tuple(   # KV that was found comes along, and no more
+            (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
+            if stage.cached_tokens
+        )
         if node.kind == "generate":
             prompt, output = max(1, node.amount("prompt", self.values)), max(1, node.amount("output", self.values))
             stage: Any = Generate(prompt, output, self.request.priority, self.request)
             stage.model, stage.inputs = node.model, moved
-            if fetched:   # the last prompt token is always computed: it gives the first output token
-                stage.num_computed = stage.cached_tokens = min(fetched, prompt - 1)
+            found = sum(part.cached_tokens for part in fetched)
+            if found:   # the last prompt token is always computed: it gives the first output token
+                stage.num_computed = stage.cached_tokens = min(found, prompt - 1)
             return stage
         return Stage(
             node.kind, tokens=node.amount("tokens", self.values), items=node.amount("items", self.values),

@@ -151,6 +151,7 @@ def fetches(data: dict[str, Any]) -> list[tuple[int, int]]:
     stages, kind = record.stages, record.stage_kinds.index("fetch_kv")
     found = {int(r): int(c) for r, k, c in zip(stages["request"], stages["kind"], stages["cached_tokens"], strict=True)
              if k == kind}
+    assert sum(record.transfers["bytes"]) == sum(tokens * 131072 for tokens in found.values())
     prefilled = int((record.runs["prefill_tokens"]).sum())
     assert prefilled == sum(1010 - tokens for tokens in found.values())
     rows = [i for i in range(len(stages["kind"])) if stages["kind"][i] == kind]
