@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS, StageDone
+from hermes.clients.base import CLIENTS
+from hermes.clients.task import TaskClient
 from hermes.clients.usage import PowerConfig
 from hermes.config import Bandwidth, Bytes, Component, ConfigModel, Duration, Named
 from hermes.errors import InputError, inside
@@ -33,7 +34,7 @@ from hermes.kernel import STEP_END, Clock
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Level, Store, expected_s
 from hermes.network.flows import FlowEngine
-from hermes.recorder import RowLog, StepLog
+from hermes.recorder import RowLog
 from hermes.services import MachineSpec
 from hermes.stages import Stage
 from hermes.units import NS_PER_S, s_to_ns
@@ -70,49 +71,23 @@ class Tier:
         self.lookup_ns = s_to_ns(config.lookup)
 
 
-class KvRetrievalClient:
+class KvRetrievalClient(TaskClient):
     """See the module's docstring and `hermes.clients.base.Client`."""
 
-    role = "service"
     stages = frozenset(("fetch_kv", "store_kv"))
-    ticks: list[int] | None = None
-    num_steps = 0
-    num_layers = 1
 
     def __init__(
         self, env: Clock, index: int, name: str, tiers: list[Tier], config: KvRetrievalClientConfig,
         kv_bytes_per_token: float, recompute: Any, *, platform: str,
     ) -> None:
-        self.env, self.index, self.name, self.tiers, self.config = env, index, name, tiers, config
+        super().__init__(env, index, name, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)
+        self.tiers, self.config = tiers, config
         self.kv_bytes_per_token, self.recompute = kv_bytes_per_token, recompute
-        self.model, self.platform = config.model, platform
-        self.spec = MachineSpec(1, 0.0, 0.0, 0)
-        self.on_done: StageDone = _nobody
-        self.on_room: Callable[[], None] | None = None
-        self.on_first_token: Callable[[Any, Any], None] | None = None
-        self.steps = StepLog()
-        self.tracks: list[tuple[Any, int]] = []
-        self.input_tokens = self.output_tokens = self.num_assigned = self.emitted = 0
         self._weights = _zipf(config.keys, config.zipf) if config.population == "shared" else None
-
-    def refusal(self, stage: Any) -> str | None:
-        """None: a fetch that finds nothing is a miss, and what is too large is not kept."""
-        return None
 
     @property
     def idle(self) -> bool:
         return not self.num_assigned
-
-    def settle(self) -> None:
-        """Nothing to keep of fetches that have not ended."""
-
-    def load(self, kind: str) -> int:
-        """Tokens of the fetches assigned and not done."""
-        return self.input_tokens if kind == "input_tokens" else 0
-
-    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
-        """As `LLMClient.load_line`: constant between events."""
-        return self.load(kind), 0, 0, 1, 0
 
     def submit(self, stage: Stage) -> None:
         """A fetch or a write-back arrives; as many as there are run side by side."""
@@ -261,7 +236,3 @@ def _zipf(keys: int, exponent: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Cumulative probabilities of keys 0, 1, ..., shape (keys,)."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
     return np.asarray(np.cumsum(weights) / weights.sum())
-
-
-def _nobody(client: Any, stage: Any) -> None:
-    raise AssertionError("client used before the coordinator took it")

@@ -8,61 +8,44 @@ runs side by side shares the machine (`hermes.clients.machine`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, StageDone
+from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
+from hermes.clients.task import TaskClient
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, Verbatim, inside
 from hermes.kernel import START, STEP_END, Clock, Tick
-from hermes.recorder import RowLog, StepLog
+from hermes.recorder import RowLog
 from hermes.services import SERVICES, MachineSpec, Service, machine_of
 from hermes.stages import Stage
 
 __all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]
 
 
-class ServiceClient:
+class ServiceClient(TaskClient):
     """See the module's docstring and `hermes.clients.base.Client`.
 
     services: kind of stage -> its cost; max_batch: tasks of a batch at most; per_kind: one batch of a kind at a time
     (else as many as there are cores)
     """
 
-    role = "service"
-    ticks: list[int] | None = None
-    num_steps = 0
-    num_layers = 1
-    kv_bytes_per_token = 0.0
-
     def __init__(
         self, env: Clock, index: int, name: str, services: dict[str, Service], machine: MachineSpec, *,
         max_batch: int, per_kind: bool, model: str = "", platform: str = "",
     ) -> None:
-        self.env, self.index, self.name = env, index, name
-        self.services, self.spec = services, machine
-        self.model, self.platform = model, platform
+        super().__init__(env, index, name, machine, model=model, platform=platform)
+        self.services = services
         self.stages = frozenset(services)
         self.machine = Machine(env, STEP_END + index)
         self.max_batch, self.per_kind = max_batch, per_kind
-        self.on_done: StageDone = _nobody
-        self.on_room: Callable[[], None] | None = None
-        self.on_first_token: Callable[[Any, Any], None] | None = None
-        self.steps = StepLog()
-        self.tracks: list[tuple[Any, int]] = []
-        self.input_tokens = self.output_tokens = self.num_assigned = self.emitted = 0
         self._queues: dict[str, deque[Stage]] = {kind: deque() for kind in services}
         self._busy: dict[str, int] = dict.fromkeys(services, 0)
         self._start: Tick | None = None
-
-    def refusal(self, stage: Any) -> str | None:
-        """None: whatever it serves fits."""
-        return None
 
     def submit(self, stage: Stage) -> None:
         """A task arrives; it starts once everything else that happens at this instant has happened."""
@@ -73,17 +56,6 @@ class ServiceClient:
     def idle(self) -> bool:
         """Nothing runs, and nothing is about to start."""
         return not self.machine.jobs and self._start is None
-
-    def settle(self) -> None:
-        """Nothing to keep of tasks that have not ended."""
-
-    def load(self, kind: str) -> int:
-        """Input tokens of the tasks assigned and not done; nothing else is there to count."""
-        return self.input_tokens if kind == "input_tokens" else 0
-
-    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
-        """As `LLMClient.load_line`: constant between events."""
-        return self.load(kind), 0, 0, 1, 0
 
     def _wake(self) -> None:
         if self._start is None:
@@ -199,7 +171,3 @@ class ProcessingClientConfig(_ServiceConfig):
 
     def _limits(self) -> tuple[int, bool]:
         return 1, False
-
-
-def _nobody(client: Any, stage: Any) -> None:
-    raise AssertionError("client used before the coordinator took it")
