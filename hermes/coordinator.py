@@ -201,7 +201,11 @@ class Coordinator:
             try:
                 wanted = request.pipeline.send(result)
             except StopIteration:
-                self._finish(request, DONE)
+                if not self.status[request.id]:
+                    self._finish(request, DONE)
+                return
+            if self.status[request.id]:   # a stage it started was refused
+                request.pipeline.close()
                 return
             if type(wanted) is tuple:
                 waited = wanted
@@ -244,7 +248,8 @@ class Coordinator:
 
     def _reject(self, request: Request, reason: str) -> None:
         self.reject_reasons[request.id] = reason
-        request.pipeline.close()
+        if not request.pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
+            request.pipeline.close()
         self._finish(request, REJECTED)
 
     def _dispatch(self, request: Request, stage: Any) -> None:

@@ -164,6 +164,29 @@ def test_a_generation_between_services_counts_for_ttft():
     assert (requests["e2e_s"] > requests["ttft_s"]).all()
 
 
+def test_a_stage_that_never_fits_rejects_its_request_and_no_other():
+    stages = {
+        "small": {"kind": "small"}, "side": {"kind": "side"},
+        "big": {"kind": "generate", "after": "small", "prompt": "prompt * 1000", "choice": "x"},
+        "fits": {"kind": "generate", "after": "small", "choice": "x"}, "end": {"kind": "end", "after": ["big", "fits"]},
+    }
+    data = scenario(stages, requests=40)
+    data["clients"][0] = {**LLM, "memory": {"num_blocks": 100}}
+    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    rejected = set(np.flatnonzero(record.status == 2).tolist())
+    assert 5 < len(rejected) < 35
+    assert (record.status != 0).all()
+    assert set(record.reject_reasons) == rejected
+    ends = record.stages["request"][record.stages["kind"] == record.stage_kinds.index("end")].tolist()
+    assert sorted(ends) == sorted(set(range(40)) - rejected)
+
+
+def test_a_first_stage_that_never_fits():
+    data = scenario({"big": {"kind": "generate", "prompt": "prompt * 1000"}, "end": {"kind": "end", "after": "big"}})
+    data["clients"][0] = {**LLM, "memory": {"num_blocks": 100}}
+    assert simulate(load_scenario(data)).record.status.tolist() == [2, 2, 2]
+
+
 @pytest.mark.parametrize(("stages", "says"), [
     ({"a": {"kind": "x", "after": "b"}, "b": {"kind": "x", "after": "a"}}, "expected stages in an order, found"),
     ({"a": {"kind": "x"}, "b": {"kind": "x", "after": "aa"}}, "pipelines.g.stages.b.after.0: expected one of a, b"),
