@@ -37,7 +37,6 @@ class Request:
     client: Client | None = None
     pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
     pipeline: Any = None
-    num_started = 0                    # stages started that have not been waited for, and are not done
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,

@@ -35,8 +35,8 @@ class Stage:
     done = False
     detached = False
     arrival_order = 0
-    assigned_ns = start_ns = end_ns = first_token_ns = -1
-    first_step = last_step = -1
+    assigned_ns = start_ns = first_token_ns = -1
+    first_step = -1
     preemptions = cached_tokens = 0
 
     def __init__(

@@ -7,7 +7,6 @@ it holds a row per repetition. Contended repetitions and noisy points are kept, 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
 from hermes.calibration.journal import JournalError, read_journal
+from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
 from hermes.svab import classify, spread, tally
@@ -189,11 +189,8 @@ def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 
 def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
     """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = path.with_suffix(".parquet")
-    _tidy(searches.rows, str(path)).to_parquet(data, engine="pyarrow", compression="zstd", index=False)
-    digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    header = searches.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(searches.rows)})
+    rows = _tidy(searches.rows, str(path))
+    header = searches.header.model_copy(update=write_rows(rows, path))
     # plain values only: text from a file remembers where it stood
     known = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
     content = json.loads(json.dumps(known, default=str))
@@ -204,17 +201,5 @@ def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
 def load_searches(path: Path) -> MeasuredSearches:
     """Searches by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
     header = validate(SearchesHeader, load_yaml(path))
-    data = path.parent / (header.file or path.with_suffix(".parquet").name)
-    try:
-        content = data.read_bytes()
-    except OSError as error:
-        what = "the Parquet file beside the header"
-        raise InputError(what, str(error.strerror), file=str(path), field="file") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if header.sha256 and digest != header.sha256:
-        raise InputError(f"the file with sha256 {header.sha256}", digest, file=str(data))
-    try:
-        rows = pd.read_parquet(data, engine="pyarrow")
-    except Exception as error:  # pyarrow raises many kinds for a file that is no Parquet
-        raise InputError("a Parquet file", str(error).splitlines()[0], file=str(data)) from None
+    rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSearches(header, _tidy(rows, str(data)))

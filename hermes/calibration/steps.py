@@ -8,7 +8,6 @@ parallelism and precision.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pandas as pd
 import yaml
 from pydantic import Field
 
+from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
@@ -151,11 +151,7 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     Same steps, same bytes. Raises `InputError` for rows that are no steps.
     """
     rows = tidy_rows(steps.rows, str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = path.with_suffix(".parquet")
-    rows.to_parquet(data, engine="pyarrow", compression="zstd", index=False)
-    digest = hashlib.sha256(data.read_bytes()).hexdigest()
-    header = steps.header.model_copy(update={"file": data.name, "sha256": digest, "rows": len(rows)})
+    header = steps.header.model_copy(update=write_rows(rows, path))
     content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
     text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
     path.write_text(text, encoding="utf-8")
@@ -165,18 +161,5 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
 def load_steps(path: Path) -> MeasuredSteps:
     """Steps by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
     header = validate(StepsHeader, load_yaml(path))
-    data = path.parent / (header.file or path.with_suffix(".parquet").name)
-    try:
-        content = data.read_bytes()
-    except OSError as error:
-        raise InputError(
-            "the Parquet file beside the header", str(error.strerror), file=str(path), field="file"
-        ) from None
-    digest = hashlib.sha256(content).hexdigest()
-    if header.sha256 and digest != header.sha256:
-        raise InputError(f"the file with sha256 {header.sha256}", digest, file=str(data))
-    try:
-        rows = pd.read_parquet(data, engine="pyarrow")
-    except Exception as error:  # pyarrow raises many kinds for a file that is no Parquet
-        raise InputError("a Parquet file", str(error).splitlines()[0], file=str(data)) from None
+    rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSteps(header, tidy_rows(rows, str(data)))

@@ -409,6 +409,8 @@ def test_measured_here(kind, tmp_path, capsys):
     code = main(command)
     out, err = capsys.readouterr()
     if code == 2 and "three configurations" in err:
+        # only if noise is what left them out: the rows that were kept aside say so
+        assert (load_searches(tmp_path / "s.yaml").rows["excluded"] != "").any(), err
         pytest.skip("the machine was too busy: repetitions vary by more than half of their mean")
     assert code == 0, err
     rows = load_searches(tmp_path / "s.yaml").rows
