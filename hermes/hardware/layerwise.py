@@ -9,8 +9,8 @@ optionally, `skew.csv`; microseconds of one layer):
 T: tokens of the step, S: sequences that emit a token. Tables are interpolated linearly (attention in four dimensions:
 new tokens and past of the prefill, number and context of the decodes) and extended along their last line; except that
 matrix products are stairs (a tile of 128 rows costs the same however few of them are used), so between two measured
-points they take the time of the upper one: with every other point left out that is off by 0.4% where a line is off by
-1.7%.
+points they take the time of the upper one (tests/validation/test_vllm_gpu.py leaves every other point out: a line is
+off several times as much).
 
 Several prefills in one step look up attention once, at their total of new tokens and at the past that gives the same
 number of attention pairs; where that past would be negative (short prompts side by side) the entry without past is

@@ -4,7 +4,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from hermes.hardware.layerwise import STAIRS
+from hermes.hardware.operator_tables import load_operator_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = importlib.util.spec_from_file_location("validate_vllm_gpu", ROOT / "scripts" / "validate_vllm_gpu.py")
@@ -36,6 +40,23 @@ def test_every_cause_is_worth_something_on_the_card_where_it_binds():
     assert study.run(case, folder, "equal decode contexts").error("tpot", "mean") < whole.error("tpot", "mean")
     hidden = study.run(case, folder, "1 ms of the engine's time a step, hidden")
     assert [row.ours_s for row in hidden.rows] == [row.ours_s for row in whole.rows]
+
+
+def test_matrix_products_are_stairs():
+    """With every other measured point left out, the point above predicts it several times better than a line does."""
+    for folder in study.CASES.values():
+        tables = load_operator_tables(study.REFERENCE / folder / "profile")
+        errors = []
+        for name in STAIRS - {"lm_head"}:
+            tokens, seconds = (column[tables.dense[name][0] >= 16] for column in tables.dense[name])
+            known, asked, truth = tokens[::2], tokens[1:-1:2], seconds[1:-1:2]
+            above = seconds[::2][np.searchsorted(known, asked)]
+            line = np.interp(asked, known, seconds[::2])
+            errors.append([np.abs(above / truth - 1).mean(), np.abs(line / truth - 1).mean()])
+        stairs, lines = np.mean(errors, axis=0)
+        print(f"{folder}: {stairs:.2%} by the point above, {lines:.2%} by a line")
+        assert stairs < 0.006
+        assert lines > 3 * stairs
 
 
 def test_single_steps_are_within_a_few_percent():
