@@ -10,6 +10,7 @@ from pydantic import Field
 from hermes.clients.base import CLIENTS
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
+from hermes.clients.overhead import RequestOverhead
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
@@ -52,6 +53,8 @@ class LLMClientConfig(ConfigModel):
     """In which order the client serves."""
     memory: MemoryConfig = MemoryConfig()
     """KV memory; may be left out where the client, or its hardware model, has a device."""
+    request_overhead: RequestOverhead | None = None
+    """Time of the serving stack for each request, beside the steps; none where left out."""
     power: PowerConfig | None = None
     """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
@@ -75,6 +78,11 @@ class LLMClientConfig(ConfigModel):
         options: dict[str, Any] = {}
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
+        overhead_ns: dict[str, int] = {}
+        overlapped = self.request_overhead is not None and self.request_overhead.mode == "overlapped"
+        if self.request_overhead is not None:
+            with inside("request_overhead"):
+                overhead_ns = self.request_overhead.times_ns(base_dir)
         clients = []
         for i, name in enumerate(self.names):
             pool = pool_type(num_blocks, self.memory.block_size, **options)
@@ -85,6 +93,7 @@ class LLMClientConfig(ConfigModel):
             client = LLMClient(
                 env, first_index + i, name, scheduler, hardware, runs,
                 model=self.model, role=self.role, platform=self.platform or "", every_step=every_step,
+                overhead_ns=overhead_ns, overlapped=overlapped,
             )
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)

@@ -46,8 +46,11 @@ class BlockPool:
         """Free blocks it would take for `seq` to hold its first `num_tokens` tokens, cache hits considered."""
         return max(0, -(-num_tokens // self.block_size) - seq.num_blocks)
 
-    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
-        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked."""
+    def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
+        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked.
+
+        known: as for `grow`; tokens that are computed later are not known yet, whoever holds their blocks.
+        """
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > 0:
             self.free_blocks -= need

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.sequence import Sequence
+from hermes.stages import Stage
 
 __all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
 
@@ -35,7 +36,7 @@ _MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
 @dataclass(frozen=True)
 class Request:
     """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
-    comes with it."""
+    comes with it; `embed`: there is no answer, it ends with its prompt."""
 
     step: int
     prompt: int
@@ -44,6 +45,7 @@ class Request:
     group: int = -1
     shared: int = 0
     kv: bool = False
+    embed: bool = False
 
 
 @dataclass
@@ -110,7 +112,10 @@ class _Drive:
         request, number, scheduler = self.requests[self.next], self.next, self.scheduler
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
-        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
+        seq: Any = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
+        if request.embed:
+            seq = Stage("embed", tokens=request.prompt, priority=request.priority)
+            seq.arrival_order, seq.content = number, content
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
             assert reason.strip(), "a refusal without a reason"
@@ -118,7 +123,7 @@ class _Drive:
             return False
         self.numbers[seq] = number
         self.open += 1
-        if request.kv and request.output > 1 and scheduler.takes_over_kv:
+        if request.kv and not request.embed and request.output > 1 and scheduler.takes_over_kv:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
             if plan is not None:   # so many steps' blocks are taken by now
@@ -181,6 +186,9 @@ class _Drive:
     def _tokens(self, seq: Sequence) -> list[int]:
         """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
+        if not wanted:
+            assert first == -1
+            return []
         assert 0 <= first < self.steps
         if scheduler.returns_together:
             return list(range(first, first + wanted))
@@ -202,6 +210,9 @@ class SchedulerContract(ABC):
     examples: ClassVar[int] = 60
     """How many random workloads each test draws."""
 
+    kinds: ClassVar[tuple[str, ...]] = ("generate",)
+    """Kinds of stage the scheduler serves; with `embed`, about half of the requests are embeddings."""
+
     @abstractmethod
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
         """A new scheduler over `pool`. every_step: it is asked for one step at a time."""
@@ -214,7 +225,11 @@ class SchedulerContract(ABC):
             tokens = int(rng.choice([40, 70, 120, 5000]))
             memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
             gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
-            yield memory, [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            requests = [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            if "embed" in self.kinds:   # drawn apart: the others stay what they are
+                requests = [replace(r, embed=bool(which)) for r, which in zip(
+                    requests, np.random.default_rng(i).integers(0, 2, len(requests)), strict=True)]
+            yield memory, requests
 
     @staticmethod
     def _request(rng: np.random.Generator, step: int) -> Request:
@@ -269,7 +284,8 @@ class SchedulerContract(ABC):
             for number, steps in served.tokens.items():
                 request = requests[number]
                 taken_over = request.kv and request.output > 1 and scheduler.takes_over_kv
-                assert len(steps) == request.output - taken_over, f"request {number}: tokens in steps {steps}"
+                expected = 0 if request.embed else request.output - taken_over
+                assert len(steps) == expected, f"request {number}: tokens in steps {steps}"
                 assert steps == sorted(set(steps)), f"request {number}: tokens in steps {steps}"
             assert served.sampled == sum(len(steps) for steps in served.tokens.values())
 
