@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.coordinator import Coordinator, Stream
 from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
@@ -20,6 +21,7 @@ from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, service_info
+from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
 from hermes.units import NS_PER_S, s_to_ns
@@ -46,6 +48,7 @@ class Simulation:
         asked = [kind for pipeline in self.pipelines.values() for kind, _ in _asked(pipeline)]
         self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *asked]))
         self.streams = self._build_streams()
+        self._prepare_tiers()
         self.network = self._build_network()
         handoff = None
         places_both = getattr(scenario.router, "places_both_phases", False)
@@ -116,6 +119,25 @@ class Simulation:
                 streams.append(Stream(config.name, table, pipeline, model, first_id))
                 first_id += len(table)
         return streams
+
+    def _prepare_tiers(self) -> None:
+        """Clients with KV tiers learn what a prefill costs, and begin with the contexts they are to begin with."""
+        populations = {t.population.name: t.population for t in (s.table for s in self.streams) if t.population}
+        for stream in self.streams:
+            own = stream.table.population
+            if own and not np.array_equal(own.tokens, populations[own.name].tokens):
+                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
+        for client in self.clients:
+            if not isinstance(client, KvRetrievalClient):
+                continue
+            if client.needs_prefill and client.prefill is None:
+                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
+                if not engines:
+                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
+                                     field="clients.recompute")
+                client.prefill = engines[0].hardware
+            for population in populations.values() if client.config.warm else ():
+                client.fill(population)
 
     def _model_of(self, wanted: str | None) -> str:
         """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
@@ -251,6 +273,7 @@ class Simulation:
             },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
+            tiers=tier_infos(self.clients),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
         )
 

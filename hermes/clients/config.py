@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
+from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
@@ -39,7 +39,8 @@ class LLMClientConfig(ConfigModel):
     role: Literal["both", "prefill", "decode"] = "both"
     """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
     platform: str | None = None
-    """Group of clients that are local to each other (routing and local disaggregation)."""
+    """Group of clients that are local to each other (routing and local disaggregation); `{i}` stands for the client's
+    number, `{i//4}` for a quarter of it."""
     devices: int | None = Field(default=None, ge=1, le=2**20)
     """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
     none) where left out."""
@@ -84,7 +85,7 @@ class LLMClientConfig(ConfigModel):
                                  field="scheduler.kind")
             client = LLMClient(
                 env, first_index + i, name, scheduler, hardware, runs,
-                model=self.model, role=self.role, platform=self.platform or "", every_step=every_step,
+                model=self.model, role=self.role, platform=platform_name(self.platform, i), every_step=every_step,
             )
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)

@@ -14,6 +14,7 @@ from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
+from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.streams import stream
 from hermes.workload.table import RequestTable
@@ -48,6 +49,8 @@ class WorkloadConfig(ConfigModel):
     """Prompts that share their beginnings; none (or the trace's) where left out."""
     sessions: Sessions | None = None
     """Conversations that requests belong to; none (or the trace's) where left out."""
+    contexts: Contexts | None = None
+    """Past context that requests bring along; none where left out."""
     pipeline: Annotated[str, Field(min_length=1)] = "plain"
     """The pipeline that serves these requests."""
     model: Annotated[str, Field(min_length=1)] | None = None
@@ -117,6 +120,12 @@ class WorkloadConfig(ConfigModel):
             columns["priority"] = self.priorities.draw(n, self._stream(seed, "priorities"))
         if self.sessions is not None:
             columns["session"] = self.sessions.draw(n, self._stream(seed, "sessions"))
+        if self.contexts is not None:
+            with inside("contexts"):
+                columns["context"], columns["population"] = self.contexts.draw(
+                    n, columns.get("session"), self.name, self._stream(seed, "contexts"),
+                    stream(seed, f"context tokens/{self.contexts.name or self.name}"),
+                )
         if self.prefixes is not None:
             columns.pop("hash_ids", None)  # they would override the groups asked for
             columns |= dict(zip(
