@@ -68,7 +68,7 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
         expected = "module:function, importable here or beside the sweep"
         raise InputError(f"{expected} ({error})", name, field="extract") from None
     finally:
-        sys.path.remove(place)
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(place)]   # the one above: it may be there already
     if not callable(found):
         raise InputError("module:function", name, field="extract")
     return found  # type: ignore[no-any-return]
