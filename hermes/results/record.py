@@ -128,4 +128,6 @@ class RunRecord:
     # including last_step, not from consecutive steps.
     decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
+    # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
+    labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     tiers: list[TierInfo] = field(default_factory=list)   # not read back from files: see the summary
