@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.clients.base import CLIENTS, platform_name
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, tiers_of
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, tiers_of
 from hermes.clients.task import TaskClient
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
@@ -35,7 +35,7 @@ from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.kernel import STEP_END, Clock
-from hermes.memory.tiers import Level, expected_s, find_chain
+from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
 from hermes.recorder import RowLog
 from hermes.services import MachineSpec
@@ -122,75 +122,27 @@ class KvRetrievalClient(TaskClient):
             stage.cached_tokens = min(stage.tokens, int(found / self.kv_bytes_per_token + 0.5))
             size = round(stage.cached_tokens * self.kv_bytes_per_token)
             self._judge_overlap(stage, stage.request.prompt_tokens + stage.tokens - stage.cached_tokens)
-            part = tier, size, partial(self._hierarchy.lift, [(key, found)], depth)
-            self._after(wait_ns + tier.lookup_ns, partial(self._read, stage, [part]))
+            self._read(stage, [Read(tier, depth, size, [(key, found)])], wait_ns + tier.lookup_ns)
             return
-        self._after(wait_ns, lambda: self.on_done(self, stage))
+        self._read(stage, [], wait_ns)
 
     def _find_blocks(self, stage: Stage) -> None:
-        keys, unit = self._block_keys(stage), self.config.block_tokens
-        size = round(unit * self.kv_bytes_per_token)
-        found = find_chain([tier.store for tier in self.tiers], keys)
-        stage.cached_tokens = len(found) * unit
+        unit = self.config.block_tokens
+        keys = block_keys(stage.content, stage.tokens, unit)
+        reads, num_found = self._hierarchy.find(keys, round(unit * self.kv_bytes_per_token))
+        stage.cached_tokens = num_found * unit
         self._judge_overlap(stage, max(1, stage.tokens - stage.cached_tokens))
-        parts: list[tuple[Tier, int, Callable[[], None]]] = []
-        wait_ns = 0
-        for depth, tier in enumerate(self.tiers):
-            entries = [(key, size) for key, where in zip(keys, found, strict=False) if where == depth]
-            entries.reverse()
-            if entries:
-                parts.append((tier, size * len(entries), partial(self._hierarchy.lift, entries, depth)))
-            if entries or self.config.charge_misses:
-                wait_ns += tier.lookup_ns
-        if parts:
-            self._after(wait_ns, lambda: self._read(stage, parts))
-        else:
-            self._after(wait_ns, lambda: self.on_done(self, stage))
+        tiers = self.tiers if self.config.charge_misses else [read.tier for read in reads]
+        self._read(stage, reads, sum(tier.lookup_ns for tier in tiers))
+
+    def _read(self, stage: Stage, reads: list[Read], wait_ns: int) -> None:
+        """After so long, read from several tiers side by side; the stage is done when nothing is left to wait for."""
+        done = partial(self.on_done, self, stage)
+        self._after(wait_ns, partial(self._hierarchy.fetch, reads, done, stage.overlap))
 
     def _judge_overlap(self, stage: Stage, new_tokens: int) -> None:
         if self.config.overlap:
             stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
-
-    def _read(self, stage: Stage, parts: list[tuple[Tier, int, Callable[[], None]]]) -> None:
-        """Read from several tiers side by side; the stage is done when nothing is left to wait for."""
-        left = len(parts)
-
-        def one() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self.on_done(self, stage)
-
-        def all_read(lift: Callable[[], None]) -> None:
-            lift()
-            one()
-
-        for tier, num_bytes, lift in parts:
-            if stage.overlap is None:
-                tier.read(num_bytes, partial(all_read, lift))
-            else:
-                self._read_exposed(tier, num_bytes, num_bytes, stage.overlap, one, lift)
-
-    def _read_exposed(
-        self, tier: Tier, rest: int, whole: int, overlap: tuple[int, float], ready: Callable[[], None],
-        lift: Callable[[], None],
-    ) -> None:
-        """Read what the prefill cannot hide, look again, and leave the rest to run beside it."""
-        layers, hidden_s = overlap
-        waited = exposed_bytes(rest, layers, hidden_s, tier.share)
-        if rest < whole and waited * layers <= whole + layers:   # a layer at most is left that could delay it
-            tier.read(rest, lift)
-            ready()
-            return
-
-        def read() -> None:
-            if rest > waited:
-                self._read_exposed(tier, rest - waited, whole, overlap, ready, lift)
-            else:
-                lift()
-                ready()
-
-        tier.read(waited, read)
 
     def _key(self, stage: Stage) -> Hashable:
         request = stage.request
@@ -198,21 +150,13 @@ class KvRetrievalClient(TaskClient):
             return request.context  # type: ignore[no-any-return]
         return ("session", request.session) if request.session >= 0 else ("request", request.id)
 
-    def _block_keys(self, stage: Stage) -> list[object]:
-        keys: list[object] = []
-        if stage.content is not None:
-            for index in range(stage.tokens // self.config.block_tokens):
-                key = stage.content.block_key(index, self.config.block_tokens)
-                if key is None:   # from here on it is nobody else's
-                    break
-                keys.append(key)
-        return keys
-
     def _store(self, stage: Stage) -> None:
         if self.config.entries == "blocks":
-            size = round(self.config.block_tokens * self.kv_bytes_per_token)
+            unit = self.config.block_tokens
+            size = round(unit * self.kv_bytes_per_token)
             # the last block first: it is to be the first to go
-            entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(self._block_keys(stage))]
+            keys = block_keys(stage.content, stage.tokens, unit)
+            entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(keys)]
         else:
             entries = [(self._key(stage), round(stage.tokens * self.kv_bytes_per_token))]
         self._hierarchy.keep(entries, lambda: self.on_done(self, stage))

@@ -6,8 +6,9 @@ their prefix cache elsewhere (`hermes.clients.offload`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -15,11 +16,14 @@ from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.errors import InputError
 from hermes.kernel import Clock
 from hermes.memory.eviction import EVICTION
-from hermes.memory.tiers import Store
+from hermes.memory.tiers import Store, find_chain
+from hermes.network import exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Tier", "tiers_of"]
+__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "tiers_of"]
+
+Entries = list[tuple[Hashable, int]]   # (key, bytes)
 
 
 class KvTierConfig(ConfigModel):
@@ -115,6 +119,26 @@ def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, pla
     return tiers
 
 
+class Read(NamedTuple):
+    """What is to be read from one tier of a hierarchy."""
+
+    tier: Tier
+    depth: int
+    num_bytes: int
+    entries: Entries
+
+
+def block_keys(content: Any, num_tokens: int, unit: int) -> list[Hashable]:
+    """Chained hashes of the leading blocks of `unit` tokens that others may have as well (`hermes.content`)."""
+    keys: list[Hashable] = []
+    for index in range(num_tokens // unit if content is not None else 0):
+        key = content.block_key(index, unit)
+        if key is None:   # from here on it is the sequence's own
+            break
+        keys.append(key)
+    return keys
+
+
 class Hierarchy:
     """The tiers of one client, and how entries move between them.
 
@@ -126,7 +150,61 @@ class Hierarchy:
         self.tiers, self.promote, self.demote = tiers, promote, demote
         self._written = tiers if write == "all" else tiers[:1]
 
-    def keep(self, entries: Sequence[tuple[Hashable, int]], done: Callable[[], None]) -> None:
+    def find(self, keys: list[Hashable], size: int) -> tuple[list[Read], int]:
+        """What has to be read for the leading blocks of a chain that are somewhere, and how many these are."""
+        found = find_chain([tier.store for tier in self.tiers], keys)
+        reads = []
+        for depth, tier in enumerate(self.tiers):
+            entries = [(key, size) for key, where in zip(keys, found, strict=False) if where == depth]
+            if entries:
+                reads.append(Read(tier, depth, size * len(entries), entries[::-1]))
+        return reads, len(found)
+
+    def fetch(self, reads: list[Read], done: Callable[[], None], overlap: tuple[int, float] | None = None) -> None:
+        """Read side by side; `done()` when nothing is left to wait for.
+
+        overlap: (layers, seconds of prefill) that may hide what is read, layer by layer.
+        """
+        left = len(reads)
+        if not left:
+            done()
+
+        def one() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        for read in reads:
+            if overlap is None:
+                read.tier.read(read.num_bytes, partial(self._read_whole, read, one))
+            else:
+                self._read_exposed(read, read.num_bytes, overlap, one)
+
+    def _read_whole(self, read: Read, done: Callable[[], None]) -> None:
+        self._lift(read)
+        done()
+
+    def _read_exposed(
+        self, read: Read, rest: int, overlap: tuple[int, float], ready: Callable[[], None]
+    ) -> None:
+        """Read what the prefill cannot hide, look again, and leave the rest to run beside it."""
+        layers, hidden_s = overlap
+        waited = exposed_bytes(rest, layers, hidden_s, read.tier.share)
+        if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # no more than a layer could delay it
+            read.tier.read(rest, partial(self._lift, read))
+            ready()
+            return
+
+        def there() -> None:
+            if rest > waited:
+                self._read_exposed(read, rest - waited, overlap, ready)
+            else:
+                self._read_whole(read, ready)
+
+        read.tier.read(waited, there)
+
+    def keep(self, entries: Entries, done: Callable[[], None]) -> None:
         """Store entries (key, bytes); `done()` once all are written. What a tier has already is not moved again."""
         left = len(self._written)
 
@@ -139,19 +217,19 @@ class Hierarchy:
         for depth in range(len(self._written)):
             self._write(depth, entries, one)
 
-    def lift(self, entries: Sequence[tuple[Hashable, int]], depth: int) -> None:
-        """What was just read from tier `depth` is written to those above, if that is the rule."""
-        for upper in range(depth if self.promote else 0):
-            self._write(upper, entries, _nothing)
+    def _lift(self, read: Read) -> None:
+        """What was read is written to the tiers above, if that is the rule."""
+        for upper in range(read.depth if self.promote else 0):
+            self._write(upper, read.entries, _nothing)
 
-    def _write(self, depth: int, entries: Sequence[tuple[Hashable, int]], done: Callable[[], None]) -> None:
+    def _write(self, depth: int, entries: Entries, done: Callable[[], None]) -> None:
         tier = self.tiers[depth]
         held = tier.store.entries
         new = [(key, size) for key, size in entries if held.get(key, -1) < size <= tier.store.capacity_bytes]
         tier.store.refused += sum(size > tier.store.capacity_bytes for _, size in entries)
 
         def written() -> None:
-            evicted: list[tuple[Hashable, int]] = []
+            evicted: Entries = []
             for key, size in new:
                 evicted += tier.store.put(key, size) or ()
             if self.demote and evicted and depth + 1 < len(self.tiers):

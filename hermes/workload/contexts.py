@@ -7,6 +7,7 @@ one user each and are asked for evenly; of *shared* ones some are asked for far 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, Verbatim
-from hermes.workload.base import IntArray
+from hermes.workload.base import IntArray, inside
 from hermes.workload.lengths import TOKEN_COUNTS
 from hermes.workload.table import Population
 
@@ -47,6 +48,11 @@ class Contexts(ConfigModel):
         if self.keys is None and self.population == "shared":
             raise InputError("how many contexts are shared", Verbatim("nothing"), field="keys")
         return self
+
+    def bound(self, base_dir: Path) -> Self:
+        """The same with files taken from `base_dir`."""
+        with inside("tokens"):
+            return self.model_copy(update={"tokens": self.tokens.bound(base_dir)})
 
     def draw(
         self, n: int, sessions: IntArray | None, workload: str, of_keys: np.random.Generator,
