@@ -44,6 +44,7 @@ class Stage:
     num_computed = num_blocks = run_order = join_tick = 0
     emit_step = -1
     grouped = False
+    overlap: tuple[int, float] | None = None   # (layers, seconds of prefill) that what it found may arrive beside
 
     def __init__(
         self, kind: str, *, tokens: int = 0, items: int = 1, model: str = "", priority: int = 0,
