@@ -36,10 +36,10 @@ class LLMClient:
 
     __slots__ = (
         "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
-        "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index",
-        "input_tokens", "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done",
-        "on_first_token", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks",
-        "tracks",
+        "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start",
+        "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token",
+        "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_room",
+        "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
@@ -85,8 +85,8 @@ class LLMClient:
         self._start: Tick | None = None
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
-        self._held_up = 0                 # of the run in flight: time in which the serving stack holds up the hardware
-        self._host_free_ns = self._at_host = 0   # overlapped: when the stack's thread is free, requests that wait for it
+        self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
+        self._host_free_ns = self._at_host = 0   # overlapped: when its thread is free, requests that wait for it
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """What embedding tokens cost beside the transformer: a LoRA adapter on its linear layers, and pooling.
 
-LoRA (E. Hu et al., arXiv 2106.09685) of rank r adds, at a linear layer of `a` inputs and `b` outputs, r (a + b) weights: a
-token is shrunk to r values and expanded again, 2 r (a + b) flops. Unmerged, in a batch with tokens that have no adapter, the
-two are kernels of their own (as in Punica, arXiv 2310.18547, and vLLM): the shrink reads the layer's input, the expand reads
-and writes its output. Projections that share their input (q, k, v; gate, up) share the launches. All seven
-projections have an adapter, as e5-mistral's do.
+LoRA (E. Hu et al., arXiv 2106.09685) of rank r adds, at a linear layer of `a` inputs and `b` outputs, r (a + b)
+weights: a token is shrunk to r values and expanded again, 2 r (a + b) flops. Unmerged, in a batch with tokens that have
+no adapter, the two are kernels of their own (as in Punica, arXiv 2310.18547, and vLLM): the shrink reads the layer's
+input, the expand reads and writes its output. Projections that share their input (q, k, v; gate, up) share the
+launches. All seven projections have an adapter, as e5-mistral's do.
 
 Pooling reads each token's last hidden state once and keeps one vector per embedding.
 """
@@ -41,7 +41,7 @@ class Adapter:
         hidden, inner = model.hidden_size, model.intermediate_size / tp
         heads = model.num_heads * model.head_dim / tp
         kv = max(model.num_kv_heads / tp, 1.0) * model.head_dim
-        layers = [   # (inputs, outputs of the projections that read them)
+        layers: list[tuple[float, list[float]]] = [   # (inputs, outputs of the projections that read them)
             (hidden, [heads, kv, kv]), (heads, [hidden]), (hidden, [inner, inner] if model.gated_ffn else [inner]),
             (inner, [hidden]),
         ]

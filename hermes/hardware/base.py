@@ -33,7 +33,7 @@ class StepStats:
     decode_ctx: KV tokens already cached for them, summed
     decode_ctx_max: the longest of those contexts
     sampled: sequences that emit a token at the end of the step
-    embed_tokens: of the prefill tokens, those of embeddings (they go through an adapter, if there is one, and are pooled)
+    embed_tokens: of the prefill tokens, those of embeddings (they go through an adapter, if any, and are pooled)
     embedded: embeddings whose prompt ends in this step
     """
 

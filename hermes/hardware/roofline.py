@@ -52,7 +52,7 @@ class Roofline(ConfigModel):
     kind: Literal["roofline"] = "roofline"
     profile: Reference = ""
     """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the rest in
-    one; fields given here win over it."""
+    one; fields that are not at their default here win over it."""
     model: Reference = ""
     """A model description: shipped name, YAML file, or Hugging Face config.json. Required without `profile`."""
     device: Reference = ""
@@ -78,7 +78,12 @@ class Roofline(ConfigModel):
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
-            given = {name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}}
+            # A resolved scenario names every field; those at their default say nothing.
+            fields = type(self).model_fields
+            given = {
+                name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}
+                if getattr(self, name) != fields[name].default
+            }
             return described.model_copy(update=given).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):

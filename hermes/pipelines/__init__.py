@@ -14,5 +14,6 @@ One with parameters is a class whose fields they are: a `GraphTemplate`, or any 
 
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline, plain
 from hermes.pipelines.builtin import GraphTemplate
+from hermes.pipelines.embedding import embedding
 
-__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "plain"]
+__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "embedding", "plain"]

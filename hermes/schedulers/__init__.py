@@ -11,6 +11,6 @@ from hermes.schedulers.static import StaticConfig, StaticScheduler
 
 __all__ = [
     "SCHEDULERS", "SLOTS", "BatchState", "ChunkedConfig", "ChunkedScheduler", "ContinuousConfig", "ContinuousScheduler",
-    "HeterogeneousConfig", "HeterogeneousScheduler", "LLMScheduler", "MixedConfig", "MixedScheduler", "Plan", "Resource",
-    "Sequence", "SlotPolicy", "StaticConfig", "StaticScheduler", "largest_split",
+    "HeterogeneousConfig", "HeterogeneousScheduler", "LLMScheduler", "MixedConfig", "MixedScheduler", "Plan",
+    "Resource", "Sequence", "SlotPolicy", "StaticConfig", "StaticScheduler", "largest_split",
 ]

@@ -1,24 +1,25 @@
 """Embeddings and generations in one batch (Orthrus): the same forward pass, only what comes out at the end differs.
 
-A step holds every decode, chunks of generation prompts and chunks of embedding prompts. An embedding is a sequence that
-ends with its prompt: it samples nothing, and its last hidden states are pooled as they come (mean pooling keeps a
-running sum and a count, last-token pooling the last state), so that a chunked embedding keeps no hidden states of
-earlier chunks: one vector instead of hidden size x prompt tokens. Its KV stays until it is done, since later chunks attend
-to earlier ones.
+A step holds every decode, chunks of generation prompts and chunks of embedding prompts. An embedding is a sequence
+that ends with its prompt: it samples nothing, and its last hidden states are pooled as they come (mean pooling keeps
+a running sum and a count, last-token pooling the last state). So a chunked embedding keeps one vector, not the hidden
+states of its earlier chunks. Its KV stays until it is done, since later chunks attend to earlier ones.
 
-Who may start is up to a slot policy (`hermes.schedulers.slots`). Within a kind it is first come first served, and of the
-two heads that have a slot the one that arrived first starts first. A head that has a slot and finds no memory holds back
-whoever arrived later, so neither kind takes the memory that the other waits for. Of a step's token budget the decodes have
-theirs first, then the one prompt that is under way, then those that start.
+Who may start is up to a slot policy (`hermes.schedulers.slots`). Within a kind it is first come first served, and of
+the two heads that have a slot the one that arrived first starts first. A head that has a slot and finds no memory
+holds back whoever arrived later, so neither kind takes the memory that the other waits for. Of a step's token budget
+the decodes have theirs first, then the one prompt that is under way, then those that start.
 
-Nobody starves: a request ends within 2 * n * s steps of its arrival, where n counts the requests in the system then,
-itself included, and s is the longest time one of all that are served takes alone, ceil(prompt / (max_num_batched_tokens -
-max_num_seqs + 1)) + outputs steps. Proof: look at the earliest arrival that is not done. Everybody of its kind that
-started before it is done, so it has a slot. It waits at most for what runs of the other kind to end (s: whoever arrived
-later does not start meanwhile), then runs, and is never preempted or overtaken in the budget, since victims are the latest
-arrivals and at most one prompt is under way (s again). What comes later changes nothing in this.
+Nobody starves: a request ends within 2 n s steps of its arrival. n: requests in the system then, itself included; s:
+the most steps that one of all that are served takes alone, ceil(tokens / room) + outputs, where tokens are those of
+prompt and outputs (all may have to be computed again) and room = max_num_batched_tokens - max_num_seqs + 1. Proof:
+look at the earliest arrival that is not done. All of its kind that started before it are done, so it has a slot. It
+waits at most until what runs of the other kind has ended (s steps: whoever arrived later does not start meanwhile).
+Then it runs, and is neither preempted, since victims are the latest arrivals, nor overtaken in the budget, since one
+prompt at most is under way (s steps again). What arrives later changes nothing in this. Where kinds alternate, twice
+as many.
 
-`batches: drain` and `alternate` are the two readings of serving both kinds from one queue without mixing them: in order
+`batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them: in order
 of arrival, where a batch of one kind drains before the other starts; or all run, and steps of either kind alternate.
 """
 
