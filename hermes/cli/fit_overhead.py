@@ -30,7 +30,8 @@ def fit_overhead(
 ) -> None:
     """Fit the serving stack's time per embedding and per generation to the rates of one saturated engine.
 
-    The scenario has one engine, a closed loop that saturates it, and a `measure` window. Each rate is of its kind alone.
+    The scenario has one engine, a closed loop that saturates it, and a `measure` window. Each rate is of its kind
+    alone.
     """
     from hermes.errors import InputError
     from hermes.overhead_fit import fit_overhead as fit

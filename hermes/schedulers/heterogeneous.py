@@ -7,17 +7,18 @@ states of its earlier chunks. Its KV stays until it is done, since later chunks 
 
 Who may start is up to a slot policy (`hermes.schedulers.slots`). Within a kind it is first come first served, and of
 the two heads that have a slot the one that arrived first starts first. A head that has a slot and finds no memory
-holds back whoever arrived later, so neither kind takes the memory that the other waits for. Of a step's token budget
-the decodes have theirs first, then the one prompt that is under way, then those that start.
+holds back whoever arrived later, so neither kind takes the memory that the other waits for; only an embedding that
+ends in the very step it starts in may pass it, since that delays nobody. Of a step's token budget the decodes have
+theirs first, then the one prompt that is under way, then those that start.
 
 Nobody starves: a request ends within 2 n s steps of its arrival. n: requests in the system then, itself included; s:
 the most steps that one of all that are served takes alone, ceil(tokens / room) + outputs, where tokens are those of
 prompt and outputs (all may have to be computed again) and room = max_num_batched_tokens - max_num_seqs + 1. Proof:
 look at the earliest arrival that is not done. All of its kind that started before it are done, so it has a slot. It
-waits at most until what runs of the other kind has ended (s steps: whoever arrived later does not start meanwhile).
-Then it runs, and is neither preempted, since victims are the latest arrivals, nor overtaken in the budget, since one
-prompt at most is under way (s steps again). What arrives later changes nothing in this. Where kinds alternate, twice
-as many.
+waits at most until what runs of the other kind has ended (s steps: whoever arrived later does not start meanwhile, or
+ends at once). Then it runs, and is neither preempted, since victims are the latest arrivals, nor overtaken in the
+budget, since one prompt at most is under way (s steps again). What arrives later changes nothing in this. Where kinds
+alternate, twice as many.
 
 `batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them: in order
 of arrival, where a batch of one kind drains before the other starts; or all run, and steps of either kind alternate.
@@ -245,14 +246,20 @@ class HeterogeneousScheduler(LLMScheduler):
         """Those who have a slot start, as long as tokens, places and memory last."""
         pool, waiting, num_running = self.pool, self.waiting, self.num_running
         slots = self._slots()
+        blocked = False   # the first in order finds no memory; only whoever ends in this very step may pass it
         while budget > 0 and len(self.running) < self.max_num_seqs:
             seq = waiting.first(tuple(kind for kind in kinds if num_running[kind] < slots[kind]))
             if seq is None or (self.batches == "drain" and not self._same_batch(seq)):
                 return
             need = self._tokens_reserved(seq)
-            if pool.missing_blocks(seq, need) > pool.free_blocks:
-                return
             past = pool.hit_tokens(seq)
+            if blocked and (seq.target_tokens or seq.num_tokens - past > budget):
+                return
+            if pool.missing_blocks(seq, need) > pool.free_blocks:
+                if blocked:
+                    return
+                blocked, kinds = True, tuple(kind for kind in kinds if kind != kind_of(seq))
+                continue
             pool.admit(seq, need, past + min(seq.num_tokens - past, budget))
             waiting.take(seq)
             self.running[seq] = self.partial[seq] = None

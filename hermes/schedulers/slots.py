@@ -79,13 +79,22 @@ def largest_split(x: float, y: float, state: BatchState) -> tuple[int, int]:
     """The most slots in the ratio x : y that all resources have room for; at least one for each kind that waits.
 
     Orthrus's memory constraint x + F y <= L: an embedding takes one unit and a generation F, so that the slots of
-    generations are L y / (x + F y), rounded down, and embeddings have what that leaves.
+    generations are L y / (x + F y), rounded down, and embeddings have what that leaves. Where one of each does not fit,
+    either kind may have all there is, and the order of arrival decides.
     """
-    if not y:
-        return state.resources[0].capacity, 0
-    if not x:
-        return 0, state.resources[0].capacity
-    scale = min(r.capacity / (x * r.embedding + y * r.generation) for r in state.resources)
+    resources = state.resources
+    if not (x and y) or any(r.capacity < r.embedding + r.generation for r in resources):
+        alone = [min(int(r.capacity / each(r)) for r in resources) for each in (_embedding, _generation)]
+        return max(1, alone[0]), max(1, alone[1])
+    scale = min(r.capacity / (x * r.embedding + y * r.generation) for r in resources)
     generations = max(1, int(scale * y + 1e-9))
-    embeddings = min((r.capacity - generations * r.generation) / r.embedding for r in state.resources)
+    embeddings = min((r.capacity - generations * r.generation) / r.embedding for r in resources)
     return max(1, int(embeddings + 1e-9)), generations
+
+
+def _embedding(resource: Resource) -> float:
+    return resource.embedding
+
+
+def _generation(resource: Resource) -> float:
+    return resource.generation

@@ -1,14 +1,12 @@
 """The heterogeneous scheduler keeps the contract of LLM schedulers, in all its forms."""
 
-import pytest
-
 from hermes.schedulers import HeterogeneousConfig
 from hermes.testing.schedulers import SchedulerContract
 
 
 class Heterogeneous(SchedulerContract):
     kinds = ("generate", "embed")
-    examples = 40
+    examples = 20
     options: dict = {}
 
     def make(self, pool, every_step):
