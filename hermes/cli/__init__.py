@@ -19,6 +19,7 @@ from hermes.cli import (
     checks,
     fit,
     network,
+    pipelines,
     profiles,
     roofline,
     scenarios,
@@ -62,6 +63,7 @@ fit.add_to(app)
 roofline.add_to(app)
 validate_engine.add_to(app)
 study.add_to(app)
+pipelines.add_to(app)
 network.add_to(app)
 sweep.add_to(app)
 
