@@ -74,10 +74,10 @@ def hit_share(point: Point, store: dict[str, Any]) -> float:
     fit = int(store["capacity"] // context_bytes(point))
     keys = KEYS[point.population]
     if point.population == "private":
-        return min(1.0, fit * store["stores"] / keys)
+        return min(1.0, float(fit * store["stores"] / keys))
     if point.design == "C+DCN":
         fit *= store["stores"]
-    return float(zipf_weights(keys, 1.0)[:fit].sum())
+    return min(1.0, float(zipf_weights(keys, 1.0)[:fit].sum()))
 
 
 def document(point: Point, folder: Path) -> dict[str, Any]:
