@@ -19,7 +19,7 @@ from hermes.network import Network, Site
 from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
-from hermes.results.resources import client_info, service_info
+from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
@@ -135,7 +135,7 @@ class Simulation:
                     raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
                                      field="clients.recompute")
                 client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.warm else ():
+            for population in populations.values() if client.config.start != "empty" else ():
                 client.fill(population)
 
     def _model_of(self, wanted: str | None) -> str:
@@ -237,6 +237,10 @@ class Simulation:
                 total += self.network.estimate_ns(before.client.name, client.name, num_bytes)
         return total
 
+    def candidates(self, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a kind of stage of a model ("" for any)."""
+        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> RunRecord:
@@ -290,7 +294,8 @@ class Simulation:
             },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
-            tiers=tier_infos(self.clients), labels=self._labels(),
+            tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
+            labels=self._labels(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )

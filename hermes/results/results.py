@@ -111,6 +111,17 @@ class Results:
         """One row per client: what it is, and what it did."""
         return self._frame("clients")
 
+    @property
+    def utilisation(self) -> pd.DataFrame:
+        """One row per link, tier, machine and client: how much of it was used, on the whole and at its peak."""
+        return self._frame("utilisation")
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """The rows of `utilisation` that are links of the network."""
+        rows = self.utilisation
+        return rows[rows["kind"] == "link"].drop(columns="kind").reset_index(drop=True)
+
     def client_index(self, client: str | int) -> int:
         """A client's index from its name or index; `InputError` for one that does not exist."""
         names = client_names(self.record)
