@@ -13,6 +13,7 @@ import hermes
 from hermes.clients import CLIENTS
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
+from hermes.memory.eviction import EVICTION
 from hermes.network import NETWORKS
 from hermes.pipelines import PIPELINES
 from hermes.routing import ROUTERS
@@ -24,11 +25,14 @@ from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.lengths import LENGTHS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-REGISTRIES = (ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES)
+REGISTRIES = (
+    ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES, EVICTION,
+)
 PLUG_INS = {
     "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
-    "my_service": (SERVICES, "brute_force"),
+    "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
+    "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
 }
 
 
