@@ -79,10 +79,10 @@ class TaskClient:
         """Nothing runs, and nothing is about to start."""
         return not self.num_assigned
 
-    def serve(self, stage: Any, seconds: float) -> None:
-        """`stage` starts now, and is done when so much time has passed."""
-        stage.start_ns = self.env._now
-        end = self.env._now + s_to_ns(seconds)
+    def serve(self, stage: Any, seconds: float, wait: float = 0.0) -> None:
+        """`stage` starts after `wait` seconds, and is done `seconds` later."""
+        stage.start_ns = self.env._now + s_to_ns(wait)
+        end = stage.start_ns + s_to_ns(seconds)
         self.env.tick_at(end, STEP_END + self.index, lambda tick: self.on_done(self, stage))
 
     def refusal(self, stage: Any) -> str | None:

@@ -112,6 +112,6 @@ def test_the_entry_points_name_registries_and_what_the_examples_define(folder):
             announced[module] = (names[group], kind)
     assert announced == PLUG_INS
     text = PAGE.read_text().rpartition("```")[2]
-    for group in ("hermes.lengths", "hermes.schedulers", "hermes.network", "hermes.clients"):
+    for group in ("hermes.lengths", "hermes.schedulers", "hermes.network"):
         assert group in names
         assert f"`{group}`" in text
