@@ -299,8 +299,10 @@ class Coordinator:
             return
         asked, request = self.env._now, stage.request
 
-        def arrived(source: Any, num_bytes: int) -> None:
+        def arrived(source: Any, num_bytes: int, rest: int) -> None:
             nonlocal left
+            if rest:   # comes beside the prefill
+                self.network.transfer(source.name, client.name, rest, _nothing)
             self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
             left -= 1
             if not left:
@@ -308,9 +310,8 @@ class Coordinator:
 
         for before, num_bytes in moves:
             source, waited = before.client, self._exposed(before, client, num_bytes)
-            self.network.transfer(source.name, client.name, waited, partial(arrived, source, num_bytes))
-            if waited < num_bytes:   # arrives beside the prefill
-                self.network.transfer(source.name, client.name, num_bytes - waited, _nothing)
+            done = partial(arrived, source, num_bytes, num_bytes - waited)
+            self.network.transfer(source.name, client.name, waited, done)
 
     def _exposed(self, before: Any, client: Any, num_bytes: int) -> int:
         """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,26 @@ def test_hnsw_by_hand():
     # without latencies, distances are bytes through the core
     quick = Hnsw(vectors=16**5, dim=128, access_latency=0.0).build(SPEC)
     assert {phase.bound for phase in phases_of(quick, query()).values()} == {"core bandwidth"}
+
+
+def test_a_graph_is_walked_as_the_formula_says():
+    """Candidates expanded by faiss on real vectors within a fifth; distances no more than the upper bound."""
+    faiss = pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(100, 24))
+    vectors = (centres[rng.integers(0, 100, 8000)] + 0.7 * rng.normal(size=(8000, 24))).astype(np.float32)
+    index = faiss.IndexHNSWFlat(24, 16)
+    index.hnsw.efConstruction = 40
+    faiss.omp_set_num_threads(1)
+    index.add(vectors)
+    service = Hnsw(vectors=8000, dim=24, new_share=1.0).build(SPEC)
+    for effort in (32, 128):
+        index.hnsw.efSearch = effort
+        faiss.cvar.hnsw_stats.reset()
+        index.search(vectors[:100] + np.float32(0.1), 10)
+        seen = faiss.cvar.hnsw_stats
+        assert seen.nhops / 100 == pytest.approx(sum(service.steps(effort)), rel=0.2)
+        assert seen.ndis / 100 < sum(service.distances(effort))
 
 
 INDICES: list[Any] = [
