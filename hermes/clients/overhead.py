@@ -60,7 +60,7 @@ class RequestOverhead(ConfigModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if self.profile and {"generate", "embed"} & self.model_fields_set:
+        if self.profile and (self.generate or self.embed):
             raise InputError("either a profile or figures", self.profile, field="profile")
         return self
 
