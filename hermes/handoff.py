@@ -65,6 +65,7 @@ class Handoff:
         twin.num_tokens = stage.prompt_tokens + 1
         twin.source = source
         twin.decode_on = stage.decode_on
+        twin.branches, twin.width = stage.branches, stage.width
         target = self.route(twin)
         self.assign(target, twin)
         self._leaving[source.index][twin] = target

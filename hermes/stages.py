@@ -28,6 +28,8 @@ class Stage:
     decode_on: Any = None
     source: Any = None
     content: Any = None
+    branches: Any = None
+    width = 1
     client: Any = None
     original: Any = None
     request: Any = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.memory.common import CommonPrompt
+
 __all__ = ["Sequence"]
 
 
@@ -28,6 +30,9 @@ class Sequence:
     inputs, done, client, detached: as for every stage (`hermes.stages.Stage`)
     original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
+    branches, branch: the branches of its generation and which of them it is (`hermes.schedulers.branches`), None and -1
+        for the many without; width: sequences it will be with its next token; output_tokens: until then, of the longest
+    common: what of its prompt's memory it shares with other branches (`hermes.memory.common`)
     """
 
     # Defaults live on the class: a sequence is made for every generation, and most of these are set late, or never.
@@ -56,6 +61,10 @@ class Sequence:
     original: Any = None
     done = False
     detached = False
+    branches: Any = None
+    branch = -1
+    width = 1
+    common: CommonPrompt | None = None
 
     def __init__(
         self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Any = None, arrival_order: int = 0,
