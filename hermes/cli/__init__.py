@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hermes import __version__
-from hermes.cli import calibrate, checks, fit, profiles, roofline, scenarios, study, traces, validate_engine
+from hermes.cli import calibrate, checks, fit, profiles, roofline, scenarios, study, sweep, traces, validate_engine
 from hermes.errors import HermesError
 
 __all__ = ["app", "main"]
@@ -50,6 +50,7 @@ fit.add_to(app)
 roofline.add_to(app)
 validate_engine.add_to(app)
 study.add_to(app)
+sweep.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

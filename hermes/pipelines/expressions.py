@@ -15,8 +15,8 @@ from hermes.errors import InputError, suggest
 
 __all__ = ["NAMES", "Amount"]
 
-NAMES = ("prompt", "output")
-"""What an amount may name: the request's prompt and output tokens."""
+NAMES = ("prompt", "output", "past")
+"""What an amount may name: the request's prompt and output tokens, and those of the past context it brings along."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

@@ -237,7 +237,10 @@ class _Run:
     def __init__(self, request: Any, rng: random.Random | None) -> None:
         self.request = request
         self._rng = rng
-        self.values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
+        self.values = {
+            "prompt": request.prompt_tokens, "output": request.output_tokens,
+            "past": getattr(request, "past_tokens", 0),
+        }
         self.running: dict[Any, Callable[[Any], None]] = {}
         self.background: set[Any] = set()
 

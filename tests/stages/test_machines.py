@@ -103,7 +103,7 @@ def test_a_store_never_holds_more_than_it_may(policy, capacity, calls):
     for is_put, key, size in calls:
         if is_put:
             before = dict(store.entries)
-            assert store.put(key, size) == (size <= capacity)
+            assert (store.put(key, size) is not None) == (size <= capacity)
             if size > capacity:
                 assert store.entries == before
         else:
@@ -126,15 +126,16 @@ def test_the_formula_by_hand():
     assert expected_s(50, levels, 2.0) == pytest.approx(0.5 * (0.001 + 0.5) + 0.5 * (0.25 * (0.01 + 5) + 0.75 * 2.0))
 
 
-def fetching(**client: Any) -> dict[str, Any]:
+def fetching(keys: int = 1, **client: Any) -> dict[str, Any]:
     return {
         "name": "kv", "workload": {
             "requests": 200, "arrivals": {"kind": "closed_loop", "users": 1, "think": 1.0}, "pipeline": "p",
             "lengths": {"kind": "fixed", "prompt": 10, "output": 2},
+            "contexts": {"population": "shared", "keys": keys, "tokens": {"kind": "fixed", "tokens": 1000}},
         },
         "pipelines": {"p": {"stages": {
-            "fetch": {"kind": "fetch_kv", "tokens": 1000},
-            "answer": {"kind": "generate", "after": "fetch", "prompt": "prompt + 1000", "kv": "fetch"},
+            "fetch": {"kind": "fetch_kv", "tokens": "past"},
+            "answer": {"kind": "generate", "after": "fetch", "prompt": "prompt + past", "kv": "fetch"},
             "keep": {"kind": "store_kv", "after": "answer", "tokens": 1000, "background": True},
         }}},
         "clients": [
@@ -162,7 +163,7 @@ TIER = {"name": "dram", "capacity": "1 TB", "bandwidth": "10 GB/s", "lookup": "1
 
 
 def test_the_first_fetch_of_a_key_misses_and_the_next_reads_it():
-    durations = fetches(fetching(population="shared", keys=1, tiers=[TIER]))
+    durations = fetches(fetching(tiers=[TIER]))
     assert durations[0] == (0, 0)
     read_ns = math.ceil(1000 * 131072 / 10e9 * 1e9)
     assert all(abs(ns - 10**6 - read_ns) <= 2 and tokens == 1000 for ns, tokens in durations[1:])
@@ -176,7 +177,7 @@ def test_expected_times_are_the_formula():
 def test_stateful_hits_put_into_the_formula_give_the_stateful_mean():
     """Without contention, and with draws that do not depend on each other."""
     tiers = [{**TIER, "capacity": "1.4 GB", "bandwidth": "100 GB/s"}, {**TIER, "name": "ssd", "bandwidth": "1 GB/s"}]
-    data = fetching(population="shared", keys=40, zipf=1.0, promote=False, tiers=tiers)
+    data = fetching(keys=40, promote=False, tiers=tiers)
     data["workload"]["requests"] = 1500
     durations = fetches(data)
     size = 1000 * 131072
