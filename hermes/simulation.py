@@ -227,12 +227,15 @@ class Simulation:
                 self._cells[client.index].append((cell, pos))
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
-        """Time to move the KV of `stage` to `client`, uncontended."""
-        source = stage.source
-        if source is None or source is client:
-            return 0
-        num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-        return self.network.estimate_ns(source.name, client.name, num_bytes)
+        """Time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
+        source, total = stage.source, 0
+        if source is not None and source is not client:
+            num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
+            total = self.network.estimate_ns(source.name, client.name, num_bytes)
+        for before, num_bytes in stage.inputs:
+            if before.client is not client:
+                total += self.network.estimate_ns(before.client.name, client.name, num_bytes)
+        return total
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +291,8 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), labels=self._labels(),
-            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
+            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
+            | self._tasks_outside(),
         )
 
     def _labels(self) -> dict[str, tuple[np.ndarray, list[str]]]:
@@ -317,6 +321,12 @@ class Simulation:
             0 if client.role == "service" else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
             for client, columns in zip(self.clients, by_client, strict=True)
         ]
+
+    def _tasks_outside(self) -> dict[str, int]:
+        """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none.
+        """
+        count = sum(client.out_of_range_tasks for client in self.clients if client.role == "service")
+        return {"tasks_out_of_range": count} if count else {}
 
     def _client_infos(self, by_client: list[dict[str, np.ndarray]]) -> list[ClientInfo]:
         infos: list[ClientInfo] = []

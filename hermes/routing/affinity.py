@@ -41,7 +41,9 @@ class SessionAffinity:
 
 @ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
-    """The client the stage's data reaches first; among equals the least loaded."""
+    """The client to which the least has to move, measured by the time that all of it takes on an idle network: a
+    stage's inputs (passages, KV that was found), and the KV of a generation that goes on elsewhere. Among equals the
+    least loaded."""
 
     kind: Literal["locality"] = "locality"
     load: Load = "input_tokens"
