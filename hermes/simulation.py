@@ -237,6 +237,10 @@ class Simulation:
                 total += self.network.estimate_ns(before.client.name, client.name, num_bytes)
         return total
 
+    def candidates(self, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a kind of stage of a model ("" for any)."""
+        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> RunRecord:

@@ -170,9 +170,9 @@ class Guarded(GraphTemplate):
 
     def nodes(self) -> Stages:
         moved = f"output * {self.bytes_per_token:g}"
+        read = moved if self.filter_reads == "output" else f"({self.filter_reads}) * {self.bytes_per_token:g}"
         check = _without_defaults(
-            kind="filter", after="answer", tokens=self.filter_reads, model=self.filter_model,
-            input_bytes=f"({self.filter_reads}) * {self.bytes_per_token:g}",
+            kind="filter", after="answer", tokens=self.filter_reads, model=self.filter_model, input_bytes=read,
         )
         answer: dict[str, Any] = {"kind": "generate"}
         nodes: Stages = {"tokenize": {"kind": "tokenize", "tokens": "prompt"}}

@@ -97,9 +97,10 @@ class Node(ConfigModel):
             raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
         return self
 
-    def amount(self, name: str, values: Mapping[str, float]) -> int:
-        """One of its amounts for a request."""
-        return self._amounts[name](values)
+    @property
+    def amounts(self) -> dict[str, Amount]:
+        """Its amounts, by the names of their fields, to be called with what is known of a request."""
+        return self._amounts
 
 
 class Graph:
@@ -124,6 +125,10 @@ class Graph:
             cycle = []
         if cycle:
             raise InputError("stages in an order", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
+        # What every request asks of the graph, looked up once.
+        self.amounts = {name: node.amounts for name, node in nodes.items()}
+        self.waits = {name: len(node.after) for name, node in nodes.items()}
+        self.children = {name: list(self.net.successors(name)) for name in nodes}
         order = {name: i for i, name in enumerate(nodes)}
         self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
         for name, node in nodes.items():
@@ -175,9 +180,7 @@ class _Execution:
     ) -> None:
         self.graph, self.run, self.done = graph, run, done
         self.inputs = inputs                          # stages whose results the graph's first nodes read
-        self.left = dict.fromkeys(graph.order, 0)
-        for name in graph.order:
-            self.left[name] = len(graph.nodes[name].after)
+        self.left = graph.waits.copy()
         self.alive: dict[str, bool] = {}              # nodes that are through: whether what comes after may run
         self.results: dict[str, list[Any]] = {}       # their stages, for moving data
         self.open = len(graph.order)
@@ -200,7 +203,7 @@ class _Execution:
 
     def begin(self) -> None:
         for name in self.graph.order:
-            if not self.graph.nodes[name].after:
+            if not self.graph.waits[name]:
                 self._start(name)
 
     def _start(self, name: str) -> None:
@@ -213,7 +216,7 @@ class _Execution:
         if node.kind == "loop" and name not in self.skipped:
             self._round(name, node, inputs, 1)
             return
-        copies = 0 if name in self.skipped else node.amount("copies", run.values)
+        copies = 0 if name in self.skipped else self.graph.amounts[name]["copies"](run.values)
         if copies == 0:
             self.skipped.add(name)
             self._through(name, True, inputs)
@@ -222,7 +225,7 @@ class _Execution:
             raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
-        stages = [run.stage(node, inputs, fetched) for _ in range(copies)]
+        stages = [run.stage(node, self.graph.amounts[name], inputs, fetched) for _ in range(copies)]
         if node.background:   # nothing comes after it, and nobody waits
             run.background.update(stages)
             for stage in stages:
@@ -254,7 +257,7 @@ class _Execution:
     def _through(self, name: str, alive: bool, results: list[Any]) -> None:
         self.alive[name], self.results[name] = alive, results
         self.open -= 1
-        for child in self.graph.net.successors(name):
+        for child in self.graph.children[name]:
             self.left[child] -= 1
             if not self.left[child]:
                 self._start(child)
@@ -275,15 +278,16 @@ class _Run:
         self.running: dict[Any, Callable[[Any], None]] = {}
         self.background: set[Any] = set()
 
-    def stage(self, node: Node, inputs: list[Any], fetched: list[Any]) -> Any:
-        num_bytes = node.amount("input_bytes", self.values)
+    def stage(self, node: Node, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
+        values = self.values
+        num_bytes = amounts["input_bytes"](values)
         moved = tuple((stage, num_bytes) for stage in inputs if stage not in fetched) if num_bytes else ()
         moved += tuple(   # KV that was found comes along, and no more
             (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
             if stage.cached_tokens
         )
         if node.kind == "generate":
-            prompt, output = max(1, node.amount("prompt", self.values)), max(1, node.amount("output", self.values))
+            prompt, output = max(1, amounts["prompt"](values)), max(1, amounts["output"](values))
             stage: Any = Generate(prompt, output, self.request.priority, self.request)
             stage.model, stage.inputs = node.model, moved
             found = sum(part.cached_tokens for part in fetched)
@@ -291,7 +295,7 @@ class _Run:
                 stage.num_computed = stage.cached_tokens = min(found, prompt - 1)
             return stage
         return Stage(
-            node.kind, tokens=node.amount("tokens", self.values), items=node.amount("items", self.values),
+            node.kind, tokens=amounts["tokens"](values), items=amounts["items"](values),
             model=node.model, priority=self.request.priority, inputs=moved, options=node.options,
         )
 

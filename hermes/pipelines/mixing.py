@@ -11,11 +11,12 @@ import numpy.typing as npt
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
 from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.tracing import trace
 from hermes.validation import validate
 from hermes.workload.pipelines import PipelineChoice
 from hermes.workload.streams import stream
 
-__all__ = ["Mix", "PipelineFinder", "Way", "asked", "draw_ways", "pipeline_from"]
+__all__ = ["Mix", "PipelineFinder", "Way", "asked", "draw_ways", "graph_of", "pipeline_from"]
 
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
 """Kinds of stage that the workload's model serves unless they name another."""
@@ -47,6 +48,11 @@ def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: in
         return entry  # type: ignore[no-any-return]
     built: Callable[[Any], Iterator[Any]] = validate(entry, dict(parameters)).build(name, seed)
     return built
+
+
+def graph_of(pipeline: Callable[[Any], Iterator[Any]]) -> Graph:
+    """The graph of a pipeline; of a hand-written one, that of what it asks for when it runs once."""
+    return pipeline.graph if isinstance(pipeline, GraphPipeline) else trace(pipeline)
 
 
 class PipelineFinder:

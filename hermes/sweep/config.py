@@ -18,7 +18,7 @@ from hermes.yamlfile import Node, as_node, load_yaml
 
 __all__ = ["Case", "Sweep", "SweepConfig", "load_sweep"]
 
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+MAX_REPEATS = 100_000
 Values = Annotated[list[Any], Field(min_length=1)]
 
 
@@ -26,9 +26,13 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-def _is_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise InputError("a number of repeats, or a list of seeds", value)
+def _seeds(value: object) -> object:
+    def within(number: object, low: int, high: int) -> bool:
+        return type(number) is int and low <= number <= high
+
+    if value is not None and not within(value, 1, MAX_REPEATS) and not (
+            isinstance(value, list) and value and all(within(seed, 0, MAX_SEED) for seed in value)):
+        raise InputError("a number of repeats from 1, or a list of seeds from 0", value)
     return value
 
 
@@ -57,10 +61,7 @@ class SweepConfig(ConfigModel):
     """Lists of equal length that are walked together, by dotted path; several such groups are combined."""
     grid: dict[str, Values] = Field(default_factory=dict)
     """Lists by dotted path, every value with every other."""
-    seeds: Annotated[
-        Annotated[int, Field(ge=1, le=100_000)] | Annotated[list[Seed], Field(min_length=1)] | None,
-        BeforeValidator(_is_bool),
-    ] = None
+    seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None
     """Repeats: how many (the scenario's seed and those after it), or which seeds. One seed is one workload, for every
     configuration alike."""
     columns: dict[str, str] = Field(default_factory=dict)

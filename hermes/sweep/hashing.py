@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,21 @@ def plugin_modules() -> list[str]:
 
 def code_digest(modules: Iterable[str] = ()) -> str:
     """Of the package's version and sources, and of the sources of `modules`."""
+    digest = hashlib.sha256(_package_digest().encode())
+    for name in sorted(modules):
+        source = _source(name)
+        digest.update(name.encode() + b"\0" + (source.read_bytes() if source is not None else b""))
+    return digest.hexdigest()
+
+
+@cache   # what this process has loaded stays the same, whatever happens to the files
+def _package_digest() -> str:
     digest = hashlib.sha256(__version__.encode())
     package = Path(hermes.__file__).parent
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).parts
         if parts[0] not in _BESIDE and parts[0] != "_data":
             digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
-    for name in sorted(modules):
-        source = _source(name)
-        digest.update(name.encode() + b"\0" + (source.read_bytes() if source is not None else b""))
     return digest.hexdigest()
 
 

@@ -161,8 +161,10 @@ def _refused(sweep: Sweep, point: Point, outcome: Outcome) -> InputError:
 def _finished(folder: Folder, key: str, keep: str) -> bool:
     """Whether a point has an outcome, and what is to be kept of it. Those that failed are tried again."""
     part = folder.part(key)
-    wanted = {"summary": "", "requests": "requests.parquet", "all": "summary.json"}[keep]
-    return part is not None and part["status"] == "ok" and (folder.path / "kept" / key / wanted).exists() | (not wanted)
+    if part is None or part["status"] != "ok":
+        return False
+    wanted = {"summary": None, "requests": "requests.parquet", "all": "summary.json"}[keep]
+    return wanted is None or (folder.path / "kept" / key / wanted).exists()
 
 
 def _manifest(plan: Plan) -> dict[str, Any]:

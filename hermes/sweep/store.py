@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Folder", "columns_of", "table_of"]
 
 FORMAT = 1
+_OURS = {"sweep.json", "scenarios.parquet", "parts", "results.parquet", "kept", "journal.jsonl", "checked.json", "lock"}
 
 
 class Folder:
@@ -46,9 +47,8 @@ class Folder:
         """Make the folder and hold its lock. The system drops the lock when the process ends, however it does."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError("a folder for the sweep", str(self.path))
-        if self.path.is_dir() and not (self.path / "sweep.json").exists() and any(
-                entry.name not in ("lock", "parts") and not entry.name.endswith(".tmp")
-                for entry in self.path.iterdir()):
+        if self.path.is_dir() and any(entry.name not in _OURS and not entry.name.endswith(".tmp")
+                                      for entry in self.path.iterdir()):
             raise InputError("a new or empty folder, or one of a sweep", str(self.path))
         self.parts.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a+", encoding="ascii") as lock:
