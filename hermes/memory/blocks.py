@@ -1,7 +1,7 @@
 """Paged KV memory without a prefix cache: blocks are counted, not named.
 
-Which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's count; what the
-branches of one prompt share is counted by a `CommonPrompt`. `PrefixBlockPool` has the same methods and names its blocks.
+Which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's count. What the
+branches of a prompt share is counted by a `CommonPrompt`. `PrefixBlockPool` has the same methods and names its blocks.
 """
 
 from __future__ import annotations

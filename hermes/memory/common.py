@@ -33,7 +33,7 @@ class CommonPrompt:
         if len(holders) != 1:
             return bool(holders)   # nobody joins a holder that is not ready
         (seq,) = holders
-        return seq.grouped or seq.num_computed >= self.num_tokens
+        return bool(seq.grouped or seq.num_computed >= self.num_tokens)
 
     def leave(self, seq: Any) -> int:
         """`seq` gives up its blocks; how many of them come free."""

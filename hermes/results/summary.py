@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any
 
+from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary
 from hermes.results.metrics import Answer, RequestMetrics, itl
@@ -80,6 +81,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         },
         "stages": _stages(record),
         "transfers": _transfers(record),
+        **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),

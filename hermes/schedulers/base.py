@@ -125,8 +125,8 @@ class LLMScheduler:
 
     def wants_cut(self, seq: Sequence) -> bool:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
-        return len(self.running) < self.max_num_seqs and (
-            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)) or seq.branches is not None
+        return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
+            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 

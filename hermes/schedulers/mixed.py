@@ -84,9 +84,8 @@ class MixedScheduler(LLMScheduler):
     def enqueue(self, seq: Sequence) -> None:
         self._outside -= seq.num_blocks > 0
         super().enqueue(seq)
-        if not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens:
-            self._stale = True
-        elif self.group.n < self._seats and (seq.num_blocks or seq.target_tokens > 1):
+        seat = self.group.n < self._seats and (seq.num_blocks > 0 or seq.target_tokens > 1)
+        if seat or (not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens):
             self._stale = True
 
     def _hold(self, seq: Sequence) -> None:

@@ -2,7 +2,8 @@
 
 The batch is a rectangle: prompts are padded to the longest, every member decodes until the longest answer is complete,
 and all members return together. Blocks for the whole rectangle are taken when the batch is formed. Each branch of a
-generation is a row; a prompt is computed once for all its rows, which share the whole blocks of it (not of its padding).
+generation is a row; its prompt is computed once for all its rows, which share the prompt's whole blocks (the padding is
+each row's own).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ def scaled_outputs(output_tokens: IntArray, scale: float) -> IntArray:
     scaled = np.maximum(1, np.rint(output_tokens * scale))
     if len(scaled) and scaled.max() > MAX_TOKENS:
         raise InputError(f"answers of at most {MAX_TOKENS} tokens", float(scaled.max()), field="output_scale")
-    return scaled.astype(np.int64)
+    tokens: IntArray = scaled.astype(np.int64)
+    return tokens
 
 
 def branch_tokens(output_tokens: IntArray, branches: int, spread: float, rng: np.random.Generator) -> IntArray:
