@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import Json, Overrides, print_json, print_table
 
 if TYPE_CHECKING:
     from hermes.sweep import Plan, SweepResults
@@ -29,6 +29,7 @@ def sweep(
         metavar="SWEEP", help="A sweep's file, or the name of a built-in one.", show_default=False)],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where its points are kept.")]
     = None,
+    overrides: Overrides = [],  # noqa: B006  (typer copies it)
     workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0 runs everything in this one.")]
     = os.cpu_count() or 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, run nothing.")] = False,
@@ -41,12 +42,12 @@ def sweep(
 
     with _Bar(show=not quiet and sys.stderr.isatty()) as bar:
         if dry_run:
-            plan = plan_sweep(source, output, workers=workers, progress=bar.update)
+            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
         elif output is None:
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
-            results = run_sweep(source, output, workers=workers, progress=bar.update)
+            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
             took = time.perf_counter() - started
     if dry_run:
         _show_plan(plan, as_json)

@@ -37,11 +37,18 @@ class LinkUse:
     name: as reports call it, e.g. `rack0 -> spine`
     bandwidth: bytes/s
     num_bytes: bytes of transfers that left the link, whole transfers only
+    busy_ns: time in which at least one transfer was on the link
+    full_ns: time in which the link was full, and held up the transfers on it
+    times_ns, sent_bytes: how many bytes had left by some times, parts of transfers included; straight lines in between
     """
 
     name: str
     bandwidth: float
     num_bytes: int
+    busy_ns: int = 0
+    full_ns: int = 0
+    times_ns: tuple[int, ...] = ()
+    sent_bytes: tuple[float, ...] = ()
 
     def utilisation(self, seconds: float) -> float:
         """Share of the link's capacity that was used in a period of `seconds`."""

@@ -72,7 +72,7 @@ class SharedLinkNetwork(LinkNetwork):
         self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
 
     def links(self) -> list[LinkUse]:
-        return [LinkUse("link", self.bandwidth, self._engine.bytes_on()[0])]
+        return self._engine.uses(["link"], [self.bandwidth])
 
 
 @NETWORKS.register("ideal")

@@ -131,7 +131,7 @@ class TopologyNetwork(BaseNetwork):
                     raise InputError(f"links that connect {names[0]!r} and {name!r}", "no path between them")
 
     def links(self) -> list[LinkUse]:
-        return [LinkUse(*use) for use in zip(self._names, self._bandwidths, self.engine.bytes_on(), strict=True)]
+        return self.engine.uses(self._names, self._bandwidths)
 
     @property
     def graph(self) -> Any:

@@ -31,7 +31,8 @@ from hermes.results.distribution import Distribution
 from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.units import NS_PER_S
 
-__all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns"]
+__all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",
+           "transfers_of_stages"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -139,14 +140,14 @@ def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
     return np.bincount(request, weights=values, minlength=n).astype(np.int64)
 
 
-def _transfers_within_waits(record: RunRecord) -> IntArray:
-    """Per transfer: how much of it lies between assignment and start of a stage on its destination, shape (transfers,).
+def transfers_of_stages(record: RunRecord) -> tuple[IntArray, IntArray]:
+    """(rows of the transfer table, for each the row of the stage whose data it brought). Others are left out.
 
     That stage is the request's last one assigned to that client before the transfer started.
     """
     sent, stages, n = record.transfers, record.stages, len(record.clients) + 1  # + 1: -1 stands for no client
     if len(sent["request"]) == 0:
-        return np.empty(0, dtype=np.int64)
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     where, towards = (table["request"] * n + table[end] + 1 for table, end in ((stages, "client"), (sent, "dst")))
     key = np.concatenate((where, towards))
     time = np.concatenate((stages["assigned_ns"], sent["start_ns"]))
@@ -157,9 +158,15 @@ def _transfers_within_waits(record: RunRecord) -> IntArray:
     transfer, found = order[at] - len(where), latest[at]
     stage = order[found]
     same = (found >= 0) & (key[stage] == towards[transfer])
-    transfer, stage = transfer[same], stage[same]
+    return transfer[same], stage[same]
+
+
+def _transfers_within_waits(record: RunRecord) -> IntArray:
+    """Per transfer: how much of it lies between assignment and start of its stage, shape (transfers,)."""
+    sent, stages = record.transfers, record.stages
+    transfer, stage = transfers_of_stages(record)
     upto = np.minimum(sent["end_ns"][transfer], stages["start_ns"][stage])
-    out = np.zeros(len(towards), dtype=np.int64)
+    out = np.zeros(len(sent["request"]), dtype=np.int64)
     out[transfer] = np.maximum(upto - sent["start_ns"][transfer], 0)
     return out
 

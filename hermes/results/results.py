@@ -114,6 +114,17 @@ class Results:
             self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
         return self._frames["branches"]
 
+    @property
+    def utilisation(self) -> pd.DataFrame:
+        """One row per link, tier, machine and client: how much of it was used, on the whole and at its peak."""
+        return self._frame("utilisation")
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """The rows of `utilisation` that are links of the network."""
+        rows = self.utilisation
+        return rows[rows["kind"] == "link"].drop(columns="kind").reset_index(drop=True)
+
     def client_index(self, client: str | int) -> int:
         """A client's index from its name or index; `InputError` for one that does not exist."""
         names = client_names(self.record)

@@ -23,6 +23,7 @@ def tier_infos(clients: list[Any]) -> list[TierInfo]:
             busy_ns=tier.busy_until_now_ns(), read_bytes=tier.read_bytes, written_bytes=tier.written_bytes,
             hits=tier.store.hits, misses=tier.store.misses, evictions=tier.store.evictions,
             refused=tier.store.refused, used_bytes=tier.store.used_bytes, peak_bytes=tier.store.peak_bytes,
+            link=tier.link_use(),
         )
         for tier in found.values()
     ]

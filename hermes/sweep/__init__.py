@@ -19,10 +19,11 @@ A sweep says (`hermes.sweep.config.SweepConfig`):
     extract: module:function              Results -> flat dict of more figures, computed in the worker
     keep: summary                         or `requests` (`results.requests(i)`), or `all` (`results.results(i)`)
 
-Paths are those of `--set`: `clients.0.count`. Calling `run_sweep` again with the same folder goes on where it stopped,
-runs what is new, and keeps what is unchanged (by a hash of scenario, data files, code and `extract`). Points that fail
-are rows with status "failed" (`results.failed()`). Sweeps that ship stand in a folder `sweeps` below scenarios/, or are
-called `...sweep.yaml`; otherwise they would be listed as scenarios.
+Paths are those of `--set`: `clients.0.count`. `run_sweep(..., overrides=["workload.requests=100"])`, `--set` on the
+command line, changes the scenario of all points: a smaller version of the same sweep. Calling `run_sweep` again with
+the same folder goes on where it stopped, runs what is new, and keeps what is unchanged (by a hash of scenario, data
+files, code and `extract`). Points that fail are rows with status "failed" (`results.failed()`). Sweeps that ship stand
+in a folder `sweeps` below scenarios/, or are called `...sweep.yaml`; otherwise they would be listed as scenarios.
 """
 
 from hermes.sweep.config import Sweep, SweepConfig, load_sweep

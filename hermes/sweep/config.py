@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,14 @@ from pydantic import BeforeValidator, Field
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
-from hermes.scenario.loading import SUFFIXES, builtin_scenarios, builtin_sweeps, extended, load_document
+from hermes.scenario.loading import (
+    SUFFIXES,
+    apply_override,
+    builtin_scenarios,
+    builtin_sweeps,
+    extended,
+    load_document,
+)
 from hermes.scenario.schema import MAX_SEED
 from hermes.validation import validate
 from hermes.yamlfile import Node, as_node, load_yaml
@@ -86,10 +93,13 @@ class Sweep:
     file: str | None
 
 
-def load_sweep(source: str | Path | Mapping[str, Any] | Sweep) -> Sweep:
-    """A sweep from a file, the name of a built-in one, or a dict. `InputError` with the first thing wrong."""
+def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterable[str] = ()) -> Sweep:
+    """A sweep from a file, the name of a built-in one, or a dict. `InputError` with the first thing wrong.
+
+    overrides: `"workload.requests=100"` and the like, set in the scenario that all points start from.
+    """
     if isinstance(source, Sweep):
-        return source
+        return _overridden(source, overrides)
     if isinstance(source, Mapping):
         node, path = as_node(dict(source)), None
     else:
@@ -100,7 +110,24 @@ def load_sweep(source: str | Path | Mapping[str, Any] | Sweep) -> Sweep:
     config = validate(SweepConfig, node)
     folder = Path() if path is None else path.parent
     base, base_dir = _base(node, folder, path or Path("sweep"))
-    return Sweep(config, node, folder, base, base_dir, None if path is None else str(path))
+    return _overridden(Sweep(config, node, folder, base, base_dir, None if path is None else str(path)), overrides)
+
+
+def _overridden(sweep: Sweep, overrides: Iterable[str]) -> Sweep:
+    config, base = sweep.config, sweep.base
+    paths = {*config.grid, *(path for group in config.zip for path in group),
+             *(path for case in config.cases or () for path in case.set), *(["seed"] if _listed(config.seeds) else [])}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        lost = next((p for p in sorted(paths) if f"{p}.".startswith(f"{key}.") or f"{key}.".startswith(f"{p}.")), None)
+        if lost is not None:
+            raise InputError(f"a path that the sweep leaves alone (it sets {lost})", key, field="--set")
+        base = apply_override(base, override, sweep.base_dir)
+    return replace(sweep, base=base)
+
+
+def _listed(seeds: object) -> bool:
+    return isinstance(seeds, list)
 
 
 def _find(source: str | Path) -> Path:

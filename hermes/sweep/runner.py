@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from hermes import __version__
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import resolved_yaml
 from hermes.sweep.config import Sweep, load_sweep
-from hermes.sweep.executor import Executor, executor
+from hermes.sweep.executor import Executor, InProcess, executor
 from hermes.sweep.figures import load_extract
 from hermes.sweep.hashing import code_digest, extract_modules, file_digests, plugin_modules, point_hash, text_of
 from hermes.sweep.jobs import Job, Outcome
@@ -23,6 +23,8 @@ from hermes.sweep.points import RESERVED, Point, located, points, scenario
 from hermes.sweep.store import Folder, Journal
 
 __all__ = ["Plan", "Progress", "plan_sweep", "run_sweep"]
+
+FEW = 20   # checks that are done before a worker has started
 
 Progress = Callable[[str, int, int], None]   # (what is done, points done, points in all)
 
@@ -54,20 +56,21 @@ class Plan:
 
 
 def run_sweep(
-    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, workers: int = 1,
-    progress: Progress | None = None,
+    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Iterable[str] = (),
+    workers: int = 1, progress: Progress | None = None,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
     sweep: a file, the name of a built-in sweep, or a dict with the same keys (its paths relative to the current
-    folder); workers: processes, or 0 to run in this one; progress: a function of ("check" or "run", done, in all).
+    folder); overrides: `"workload.requests=100"` and the like, for all points; workers: processes, or 0 to run in this
+    one; progress: a function of ("check" or "run", done, in all).
 
     Raises `InputError` for anything wrong with the sweep or one of its points, before anything is run, and for a folder
     that another process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`)
     and tried again by the next call. Interrupted at any moment, the next call goes on from there; what ends up in
     `results.parquet` does not depend on interruptions or on `workers`, to the byte.
     """
-    read, folder = load_sweep(sweep), Folder(Path(out))
+    read, folder = load_sweep(sweep, overrides), Folder(Path(out))
     with folder.locked():
         modules = plugin_modules()
         with closing(executor(workers, modules)) as engine:
@@ -82,13 +85,14 @@ def run_sweep(
 
 
 def plan_sweep(
-    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str] | None = None, *, workers: int = 1,
-    progress: Progress | None = None,
+    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str] | None = None, *,
+    overrides: Iterable[str] = (), workers: int = 1, progress: Progress | None = None,
 ) -> Plan:
     """Check every point and tell which have an outcome in `out`, running and writing nothing. Raises `InputError`."""
     modules = plugin_modules()
     with closing(executor(workers, modules)) as engine:
-        return _plan(load_sweep(sweep), Folder(Path(os.devnull if out is None else out)), engine, modules, progress)
+        folder = Folder(Path(os.devnull if out is None else out))
+        return _plan(load_sweep(sweep, overrides), folder, engine, modules, progress)
 
 
 def _plan(sweep: Sweep, folder: Folder, engine: Executor, modules: list[str], progress: Progress | None) -> Plan:
@@ -131,7 +135,8 @@ def _files_of(
     jobs = [Job(key, "check", text, base) for key, (text, _) in owner.items()]
     new = {}
     wrong: list[tuple[Point, Outcome]] = []
-    for done, outcome in enumerate(engine.run(jobs), 1):
+    here = InProcess() if len(jobs) <= FEW else engine
+    for done, outcome in enumerate(here.run(jobs), 1):
         text, point = owner[outcome.key]
         if outcome.status == "failed":
             wrong.append((point, outcome))

@@ -64,7 +64,7 @@ class PipelineContract(ABC):
             prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
-                content=None, arrival_ns=0, model="", client=None,
+                content=None, arrival_ns=0, model="", client=None, branch_outputs=(),
             )
 
     def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:

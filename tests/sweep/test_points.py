@@ -172,3 +172,15 @@ def test_too_many_points_are_not_even_listed(write):
     many = "[" + ", ".join(map(str, range(1, 1200))) + "]"
     with pytest.raises(InputError, match="at most 1,000,000 points, found 1437601"):
         plan_sweep(write(f"grid: {{workload.requests: {many}, workload.lengths.output: {many}}}\n"))
+
+
+def test_the_scenario_of_all_points_can_be_changed(write):
+    sweep = write("grid: {workload.arrivals.rate: [1, 2]}\nseeds: 2\n")
+    changed = load_sweep(sweep, ["workload.requests=5", "seed=100"])
+    made = [scenario(changed, point) for point in points(changed)]
+    assert [(s.workload[0].requests, s.seed) for s in made] == [(5, 100), (5, 101)] * 2
+    for override in ("workload.arrivals.rate=3", "workload.arrivals={kind: at_once}", "workload=[]"):
+        with pytest.raises(InputError, match=r"--set: .*it sets workload.arrivals.rate"):
+            load_sweep(sweep, [override])
+    with pytest.raises(InputError, match=r"^--set workload.requests=x: .*sweep.yaml: point 0 \(.*\): workload.req"):
+        plan_sweep(sweep, overrides=["workload.requests=x"], workers=0)
