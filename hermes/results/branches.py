@@ -20,10 +20,12 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     from hermes.results.metrics import Answer, RequestMetrics
 
-__all__ = ["BranchMetrics", "OfRequests", "branch_metrics", "branch_summary", "of_requests", "once_per_generation"]
+__all__ = ["BranchMetrics", "OfRequests", "branch_metrics", "branch_summary", "generations", "of_requests",
+           "once_per_generation"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
         return OfRequests(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
     owner, done = found.request[found.answer], found.last_token_ns[found.answer]
     count = np.bincount(owner, minlength=num_requests)
-    first = np.full(num_requests, np.iinfo(np.int64).max, dtype=np.int64)
+    first = np.full(num_requests, FAR, dtype=np.int64)
     last = np.full(num_requests, -1, dtype=np.int64)
     np.minimum.at(first, owner, done)
     np.maximum.at(last, owner, done)
@@ -111,21 +113,25 @@ def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray
     """(request, time waited, time computed) of all stages, in ns; the branches of a generation at one client are one
     stage, from the first that starts to the last that ends."""
     stages = record.stages
-    single = stages["fork"] < 0
-    request, waited = stages["request"][single], (stages["start_ns"] - stages["assigned_ns"])[single]
-    computed = (stages["end_ns"] - stages["start_ns"])[single]
-    rows = np.flatnonzero(~single)
-    if not len(rows):
-        return request, waited, computed
+    request, assigned, start, end = (stages[name] for name in ("request", "assigned_ns", "start_ns", "end_ns"))
+    rows, generation, first = generations(record)
+    if len(rows):
+        begin, until = np.full(len(first), FAR, dtype=np.int64), np.full(len(first), -1, dtype=np.int64)
+        np.minimum.at(begin, generation, start[rows])
+        np.maximum.at(until, generation, end[rows])
+        single = stages["fork"] < 0
+        request, assigned = (np.append(column[single], column[first]) for column in (request, assigned))
+        start, end = np.append(start[single], begin), np.append(end[single], until)
+    return request, start - assigned, end - start
+
+
+def generations(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
+    """(rows of branches, for each the number of its generation at its client, for each such number one of its rows)."""
+    stages = record.stages
+    rows = np.flatnonzero(stages["fork"] >= 0)
     key = stages["fork"][rows] * len(record.clients) + stages["client"][rows]
-    rows = rows[np.argsort(key, kind="stable")]
-    first = np.flatnonzero(np.append(True, np.diff(np.sort(key)) != 0))
-    start = np.minimum.reduceat(stages["start_ns"][rows], first)
-    end = np.maximum.reduceat(stages["end_ns"][rows], first)
-    return (
-        np.append(request, stages["request"][rows[first]]),
-        np.append(waited, start - stages["assigned_ns"][rows[first]]), np.append(computed, end - start),
-    )
+    _, first, generation = np.unique(key, return_index=True, return_inverse=True)
+    return rows, generation, rows[first]
 
 
 def branch_summary(found: BranchMetrics, metrics: RequestMetrics) -> dict[str, Any]:
