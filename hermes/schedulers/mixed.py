@@ -30,6 +30,9 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["MixedConfig", "MixedScheduler"]
 
 
+UNLIMITED = 2**31
+
+
 @SCHEDULERS.register("mixed")
 class MixedConfig(ConfigModel):
     """Whole prompts and decodes in one step."""
@@ -260,7 +263,7 @@ class MixedScheduler(LLMScheduler):
     # -- branches ------------------------------------------------------------------------------------------------
 
     def _free_slots(self, finished: list[Sequence]) -> int:
-        return len(self._split)   # whoever has no place in the next batch keeps its memory
+        return UNLIMITED   # whoever has no place in the next batch keeps its memory
 
     def _start_branch(self, seq: Sequence) -> bool:
         if not self.up_front:
