@@ -139,7 +139,7 @@ class Simulation:
                     raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
                                      field="clients.recompute")
                 client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.warm else ():
+            for population in populations.values() if client.config.start != "empty" else ():
                 client.fill(population)
 
     def _model_of(self, wanted: str | None) -> str:

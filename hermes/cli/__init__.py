@@ -23,6 +23,7 @@ from hermes.cli import (
     profiles,
     roofline,
     scenarios,
+    services,
     study,
     sweep,
     traces,
@@ -55,6 +56,7 @@ def _root(
 
 
 scenarios.add_to(app)
+services.add_to(app)
 checks.add_to(app)
 traces.add_to(app)
 profiles.add_to(app)

@@ -19,14 +19,16 @@ from hermes.routing import ROUTERS
 from hermes.scenario import json_schema
 from hermes.schedulers import SCHEDULERS
 from hermes.schedulers.queues import PACKING
+from hermes.services import SERVICES
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.lengths import LENGTHS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-REGISTRIES = (ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS)
+REGISTRIES = (ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES)
 PLUG_INS = {
     "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
+    "my_service": (SERVICES, "brute_force"),
 }
 
 
@@ -56,7 +58,7 @@ def folder(tmp_path, monkeypatch):
             sys.modules.pop(stale, None)
 
 
-def test_the_page_has_the_five_examples():
+def test_the_page_has_all_examples():
     assert set(named("python")) == {f"{prefix}{name}.py" for name in PLUG_INS for prefix in ("", "test_")}
     assert set(named("yaml")) == {"base.yaml", *(f"{name}.yaml" for name in PLUG_INS)}
 
