@@ -77,6 +77,11 @@ class Sequence:
         self.arrival_order = arrival_order
         self.content = content
 
+    @property
+    def all_outputs(self) -> int:
+        """Output tokens of all its branches as long as it stands for them, else its own."""
+        return self.output_tokens if self.width == 1 else sum(self.branches.outputs)
+
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""
         content = self.content
