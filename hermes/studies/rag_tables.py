@@ -259,7 +259,7 @@ def limits(frame: pd.DataFrame, capacity: pd.DataFrame) -> Table:
                 break
             stable = row["rate"]
         mine = capacity[capacity["placement"] == case]["keeps up with requests/s"]
-        fastest = group.loc[group["rate"].idxmax()]
+        fastest = max((row for _, row in group.iterrows()), key=lambda row: row["rate"])
         rows.append({"placement": case, "stable up to requests/s": stable,
                      "served at the highest rate": fastest["throughput.requests_per_s"],
                      "embedding and retrieval keep up with": float(mine.min())})
