@@ -151,7 +151,7 @@ def _breakdown(summary: dict[str, Any]) -> Section:
     rows = []
     for kind, part in parts["stages"].items():
         rows.append(row(kind, part["share"], part["total_s"], part))
-        if "first_token_s" in part and kind != "prefill":
+        if "first_token_s" in part:
             first = part["first_token_s"]
             rows.append(("  its first token", "", *(format_s(first[stat]) for stat in ("mean", "p50", "p90", "p99")),
                          "", "", format_s(first["mean"])))
