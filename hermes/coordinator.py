@@ -306,8 +306,10 @@ class Coordinator:
             return
         asked, request = self.env._now, stage.request
 
-        def arrived(source: Any, num_bytes: int) -> None:
+        def arrived(source: Any, num_bytes: int, rest: int) -> None:
             nonlocal left
+            if rest:   # comes beside the prefill
+                self.network.transfer(source.name, client.name, rest, _nothing)
             self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
             left -= 1
             if not left:
@@ -315,9 +317,8 @@ class Coordinator:
 
         for before, num_bytes in moves:
             source, waited = before.client, self._exposed(before, client, num_bytes)
-            self.network.transfer(source.name, client.name, waited, partial(arrived, source, num_bytes))
-            if waited < num_bytes:   # arrives beside the prefill
-                self.network.transfer(source.name, client.name, num_bytes - waited, _nothing)
+            done = partial(arrived, source, num_bytes, num_bytes - waited)
+            self.network.transfer(source.name, client.name, waited, done)
 
     def _exposed(self, before: Any, client: Any, num_bytes: int) -> int:
         """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""
@@ -390,7 +391,7 @@ class Coordinator:
                 track.moved(position, client)
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
-        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assigned
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
         client.input_tokens -= stage.prompt_tokens
         client.output_tokens -= outputs
         client.num_assigned -= 1
@@ -458,9 +459,9 @@ class Coordinator:
             client.scheduler.release(stage)
             if branches.open:
                 return
-        lead = branches.lead
+        lead = stage if hand_over else branches.lead
         self._unassign(client, lead)
-        client.emitted -= branches.assigned
+        client.emitted -= lead.assigned_outputs
         request.client = client
         if self._observers:
             self._observe("prefilled" if hand_over else "done", client, lead)

@@ -20,6 +20,7 @@ from hermes.cli import (
     fit,
     network,
     pipelines,
+    plot,
     profiles,
     roofline,
     scenarios,
@@ -67,6 +68,7 @@ validate_engine.add_to(app)
 study.add_to(app)
 pipelines.add_to(app)
 network.add_to(app)
+plot.add_to(app)
 sweep.add_to(app)
 
 

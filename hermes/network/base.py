@@ -17,7 +17,7 @@ from hermes.errors import InputError, suggest
 from hermes.kernel import TRANSFER, at
 from hermes.registry import Registry
 
-__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site"]
+__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site", "nothing"]
 
 NETWORKS: Registry[Any] = Registry("network", "a network")
 
@@ -81,6 +81,13 @@ class Network(Protocol):
         """
         ...
 
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        """Move bytes that come about at `src` evenly in the next `over_ns` nanoseconds, as they come.
+
+        `out()` is called once, from an event, when the last byte has left, not before `over_ns` have passed.
+        """
+        ...
+
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         """How long the transfer would take with the network to itself, in nanoseconds."""
         ...
@@ -133,6 +140,23 @@ class BaseNetwork:
     def links(self) -> list[LinkUse]:
         return []
 
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        """See `Network`."""
+        raise NotImplementedError
+
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        """As if all bytes could move at once, but for the end: right where no other transfer is slowed by these."""
+        missing = 2
+
+        def one(_: Any = None) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                out()
+
+        self.transfer(src, dst, num_bytes, one)
+        at(self.env, int(self.env.now) + over_ns, TRANSFER, one)
+
     def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
         """`num_bytes` arrive in `delay_ns` nanoseconds, whatever else happens."""
 
@@ -141,3 +165,7 @@ class BaseNetwork:
             done()
 
         at(self.env, int(self.env.now) + delay_ns, TRANSFER, arrive)
+
+
+def nothing() -> None:
+    """For transfers whose arrival nobody waits for."""

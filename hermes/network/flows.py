@@ -51,12 +51,14 @@ class _Path(Stream):
     offset: the stream's clock minus that of its bottleneck
     num_bytes: bytes of the flows that ended
     begun: readings of the stream's clock at which the flows that have not ended began, added up
+    limit: index of a link that is there only to limit its one flow; -1 if there is none
     """
 
-    __slots__ = ("begun", "ends", "index", "num_bytes", "offset")
+    __slots__ = ("begun", "ends", "index", "limit", "num_bytes", "offset")
 
-    def __init__(self, links: tuple[int, ...], index: int) -> None:
+    def __init__(self, links: tuple[int, ...], index: int, limit: int = -1) -> None:
         super().__init__(links)
+        self.limit = limit
         self.index = index
         self.ends: list[tuple[int, int, int, Callable[[], None]]] = []
         self.offset = 0
@@ -96,12 +98,23 @@ class FlowEngine:
         self._samples: list[tuple[int, list[int]]] = []     # (time, work done by each link until then)
         self._sample_after_ns = _FIRST_SAMPLE_NS
         self._settled_ns = 0
+        self._num_paths = 0
+        self._limits: list[int] = []              # links that limited a flow and can limit another
+        self._gone = [0] * num_links              # bytes of such flows
 
-    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None]) -> None:
-        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out."""
+    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None], over_ns: int = 0) -> None:
+        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out.
+
+        over_ns: the bytes come about evenly in so many nanoseconds: the flow is never faster than that.
+        """
+        limit = -1
+        if over_ns > 0:
+            limit = self._limit(-(-num_bytes * WORK_PER_BYTE // over_ns))
+            links = (*links, limit)
         path = self._paths.get(links)
         if path is None:
-            path = self._paths[links] = _Path(links, len(self._paths))
+            path = self._paths[links] = _Path(links, self._num_paths, limit)
+            self._num_paths += 1
         now = int(self.env.now)
         clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
         self.num_events += 1
@@ -113,13 +126,32 @@ class FlowEngine:
             self._active[link] += 1
         self._unsettle(path)
 
+    def _limit(self, rate: int) -> int:
+        """A link of that rate for one flow."""
+        if self._limits:
+            link = self._limits.pop()
+            self.share.resize(link, rate)
+            return link
+        for column in (self._served, self._since, self._stamp, self._active, self._busy, self._busy_since, self._full,
+                       self._full_since, self._gone):
+            column.append(0)
+        self._next.append([])
+        return self.share.add_link(rate)
+
+    def _drop(self, path: _Path) -> None:
+        """Forget the path of a limited flow that has ended."""
+        del self._paths[path.links]
+        for link in path.links:
+            self._gone[link] += path.num_bytes
+        self._limits.append(path.limit)
+
     def rates(self) -> list[tuple[tuple[int, ...], int, int]]:
         """(links, flows, rate of each in rate units) of the paths in use, as last settled."""
         return [(p.links, p.flows, self.share.rate(p)) for p in self._paths.values() if p.flows]
 
     def bytes_on(self) -> list[int]:
         """Bytes of the flows that ended, per link."""
-        total = [0] * len(self._served)
+        total = list(self._gone)
         for path in self._paths.values():
             for link in path.links:
                 total[link] += path.num_bytes
@@ -143,7 +175,7 @@ class FlowEngine:
 
     def _work(self, now: int, ago: int = 0) -> list[int]:
         """Work done by each link until `ago` nanoseconds before now, a time not before the last settlement."""
-        total = [0] * len(self._served)
+        total = [num_bytes * WORK_PER_BYTE for num_bytes in self._gone]
         for path in self._paths.values():
             work = path.num_bytes * WORK_PER_BYTE
             if path.flows:
@@ -216,6 +248,9 @@ class FlowEngine:
                 served[link] = 0
                 self._next[link].clear()
                 self._stamp[link] += 1
+        for path in unsettled:
+            if path.limit >= 0 and not path.ends:
+                self._drop(path)
         self._sleep()
 
     def _predict(self, link: int) -> None:

@@ -22,7 +22,7 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, suggest
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network
+from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
@@ -112,6 +112,19 @@ class TopologyNetwork(BaseNetwork):
             self.engine.start(route.links, num_bytes, lambda: self.deliver(route.latency_ns, num_bytes, done))
         else:
             self.deliver(route.latency_ns, num_bytes, done)
+
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        route = self._route(src, dst)
+        if not (num_bytes and route.links):
+            super().stream(src, dst, num_bytes, over_ns, out)
+            return
+
+        def left() -> None:
+            self.deliver(route.latency_ns, num_bytes, nothing)
+            out()
+
+        self.bytes_sent += num_bytes
+        self.engine.start(route.links, num_bytes, left, over_ns)
 
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         route = self._route(src, dst)

@@ -80,6 +80,8 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
         out.append(_breakdown(summary))
     out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
     out.append(_clients(summary))
+    if "tiers" in summary:
+        out.append(_tiers(summary))
     if summary.get("utilisation", {}).get("bottlenecks"):
         out.append(_bottlenecks(summary["utilisation"]))
     memory = _memory(summary)
@@ -153,7 +155,7 @@ def _breakdown(summary: dict[str, Any]) -> Section:
     rows = []
     for kind, part in parts["stages"].items():
         rows.append(row(kind, part["share"], part["total_s"], part))
-        if "first_token_s" in part and kind != "prefill":
+        if "first_token_s" in part:
             first = part["first_token_s"]
             rows.append(("  its first token", "", *(format_s(first[stat]) for stat in ("mean", "p50", "p90", "p99")),
                          "", "", format_s(first["mean"])))
@@ -203,6 +205,23 @@ def _clients(summary: dict[str, Any]) -> Section:
         ))
     left = len(clients) - len(rows)
     return Section("clients", head, rows, note=f"and {left} more clients" if left > 0 else "")
+
+
+def _tiers(summary: dict[str, Any]) -> Section:
+    """Stores of KV, those of one name on one line."""
+    rows = [
+        (name, f"{t['stores']:,} x {_gigabytes(t['capacity_bytes'] // t['stores'])}", _percent(t["peak_share"]),
+         f"{t['hits']:,}", f"{t['misses']:,}", _percent(t["hit_rate"]), f"{t['evictions']:,}",
+         _gigabytes(t["read_bytes"]), _gigabytes(t["written_bytes"]), _percent(t["max_utilisation"]))
+        for name, t in summary["tiers"].items()
+    ]
+    head = ("tier", "stores", "full", "hits", "misses", "hit rate", "evicted", "read", "written", "busy")
+    cache = summary.get("cache")
+    note = "hits and misses: of what was looked for here; full, busy: the fullest and the busiest store"
+    if cache:
+        note += (f"; of {cache['prompt_tokens']:,} prompt tokens, {_percent(cache['hit_rate'])} were found on devices "
+                 "or in tiers")
+    return Section("KV tiers", head, rows, note=note)
 
 
 def _bottlenecks(used: dict[str, Any]) -> Section:

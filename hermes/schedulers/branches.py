@@ -17,29 +17,27 @@ __all__ = ["Branches", "branch_into"]
 class Branches:
     """The branches of one generation, wherever they are.
 
-    outputs: output tokens of each; open: how many are not done; lead: the sequence that stands for all of them at the
-    client that has them; assigned: output tokens that this client is to emit, of all branches
+    outputs: output tokens of each; open: how many are not done; lead: the sequence that they split off from, at first
+    the generation itself
     """
 
-    __slots__ = ("assigned", "lead", "open", "outputs")
+    __slots__ = ("lead", "open", "outputs")
 
     def __init__(self, lead: Sequence, outputs: tuple[int, ...]) -> None:
         self.lead = lead
         self.outputs = outputs
         self.open = len(outputs)
-        self.assigned = 0
 
     def assign(self, lead: Sequence) -> int:
-        """`lead` stands for all from now on; returns the output tokens that are to come where it is."""
-        self.lead = lead
+        """`lead` goes to a client for all of them; returns the output tokens that are to come there."""
         target, given = lead.target_tokens, int(lead.transferred)
-        self.assigned = sum([min(n, target) - given for n in self.outputs])
-        return self.assigned
+        lead.assigned_outputs = sum([min(n, target) - given for n in self.outputs])
+        return lead.assigned_outputs
 
     def split(self, lead: Sequence) -> list[Sequence]:
         """The branches other than the one that `lead` becomes, with its tokens so far. Those that a client before has
         completed (a single token, given with the prompt's last step) are not there any more."""
-        given = int(lead.transferred)
+        self.lead, given = lead, int(lead.transferred)
         open_ = [i for i, n in enumerate(self.outputs) if n > given]
         self._become(lead, open_[0])
         content = _SharedPrompt(lead)

@@ -177,10 +177,7 @@ def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> Non
     record, network = outcome.record, outcome.simulation.network
     assert network.bytes_sent == network.bytes_received
     moved = int(record.transfers["bytes"].sum())
-    if data["kv_transfer"] == "full":
-        assert network.bytes_sent == moved
-    else:
-        assert network.bytes_sent <= moved
+    assert network.bytes_sent == moved
     decodes = record.stages["kind"] == record.stage_kinds.index("decode")
     forks = set(record.stages["fork"][decodes & (record.stages["fork"] >= 0)].tolist())   # a prompt moves once
     single = decodes & (record.stages["fork"] < 0)
@@ -188,7 +185,10 @@ def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> Non
     prompts = set(zip(record.stages["request"][decodes].tolist(), record.stages["prompt_tokens"][decodes].tolist(),
                       strict=True))
     for moved_of in zip(record.transfers["request"].tolist(), record.transfers["bytes"].tolist(), strict=True):
-        assert moved_of[1] == 0 or moved_of in prompts   # a byte a token
+        # a byte a token; layer by layer some had moved before it was given up
+        gave_up = data["kv_transfer"] == "layerwise" and any(
+            request == moved_of[0] and moved_of[1] < tokens for request, tokens in prompts)
+        assert moved_of[1] == 0 or moved_of in prompts or gave_up
     if data["kv_transfer_scope"] == "local":
         platform = [client.platform for client in outcome.simulation.clients]
         for src, dst in zip(record.transfers["src"].tolist(), record.transfers["dst"].tolist(), strict=True):
