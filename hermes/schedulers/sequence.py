@@ -31,7 +31,7 @@ class Sequence:
     original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
     branches, branch: the branches of its generation and which of them it is (`hermes.schedulers.branches`), None and -1
-        for the many without; width: sequences it will be with its next token; output_tokens: until then, of the longest;
+        for the many without; width: sequences it will be with its next token; output_tokens: till then, of the longest;
         assigned_outputs: tokens of all branches that its client is to emit
     common: what of its prompt's memory it shares with other branches (`hermes.memory.common`)
     """
