@@ -49,8 +49,8 @@ def test_two_bottlenecks_on_one_path() -> None:
 
 
 def test_water_filling_in_three_levels() -> None:
-    # an uplink for three flows: the first's access link fills at 10, the second's at 20, and the third is stopped at 50 by
-    # the flow beside it on its access link, or at 30 by the uplink, which leaves that flow 70
+    # an uplink for three flows: the first's access link fills at 10, the second's at 20, and the third is stopped at 50
+    # by the flow beside it on its access link, or at 30 by the uplink, which leaves that flow 70
     assert rates([90, 10, 20, 100], [(1, 0), (2, 0), (3, 0), (3,)]) == [10, 20, 50, 50]
     assert rates([60, 10, 20, 100], [(1, 0), (2, 0), (3, 0), (3,)]) == [10, 20, 30, 70]
     # three levels on one link: two flows at 10, one at 20, and two that share the rest of 120
