@@ -24,7 +24,9 @@ def scenario(router: dict[str, Any], **more: Any) -> dict[str, Any]:
         "pipelines": {"g": {"stages": {
             "a": {"kind": "a"}, "b": {"kind": "b", "after": "a", "input_bytes": 1_000_000},
         }}},
-        "clients": [{"kind": "processing", "name": "m", "count": 3, "cores": 1, "serves": dict.fromkeys("ab", service)}],
+        "clients": [
+            {"kind": "processing", "name": "m", "count": 3, "cores": 1, "serves": dict.fromkeys("ab", service)},
+        ],
         "router": router, **more,
     }
 
