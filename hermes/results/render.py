@@ -105,6 +105,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         ("preemptions", f"{steps['preemptions']:,} (of {requests['preempted']:,} requests)"),
         ("steps", f"{steps['steps']:,} in {steps['runs']:,} runs, mean batch {format_number(steps['mean_batch'])}"),
     ]
+    branches = summary.get("branches")
+    if branches is not None:
+        rows.append(("branches", f"{branches['branches']:,} of {branches['requests']:,} requests; p50 from the first "
+                                 f"that is done to the last {format_s(branches['spread_s']['p50'])}"))
     if steps["out_of_range"]:
         rows.append(("outside the measured range",
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
