@@ -64,9 +64,10 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     sweeps may have one of the same name. `InputError` where there is none."""
     module, _, attribute = name.partition(":")
     file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
+    beside = file.is_file() and module.split(".")[0] != "hermes"   # whatever the folder, hermes is this one
     sys.path.append(str(folder.resolve()))   # for what it imports
     try:
-        found = getattr(_executed(module, file) if file.is_file() else importlib.import_module(module), attribute)
+        found = getattr(_executed(module, file) if beside else importlib.import_module(module), attribute)
     except Exception as error:   # a module may fail with anything
         expected = f"module:function, importable here or beside the sweep ({type(error).__name__}: {error})"
         raise InputError(expected, name, field="extract") from None
