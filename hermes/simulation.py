@@ -16,6 +16,7 @@ from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
+from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
@@ -112,6 +113,9 @@ class Simulation:
                     column[column >= 0] += first_number
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
+                if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
+                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
+                                     config.branches, field="branches")
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))

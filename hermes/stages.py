@@ -26,11 +26,13 @@ class Stage:
     """
 
     # What the coordinator and routers read of every stage; a generation has its own.
-    output_tokens = target_tokens = 0
+    output_tokens = target_tokens = all_outputs = 0
     transferred = False
     decode_on: Any = None
     source: Any = None
     content: Any = None
+    branches: Any = None
+    width = 1
     client: Any = None
     original: Any = None
     request: Any = None
@@ -42,8 +44,9 @@ class Stage:
     first_step = -1
     preemptions = cached_tokens = 0
     num_computed = num_blocks = run_order = join_tick = 0
-    emit_step = -1
+    emit_step = branch = -1
     grouped = False
+    common: Any = None
     overlap: tuple[int, float] | None = None   # (layers, seconds of prefill) that what it found may arrive beside
 
     def __init__(

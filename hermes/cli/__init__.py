@@ -21,6 +21,7 @@ from hermes.cli import (
     fit_overhead,
     network,
     pipelines,
+    plot,
     profiles,
     roofline,
     scenarios,
@@ -69,6 +70,7 @@ study.add_to(app)
 fit_overhead.add_to(app)
 pipelines.add_to(app)
 network.add_to(app)
+plot.add_to(app)
 sweep.add_to(app)
 
 

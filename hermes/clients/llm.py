@@ -95,7 +95,7 @@ class LLMClient:
 
     def refusal(self, stage: Sequence) -> str | None:
         prompt, output = self._fits
-        if stage.prompt_tokens <= prompt and stage.target_tokens <= output:
+        if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
@@ -125,6 +125,8 @@ class LLMClient:
         if self._ahead:
             self._late.append((self.env._now, stage))
         else:
+            if stage.branches is not None:
+                self._catch_up()   # if its KV has come, the branches take blocks
             scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
@@ -286,7 +288,8 @@ class LLMClient:
         self._record(plan, first, count, now)
         if self.on_first_token is not None:
             for seq, _n in plan.prefills:
-                if seq.first_token_ns == now and not seq.transferred and seq in scheduler.running:
+                going_on = seq in scheduler.running or seq.branches is not None
+                if going_on and seq.first_token_ns == now and not seq.transferred:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)

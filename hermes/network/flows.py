@@ -109,7 +109,7 @@ class FlowEngine:
         """
         limit = -1
         if over_ns > 0:
-            limit = self._limit(-(-num_bytes * WORK_PER_BYTE // over_ns))
+            limit = self._limit(max(1, num_bytes * WORK_PER_BYTE // over_ns))
             links = (*links, limit)
         path = self._paths.get(links)
         if path is None:

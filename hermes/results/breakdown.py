@@ -8,7 +8,7 @@ Each stage on the path is split by cause:
 
     communication   between being handed over and being scheduled, while its data was on its way
     queue           the rest of that time
-    compute         from being scheduled to its end; for stages that give tokens, the part up to the first one is told
+    compute         from being scheduled to its end; for stages that prefill and decode, up to the first token as well
 
 The sum over the path is completion - arrival, to the nanosecond: a stage is handed over at the instant at which the
 one before it ended. (`other_ns` is what a pipeline of one's own may leave in between.)
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import transfers_of_stages
 from hermes.results.record import STATUS_COMPLETED, RunRecord
@@ -125,19 +126,26 @@ def _on_the_way(record: RunRecord) -> IntArray:
     upto = np.zeros(n, dtype=np.int64)
     np.minimum.at(begin, stage, sent["start_ns"][transfer])
     np.maximum.at(upto, stage, sent["end_ns"][transfer])
+    rows, generation, first = generations(record)   # the KV of a prompt is that of all its branches
+    for column, function in ((begin, np.minimum), (upto, np.maximum)):
+        of_all = column[first]
+        function.at(of_all, generation, column[rows])
+        column[rows] = of_all[generation]
     within = np.minimum(upto, stages["start_ns"]) - np.maximum(begin, stages["assigned_ns"])
     return np.asarray(np.maximum(within, 0), dtype=np.int64)
 
 
 def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
-    """Kinds of stage on the paths, by the mean time from arrival to hand-over."""
+    """Kinds of stage on the paths, by the mean time from arrival to hand-over where that is not at once (so that a
+    generation after a retrieval stands after it, although other requests begin with theirs)."""
     stages = record.stages
-    kind = stages["kind"][path.on_path]
-    since = (stages["assigned_ns"] - record.arrival_ns[stages["request"]])[path.on_path]
-    count = np.bincount(kind, minlength=len(record.stage_kinds))
-    total = np.bincount(kind, weights=since, minlength=len(record.stage_kinds))
-    present = np.flatnonzero(count)
-    return [int(code) for code in present[np.argsort(total[present] / count[present], kind="stable")]]
+    kind, since = stages["kind"], stages["assigned_ns"] - record.arrival_ns[stages["request"]]
+    later = path.on_path & (since > 0)
+    n = len(record.stage_kinds)
+    count, total = np.bincount(kind[later], minlength=n), np.bincount(kind[later], weights=since[later], minlength=n)
+    mean = total / np.maximum(count, 1)
+    present = np.unique(kind[path.on_path])
+    return [int(code) for code in present[np.argsort(mean[present], kind="stable")]]
 
 
 def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
@@ -165,6 +173,6 @@ def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
             "total_s": stats(whole), **{f"{cause}_s": stats(values) for cause, values in parts.items()},
         }
         first = path.per_request(record, "first_token", rows)
-        if first.any():
+        if first.any() and kind not in ("prefill", "decode"):   # which are what it would be split into
             out[kind]["first_token_s"] = stats(first)
     return {"causes": causes, "stages": out, "other_s": stats(path.other_ns)["mean"]}

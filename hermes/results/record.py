@@ -34,6 +34,8 @@ STAGE_FIELDS = (
     "last_step",        # ... its last token. last_step - first_step + 1 == output_tokens unless the stage is in `gaps`
     "preemptions",
     "cached_tokens",    # prompt tokens found in the prefix cache when first admitted
+    "fork",             # number of the generation of which it is a branch; -1 for stages without branches
+    "branch",           # which of its branches, from 0; -1
 )
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",

@@ -107,6 +107,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         ("preemptions", f"{steps['preemptions']:,} (of {requests['preempted']:,} requests)"),
         ("steps", f"{steps['steps']:,} in {steps['runs']:,} runs, mean batch {format_number(steps['mean_batch'])}"),
     ]
+    branches = summary.get("branches")
+    if branches is not None:
+        rows.append(("branches", f"{branches['branches']:,} of {branches['requests']:,} requests; p50 from the first "
+                                 f"that is done to the last {format_s(branches['spread_s']['p50'])}"))
     if steps["out_of_range"]:
         rows.append(("outside the measured range",
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
@@ -167,7 +171,7 @@ def _breakdown(summary: dict[str, Any]) -> Section:
     rows = []
     for kind, part in parts["stages"].items():
         rows.append(row(kind, part["share"], part["total_s"], part))
-        if "first_token_s" in part and kind != "prefill":
+        if "first_token_s" in part:
             first = part["first_token_s"]
             rows.append(("  its first token", "", *(format_s(first[stat]) for stat in ("mean", "p50", "p90", "p99")),
                          "", "", format_s(first["mean"])))

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
+from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
-from hermes.results.frames import Columns, seconds, table_columns, to_frame
+from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.record import RunRecord
 from hermes.results.render import headline, to_html, to_rich, to_text
@@ -110,6 +111,13 @@ class Results:
     def clients(self) -> pd.DataFrame:
         """One row per client: what it is, and what it did."""
         return self._frame("clients")
+
+    @property
+    def branches(self) -> pd.DataFrame:
+        """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
+        if "branches" not in self._frames:
+            self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
+        return self._frames["branches"]
 
     @property
     def utilisation(self) -> pd.DataFrame:

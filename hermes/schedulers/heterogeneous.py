@@ -154,6 +154,8 @@ class HeterogeneousScheduler(LLMScheduler):
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def can_ever_fit(self, seq: Sequence) -> str | None:
+        if seq.branches is not None:
+            return "generations with branches are not served in heterogeneous batches"
         if seq.target_tokens:
             return super().can_ever_fit(seq)
         need = self.pool.blocks_for(seq.prompt_tokens)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.errors import HermesError
 from hermes.results import Results
 from hermes.scenario.loading import load_document
 from hermes.studies.base import Context
@@ -118,8 +119,8 @@ def run_points(points: list[Point], context: Context, name: str, overrides: tupl
     frame = results.frame()
     failed = frame[frame["status"] != "ok"]
     if len(failed):
-        raise RuntimeError(f"{failed.iloc[0]['case']}: {failed.iloc[0]['reason']}")
-    return {str(row["case"]): row for row in frame.to_dict("records")}
+        raise HermesError(f"{failed.iloc[0]['case']}: {failed.iloc[0]['reason']}")
+    return {str(row["case"]): {str(k): v for k, v in row.items()} for row in frame.to_dict("records")}
 
 
 def extract(results: Results) -> dict[str, Any]:

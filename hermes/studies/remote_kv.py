@@ -17,6 +17,7 @@ from hermes.studies.remote_kv_points import (
     Point,
     at_rate,
     context_bytes,
+    dcn_used,
     hit_share,
     run_points,
     store_of,
@@ -27,6 +28,7 @@ from hermes.studies.report import Plot, Report, Table
 __all__ = ["RemoteKv"]
 
 PASTS = (4096, 24576)
+CLIENTS = 128
 SEARCH_TOP = 480.0     # requests/s, the highest rate tried
 
 ASSUMPTIONS = [
@@ -116,12 +118,15 @@ class RemoteKv:
                 "context GB": size / 1e9, "fit": int(store["capacity"] // size), "hit rate": hit,
                 "read s": size / store["bandwidth"],
                 "used": RATE * hit * size / (store["stores"] * store["bandwidth"]),
+                "used if own": RATE * hit * size / (CLIENTS * store["bandwidth"]),
+                "DCN used": dcn_used(point, store, folder),
             })
         return Table("designs", "Designs: what fits, and the bandwidth that 240 requests/s ask for",
                      pd.DataFrame(rows), "By arithmetic, before any simulation. TB, GB/s, fit: of one store, and the "
                      "contexts that fit; read: one context alone; used: share of the bandwidth, above 1 it is too "
-                     "little.",
-                     {"hit rate": 3, "read s": 3, "context GB": 2, "used": 2})
+                     "little; used if own: the same if every client had a store's bandwidth to itself; DCN used: "
+                     "of the links between racks.",
+                     {"hit rate": 3, "read s": 3, "context GB": 2, "used": 2, "used if own": 2, "DCN used": 2})
 
     def _capacities(self) -> Table:
         """KV tokens of one client, by bytes of weights and KV."""

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["cdf_plot"]
 
-_COLOURS = {"recompute": "#444444", "A": "#1b7837", "B": "#2166ac", "C": "#d6604d", "C+DCN": "#b2182b"}
+# designs whose curves often coincide: a broad pale line below a narrow dark one
+_WIDTHS = {"recompute": 1.6, "A": 5.0, "B": 1.6, "C": 5.0, "C+DCN": 1.6}
+_COLOURS = {"recompute": "#444444", "A": "#7fbf7b", "B": "#1f4e8c", "C": "#f4a582", "C+DCN": "#8e0a1f"}
 
 
 def cdf_plot(found: list[Any], mode: str) -> Figure:
@@ -31,13 +33,13 @@ def cdf_plot(found: list[Any], mode: str) -> Figure:
                     if f.point.design == design and f.point.past == past and same:
                         times = [f.row[f"e2e_{round(100 * q):03d}"] for q in QUANTILES]
                         axes.plot(times, QUANTILES, color=_COLOURS[design], linestyle="-" if f.stable else "--",
-                                  linewidth=1.8, label=design if f.stable else f"{design} (not stable)")
+                                  linewidth=_WIDTHS[design], label=design if f.stable else f"{design} (not stable)")
             axes.set_xscale("log")
             axes.set_ylim(0, 1)
             axes.set_title(f"{population}, {past:,} tokens of past context", fontsize=10)
             axes.set_xlabel("end-to-end latency, s")
             axes.set_ylabel("share of requests")
             axes.grid(True, which="both", alpha=0.25)
-            axes.legend(fontsize=8, loc="lower right")
+            axes.legend(fontsize=8, loc="upper left")
     figure.suptitle(f"Remote KV storage, 240 requests/s, {mode} mode", fontsize=12)
     return figure

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.errors import HermesError
 from hermes.hardware.models import load_model
 from hermes.results import Results
 from hermes.results.record import STATUS_COMPLETED
@@ -19,7 +20,10 @@ from hermes.sweep import run_sweep
 from hermes.units import parse_bandwidth, parse_bytes
 from hermes.workload.contexts import zipf_weights
 
-__all__ = ["DESIGNS", "QUANTILES", "RATE", "Point", "extract", "hit_share", "run_points", "store_of", "verdict"]
+__all__ = [
+    "DESIGNS", "QUANTILES", "RATE", "Point", "at_rate", "context_bytes", "dcn_used", "extract", "hit_share",
+    "run_points", "store_of", "verdict",
+]
 
 DESIGNS = {"recompute": "base", "A": "a", "B": "b", "C": "c", "C+DCN": "c-dcn"}
 RATE = 240.0                              # requests/s of the study
@@ -57,6 +61,15 @@ def store_of(point: Point, folder: Path) -> dict[str, Any] | None:
             return {"stores": client["count"], "capacity": parse_bytes(tier["capacity"]),
                     "bandwidth": parse_bandwidth(tier["bandwidth"])}
     return None
+
+
+def dcn_used(point: Point, store: dict[str, Any], folder: Path) -> float | None:
+    """Share of the racks' links to the core that fetches at the study's rate ask for, each way; None without them."""
+    links = load_document(folder / f"{DESIGNS[point.design]}.yaml").plain().get("network", {}).get("links", [])
+    if not links:
+        return None
+    crossing = RATE * hit_share(point, store) * (1 - 1 / len(links)) * context_bytes(point)
+    return float(crossing / sum(parse_bandwidth(link["bandwidth"]) for link in links))
 
 
 def context_bytes(point: Point) -> float:
@@ -134,6 +147,8 @@ def run_points(points: list[Point], context: Context, folder: str) -> list[dict[
              "extract": f"{__name__}:extract"}
     context.say(f"{folder}: {len(cases)} points")
     swept = run_sweep(sweep, context.out / folder, workers=context.workers)
+    for number, reason in swept.failed().items():
+        raise HermesError(f"point {number} of {folder} ({wanted[number].label}) failed: {reason}")
     rows: dict[str, Any] = {row["case"]: row for row in swept.frame().to_dict("records")}
     return [rows[point.label] for point in points]
 

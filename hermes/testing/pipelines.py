@@ -85,6 +85,7 @@ class PipelineContract(ABC):
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
                 content=None, arrival_ns=0, model="", client=None, past_tokens=0, context=None,
+                branch_outputs=(),
             )
 
     def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:

@@ -221,6 +221,19 @@ def test_an_embedding_is_a_prefill_by_hand():
     assert service.memory_bytes == pytest.approx(4 * 109e6, rel=0.01)
 
 
+def test_a_measured_profile_says_what_lies_outside_and_what_the_weights_take():
+    model = {"kind": "encoder", "max_tokens": 10**6, "hardware": {
+        "kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}}
+    service = validate(Encoder, model).build(machine("h100-sxm"))
+    assert service.memory_bytes == pytest.approx(16.06e9, rel=0.01)
+    assert service.outside([query(tokens=1000)]) == []
+    assert service.outside([query(tokens=10**6)]) == ["prefill"]
+    # nothing is known of the cores and the bandwidth it leaves: none
+    assert service.work([query(tokens=1000)])[1:3] == (1.0, 1.0)
+    rerank = {"kind": "rerank", "hardware": model["hardware"], "max_tokens": 10**6, "document_tokens": 10**6 - 1}
+    assert validate(Rerank, rerank).build(machine("h100-sxm")).outside([query(tokens=1)]) == ["prefill"]
+
+
 def test_items_are_sequences_of_their_own():
     service = validate(Encoder, {"kind": "encoder", "hardware": {**PLAIN, "model": "e5-base"}}).build(machine())
     assert service.sequences([query(tokens=100)]) == [100]
