@@ -86,7 +86,7 @@ class Batching:
 
     def _variations(self, context: Context) -> pd.DataFrame:
         count, strategies = SYSTEMS["small"]
-        rates, window = [step / 2 for step in range(4, 13)], _window(context, "small")
+        rates, window = [step / 2 for step in range(6, 11)], _window(context, "small")
         frames = []
         for i, (label, overrides, scheduler) in enumerate(VARIATIONS):
             sweep = _sweep(context.file("plain.yaml"), count, strategies, rates, window, overrides, scheduler,
