@@ -66,7 +66,16 @@ def disaggregated(requests: int) -> dict[str, Any]:
     return out
 
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+def prefix_cache(requests: int) -> dict[str, Any]:
+    """Prompts of 100 groups that begin alike."""
+    out = scenario(requests)
+    out["clients"][0]["memory"]["prefix_caching"] = True
+    out["workload"]["prefixes"] = {"groups": 100, "tokens": 512}
+    return out
+
+
+# what to call it; the scenario as data, or the name of a built-in one
+CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "chunked": ("10 chunked clients, 50,000 requests at 40/s", scenario()),
     "requests_1e4": ("the same, 10^4 requests", scenario(10_000)),
     "requests_1e5": ("the same, 10^5 requests", scenario(100_000)),
@@ -83,11 +92,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixed": ("mixed", scenario(scheduler={"kind": "mixed"})),
     "disaggregated": ("5 prefill + 5 decode clients", disaggregated(50_000)),
     "preemption": ("chunked, 1,500 blocks: preemption", scenario(20_000, blocks=1_500)),
-    "prefix_cache": ("chunked with a prefix cache", scenario(20_000)),
+    "prefix_cache": ("chunked with a prefix cache", prefix_cache(20_000)),
     "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
+    "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
-CASES["prefix_cache"][1]["clients"][0]["memory"]["prefix_caching"] = True
-CASES["prefix_cache"][1]["workload"]["prefixes"] = {"groups": 100, "tokens": 512}
 REPEATS, REPEAT_S = 5, 12.0    # repetitions of a case, as long as they take no more than so many seconds together
 QUICK = ("chunked", "requests_1e4", "clients_10", "clients_100", "continuous", "every_step")
 
@@ -135,7 +143,7 @@ def measure(name: str) -> dict[str, float]:
             bare.append(bare_process(30_000, 300))
     assert summary is not None
     median, noise = statistics.median(seconds), spread(seconds)
-    requests = spec["workload"]["requests"]
+    requests = len(record.arrival_ns)
     out = {
         "requests": requests, "seconds": median, "requests_per_s": requests / median,
         "us_per_request": 1e6 * median / requests, "steps_per_s": record.counters["steps"] / median,

@@ -4,16 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.api import open_run, simulate
+    from hermes.sweep import open_sweep, run_sweep
 
-__all__ = ["__version__", "open_run", "simulate"]
+__all__ = ["__version__", "open_run", "open_sweep", "run_sweep", "simulate"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`hermes.simulate` and `hermes.open_run`, imported when first used: they need most of the package."""
+    """`hermes.simulate` and the like, imported when first used: they need most of the package."""
     if name in ("simulate", "open_run"):
         from hermes import api
 
         return getattr(api, name)
+    if name in ("run_sweep", "open_sweep"):
+        from hermes import sweep
+
+        return getattr(sweep, name)
     raise AttributeError(f"module 'hermes' has no attribute {name!r}")

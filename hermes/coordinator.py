@@ -18,7 +18,7 @@ from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
 from hermes.kernel import ARRIVAL, Clock, Tick
-from hermes.network import Network
+from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.routing.base import LoadCell, Router
 from hermes.schedulers.sequence import Sequence
@@ -37,6 +37,8 @@ class Request:
     client: Client | None = None
     pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
     pipeline: Any = None
+    past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
+    context: Any = None
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -156,6 +158,8 @@ class Coordinator:
             )
             for request_id, arrival, prompt, output, priority, session, content in columns:
                 request = Request(stream, request_id, arrival, prompt, output, priority, session, content)
+                if table.population is not None:
+                    self._give_context(request, table, request_id - first)
                 request.pipeline = stream.pipeline(request)
                 yield request
 
@@ -170,6 +174,13 @@ class Coordinator:
         tokens = table.prefix_tokens[low:high].tolist()
         return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
 
+    @staticmethod
+    def _give_context(request: Request, table: RequestTable, row: int) -> None:
+        key = int(table.context[row])
+        if key >= 0 and table.population is not None:
+            request.context = table.population.name, key
+            request.past_tokens = int(table.population.tokens[key])
+
     def _closed_loop_next(self, stream: Stream) -> None:
         """A user of a closed loop takes the next request, thinks, and submits it."""
         table, i = stream.table, stream.issued
@@ -182,6 +193,8 @@ class Coordinator:
             int(table.output_tokens[i]), int(table.priority[i]), int(table.session[i]),
             self._contents_one(table, i),
         )
+        if table.population is not None:
+            self._give_context(request, table, i)
         request.pipeline = stream.pipeline(request)
         self.arrivals[request.id] = request.arrival_ns
         self.env.tick_at(request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
@@ -279,7 +292,7 @@ class Coordinator:
 
     def _bring(self, stage: Any, client: Any) -> None:
         """Move a stage's inputs to its client, side by side, and hand it over when all are there."""
-        moves = [(source.client, num_bytes) for source, num_bytes in stage.inputs if source.client is not client]
+        moves = [(before, num_bytes) for before, num_bytes in stage.inputs if before.client is not client]
         left = len(moves)
         if not left:
             client.submit(stage)
@@ -293,8 +306,20 @@ class Coordinator:
             if not left:
                 client.submit(stage)
 
-        for source, num_bytes in moves:
-            self.network.transfer(source.name, client.name, num_bytes, partial(arrived, source, num_bytes))
+        for before, num_bytes in moves:
+            source, waited = before.client, self._exposed(before, client, num_bytes)
+            self.network.transfer(source.name, client.name, waited, partial(arrived, source, num_bytes))
+            if waited < num_bytes:   # arrives beside the prefill
+                self.network.transfer(source.name, client.name, num_bytes - waited, _nothing)
+
+    def _exposed(self, before: Any, client: Any, num_bytes: int) -> int:
+        """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""
+        overlap = getattr(before, "overlap", None)
+        if overlap is None:
+            return num_bytes
+        layers, hidden_s = overlap
+        seconds = self.network.estimate_ns(before.client.name, client.name, num_bytes) / 1e9
+        return exposed_bytes(num_bytes, layers, hidden_s, num_bytes / seconds) if seconds else num_bytes
 
     def _refusal(self, client: Any, stage: Any) -> str | None:
         """Why a stage cannot be served at `client`, or None. Sets how many tokens a generation is to emit there."""
@@ -433,3 +458,7 @@ class Coordinator:
 
     def _first_token(self, client: Any, stage: Any) -> None:
         self._observe("prefilled", client, stage)
+
+
+def _nothing() -> None:
+    pass

@@ -5,11 +5,33 @@ In a checkout they are the top-level folders; in an installed wheel the same fol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
-__all__ = ["resource_dir"]
+__all__ = ["files_noted", "note_file", "resource_dir"]
 
 _PACKAGE = Path(__file__).resolve().parent
+_NOTED: ContextVar[dict[Path, None] | None] = ContextVar("files read", default=None)
+
+
+@contextmanager
+def files_noted() -> Iterator[dict[Path, None]]:
+    """Collects the data files that are read within: what an outcome depends on besides its scenario."""
+    noted: dict[Path, None] = {}
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def note_file(path: str | Path) -> None:
+    """Called wherever a data file is read (a plug-in that reads one without `hermes.yamlfile` calls it too)."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted[Path(path)] = None
 
 
 def resource_dir(folder: str) -> Path:

@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.coordinator import Coordinator, Stream
 from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
-from hermes.network import Network
-from hermes.pipelines import PIPELINES
-from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.network import Network, Site
+from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, service_info
+from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
 from hermes.units import NS_PER_S, s_to_ns
@@ -28,7 +29,7 @@ from hermes.workload.table import RequestTable
 
 __all__ = ["Simulation"]
 
-LLM_STAGES = ["generate", "prefill", "decode"]
+LLM_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 Progress = Callable[[int, int, float], None]   # (requests done, requests in all, simulated seconds)
 
 
@@ -39,13 +40,15 @@ class Simulation:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self.interrupted = False
+        self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
-        self.pipelines = self._build_pipelines()
-        asked = [kind for pipeline in self.pipelines.values() for kind, _ in _asked(pipeline)]
-        self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *asked]))
+        self.ways = self._build_ways()
+        kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
+        self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
         self.streams = self._build_streams()
+        self._prepare_tiers()
         self.network = self._build_network()
         handoff = None
         places_both = getattr(scenario.router, "places_both_phases", False)
@@ -84,64 +87,97 @@ class Simulation:
             names.add(client.name)
         return clients
 
-    def _build_pipelines(self) -> dict[str, Any]:
-        """The pipelines that workloads name: graphs of the scenario, or registered ones."""
-        found: dict[str, Any] = {}
-        graphs = self.scenario.pipelines
+    def _build_ways(self) -> list[list[Way]]:
+        """Per workload the pipelines its requests may take, and the models they then ask for."""
+        finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
+        found = []
         for i, config in enumerate(self.scenario.workload):
-            name = config.pipeline
-            if name in graphs:
-                with inside(f"pipelines.{name}.stages"):
-                    found[name] = GraphPipeline(name, Graph(graphs[name].stages), self.scenario.seed)
-            elif name in PIPELINES:
-                found[name] = PIPELINES.get(name)
-            else:
-                known = [*graphs, *PIPELINES]
-                raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=f"workload.{i}.pipeline",
-                                 suggestion=suggest(name, known))
-        return found
+            ways = []
+            for choice, field in zip(config.pipelines, _fields_of(config.pipeline), strict=True):
+                pipeline = finder.find(choice, f"workload.{i}.{field}")
+                with inside(f"workload.{i}" if choice.model is None else f"workload.{i}.{field}"):
+                    model = self._model_of(choice.model or config.model)
+                ways.append(Way(choice.name, pipeline, model, choice.weight))
+            found.append(ways)
+        return finder.labelled(found)
 
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
         first_id = first_number = 0
-        for i, config in enumerate(self.scenario.workload):
+        seed = self.scenario.seed
+        for i, (config, ways) in enumerate(zip(self.scenario.workload, self.ways, strict=True)):
             with inside(f"workload.{i}"):
-                pipeline = self.pipelines[config.pipeline]
-                model = self._model_of(config.model)
-                table: RequestTable = config.draw(self.scenario.seed, self.base_dir)
+                table: RequestTable = config.draw(seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
                     column[column >= 0] += first_number
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
-                streams.append(Stream(config.name, table, pipeline, model, first_id))
+                drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
+                pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
+                streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
+                self._drawn.append(drawn)
                 first_id += len(table)
         return streams
 
+    def _prepare_tiers(self) -> None:
+        """Clients with KV tiers learn what a prefill costs, and begin with the contexts they are to begin with."""
+        populations = {t.population.name: t.population for t in (s.table for s in self.streams) if t.population}
+        for stream in self.streams:
+            own = stream.table.population
+            if own and not np.array_equal(own.tokens, populations[own.name].tokens):
+                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
+        for client in self.clients:
+            if not isinstance(client, KvRetrievalClient):
+                continue
+            if client.needs_prefill and client.prefill is None:
+                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
+                if not engines:
+                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
+                                     field="clients.recompute")
+                client.prefill = engines[0].hardware
+            for population in populations.values() if client.config.warm else ():
+                client.fill(population)
+
     def _model_of(self, wanted: str | None) -> str:
         """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
-        served = list(dict.fromkeys(c.model for c in self.clients if c.model))
+        engines = [c for c in self.clients if GENERATIONS & c.stages] or self.clients
+        served = list(dict.fromkeys(c.model for c in engines if c.model))
         if wanted is None:
             if len(served) > 1:
                 raise InputError(f"one of the models served: {', '.join(served)}", None, field="model")
             return served[0] if served else ""
-        if wanted not in served and all(c.model for c in self.clients):
+        if wanted not in served and all(c.model for c in engines):
             raise InputError(f"a model that a client serves: {', '.join(served)}", wanted, field="model",
                              suggestion=suggest(wanted, served))
         return wanted
 
     def _build_network(self) -> Network:
         with inside("network"):
-            network: Network = self.scenario.network.build(self.env, [c.name for c in self.clients])
+            config = self.scenario.network
+            if hasattr(config, "build_at"):
+                network: Network = config.build_at(self.env, self._sites())
+            else:
+                network = config.build(self.env, [c.name for c in self.clients])
             if any(c.role == "prefill" for c in self.clients):
                 network.check([c.name for c in self.clients])
         return network
 
+    def _sites(self) -> list[Site]:
+        """The clients, as a network that places them has to know them."""
+        sites: list[Site] = []
+        for config in self.scenario.clients:
+            group = self.clients[len(sites) : len(sites) + config.count]
+            engine = group[0].role != "service"
+            gpus = config.resources(group[0].hardware, self.base_dir).devices if engine else 0
+            sites += [Site(client.name, client.platform, gpus) for client in group]
+        return sites
+
     def _build_routers(self) -> dict[tuple[str, str], Router]:
         """One router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
-        for config, stream in zip(self.scenario.workload, self.streams, strict=True):
-            for kind, model in _asked(self.pipelines[config.pipeline]):
-                wanted = model or (stream.model if kind in LLM_STAGES else "")
+        for way in (way for ways in self.ways for way in ways):
+            for kind, model in asked(way.pipeline):
+                wanted = model or (way.model if kind in GENERATIONS else "")
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
@@ -191,12 +227,19 @@ class Simulation:
                 self._cells[client.index].append((cell, pos))
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
-        """Time to move the KV of `stage` to `client`, uncontended."""
-        source = stage.source
-        if source is None or source is client:
-            return 0
-        num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-        return self.network.estimate_ns(source.name, client.name, num_bytes)
+        """Time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
+        source, total = stage.source, 0
+        if source is not None and source is not client:
+            num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
+            total = self.network.estimate_ns(source.name, client.name, num_bytes)
+        for before, num_bytes in stage.inputs:
+            if before.client is not client:
+                total += self.network.estimate_ns(before.client.name, client.name, num_bytes)
+        return total
+
+    def candidates(self, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a kind of stage of a model ("" for any)."""
+        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -251,8 +294,24 @@ class Simulation:
             },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
-            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])},
+            tiers=tier_infos(self.clients), labels=self._labels(),
+            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
+            | self._tasks_outside(),
         )
+
+    def _labels(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""
+        owners = zip(self.scenario.workload, self.ways, strict=True)
+        each = [(config.name, way) for config, ways in owners for way in ways]
+        firsts = np.cumsum([0, *(len(ways) for ways in self.ways)])
+        row = np.concatenate([first + drawn for first, drawn in zip(firsts, self._drawn, strict=False)])
+        texts = {"workload": [name for name, _ in each], "pipeline": [way.label for _, way in each],
+                 "model": [way.model for _, way in each]}
+        labels = {}
+        for column, names in texts.items():
+            distinct = list(dict.fromkeys(names))
+            labels[column] = np.array([distinct.index(name) for name in names], dtype=np.int64)[row], distinct
+        return labels
 
     def _runs_by_client(self, runs: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         """The runs of each client, in order of time."""
@@ -267,6 +326,12 @@ class Simulation:
             for client, columns in zip(self.clients, by_client, strict=True)
         ]
 
+    def _tasks_outside(self) -> dict[str, int]:
+        """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none.
+        """
+        count = sum(client.out_of_range_tasks for client in self.clients if client.role == "service")
+        return {"tasks_out_of_range": count} if count else {}
+
     def _client_infos(self, by_client: list[dict[str, np.ndarray]]) -> list[ClientInfo]:
         infos: list[ClientInfo] = []
         for config in self.scenario.clients:
@@ -279,10 +344,9 @@ class Simulation:
         return infos
 
 
-def _asked(pipeline: Any) -> list[tuple[str, str]]:
-    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
-    stages = getattr(pipeline, "stages", ("generate",))
-    return [(stage, "") if isinstance(stage, str) else stage for stage in stages]
+def _fields_of(pipeline: Any) -> list[str]:
+    """Where in a workload its pipelines stand."""
+    return [f"pipeline.{i}" for i in range(len(pipeline))] if isinstance(pipeline, list) else ["pipeline"]
 
 
 def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:

@@ -38,6 +38,7 @@ class Stage:
     assigned_ns = start_ns = first_token_ns = -1
     first_step = -1
     preemptions = cached_tokens = 0
+    overlap: tuple[int, float] | None = None   # (layers, seconds of prefill) that what it found may arrive beside
 
     def __init__(
         self, kind: str, *, tokens: int = 0, items: int = 1, model: str = "", priority: int = 0,

@@ -18,6 +18,7 @@ import yaml
 from yaml import events as ev
 
 from hermes.errors import InputError, Verbatim
+from hermes.resources import note_file
 
 __all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "load_yaml", "parse_yaml", "read_text"]
 
@@ -119,6 +120,7 @@ def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
 def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
     """The text of a UTF-8 file; `InputError` if it cannot be read, is too large or is not text."""
     name = str(path)
+    note_file(path)
     try:
         with open(path, "rb") as file:
             raw = file.read(max_bytes + 1)

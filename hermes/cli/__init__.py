@@ -14,7 +14,20 @@ from typing import Annotated
 import typer
 
 from hermes import __version__
-from hermes.cli import calibrate, checks, fit, profiles, roofline, scenarios, study, traces, validate_engine
+from hermes.cli import (
+    calibrate,
+    checks,
+    fit,
+    network,
+    pipelines,
+    profiles,
+    roofline,
+    scenarios,
+    study,
+    sweep,
+    traces,
+    validate_engine,
+)
 from hermes.errors import HermesError
 
 __all__ = ["app", "main"]
@@ -50,6 +63,9 @@ fit.add_to(app)
 roofline.add_to(app)
 validate_engine.add_to(app)
 study.add_to(app)
+pipelines.add_to(app)
+network.add_to(app)
+sweep.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

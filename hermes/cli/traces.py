@@ -18,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
     trace = typer.Typer(help="Request traces: import and describe.", no_args_is_help=True)
     trace.command("import")(import_)
     trace.command("describe")(describe)
+    trace.command("cache")(cache)
     app.add_typer(trace, name="trace")
 
 
@@ -52,6 +53,44 @@ def describe(file: TraceFile, as_json: Json = False) -> None:
     from hermes.workload import describe as figures
 
     _print(figures(file), as_json)
+
+
+def cache(
+    file: TraceFile,
+    capacities: Annotated[
+        list[int], typer.Option("--capacity", metavar="BLOCKS", min=1, help="Blocks the store holds; may be repeated.")
+    ] = [],  # noqa: B006
+    policies: Annotated[
+        list[str], typer.Option("--policy", metavar="NAME", help="Eviction policy; may be repeated [lru lfu fifo].")
+    ] = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """What share of a trace's prompt blocks a cache would find: one without limit, and such of the given capacities."""
+    from hermes.errors import InputError
+    from hermes.memory.replay import replay
+    from hermes.workload import read_trace
+
+    table = read_trace(file)
+    if table.hash_ids is None:
+        raise InputError("a trace with block hashes", "none", file=str(file), field="hash_ids")
+    whole = replay(table.hash_ids)
+    rows: list[dict[str, Any]] = [{"capacity_blocks": None, "policy": "any", "hits": whole.hits,
+                                   "hit_rate": whole.hit_rate, "evictions": 0}]
+    for capacity in capacities:
+        for policy in policies or ["lru", "lfu", "fifo"]:
+            found = replay(table.hash_ids, capacity, policy)
+            rows.append({"capacity_blocks": capacity, "policy": policy, "hits": found.hits,
+                         "hit_rate": found.hit_rate, "evictions": found.evictions})
+    if as_json:
+        print_json({"requests": len(table), "blocks": whole.blocks, "distinct": whole.distinct,
+                    "block_tokens": table.hash_block_tokens, "caches": rows})
+        return
+    title = (f"{whole.blocks:,} blocks of {table.hash_block_tokens} tokens in {len(table):,} prompts, "
+             f"{whole.distinct:,} of them distinct")
+    print_table(title, ["capacity (blocks)", "policy", "hits", "hit rate", "evictions"], [
+        ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["policy"],
+         f"{row['hits']:,}", f"{row['hit_rate']:.4%}", f"{row['evictions']:,}"] for row in rows
+    ])
 
 
 def _print(figures: dict[str, Any], as_json: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from hermes.registry import Registry
 
-__all__ = ["CLIENTS", "LOADS", "Client", "StageDone"]
+__all__ = ["CLIENTS", "LOADS", "Client", "StageDone", "platform_name"]
 
 CLIENTS: Registry[Any] = Registry("clients", "a client")
 
@@ -41,3 +42,8 @@ class Client(Protocol):
     def load(self, kind: str) -> int:
         """Load of one of `LOADS`, as of now."""
         ...
+
+
+def platform_name(pattern: str | None, number: int) -> str:
+    """The platform of a group's client: `{i}` in the pattern is its number, `{i//4}` its number divided by 4."""
+    return re.sub(r"\{i(?://([1-9]\d*))?\}", lambda found: str(number // int(found[1] or 1)), pattern or "")

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
+from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
+from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
@@ -39,7 +41,8 @@ class LLMClientConfig(ConfigModel):
     role: Literal["both", "prefill", "decode"] = "both"
     """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
     platform: str | None = None
-    """Group of clients that are local to each other (routing and local disaggregation)."""
+    """Group of clients that are local to each other (routing and local disaggregation); `{i}` stands for the client's
+    number, `{i//4}` for a quarter of it."""
     devices: int | None = Field(default=None, ge=1, le=2**20)
     """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
     none) where left out."""
@@ -52,6 +55,8 @@ class LLMClientConfig(ConfigModel):
     """In which order the client serves."""
     memory: MemoryConfig = MemoryConfig()
     """KV memory; may be left out where the client, or its hardware model, has a device."""
+    kv_offload: OffloadConfig | None = None
+    """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
     """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
@@ -82,9 +87,9 @@ class LLMClientConfig(ConfigModel):
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
                                  field="scheduler.kind")
-            client = LLMClient(
-                env, first_index + i, name, scheduler, hardware, runs,
-                model=self.model, role=self.role, platform=self.platform or "", every_step=every_step,
+            client = self._client(
+                env, first_index + i, name, scheduler, hardware, runs, base_dir, every_step=every_step,
+                platform=platform_name(self.platform, i),
             )
             if moves_kv:
                 client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)
@@ -92,6 +97,27 @@ class LLMClientConfig(ConfigModel):
                     client.num_layers = describe_model(self.model, base_dir).num_layers
             clients.append(client)
         return clients
+
+    def _client(
+        self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
+        base_dir: Path | None, *, platform: str, every_step: bool,
+    ) -> LLMClient:
+        options: dict[str, Any] = {
+            "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
+        }
+        offload = self.kv_offload
+        if offload is None:
+            return LLMClient(env, index, name, scheduler, hardware, runs, **options)
+        with inside("kv_offload"):
+            if offload.block_tokens % self.memory.block_size:
+                raise InputError(f"a multiple of the client's block size, {self.memory.block_size}",
+                                 offload.block_tokens, field="block_tokens")
+            tiers = tiers_of(offload.tiers, env, index, name, platform)
+        return OffloadingClient(
+            env, index, name, scheduler, hardware, runs, **options, tiers=tiers, offload=offload,
+            kv_bytes_per_token=self.memory.kv_bytes(self.model, facts_of(hardware), base_dir),
+            layers=describe_model(self.model, base_dir).num_layers if offload.overlap else 1,
+        )
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""

@@ -4,36 +4,39 @@ A client has tiers, nearest first. A tier belongs to the client alone or is shar
 or of the whole system (by the tier's name): capacity, entries and bandwidth are then common.
 
 - *expected*: every fetch takes the expected time of the hierarchy (`hermes.memory.tiers.expected_s`) from given hit
-  rates; past the last tier the context is recomputed, at the price of a prefill on `recompute`.
-- *stateful*: tiers hold keys. A fetch looks from the nearest on, and reads where it finds its key; concurrent reads
-  share a tier's bandwidth. What no tier has is recomputed by the generation that needs it: the stage says how many
-  tokens it brought (`cached_tokens`). `store_kv` writes back.
+  rates; past the last tier the context is recomputed, at the price of a prefill.
+- *stateful*: tiers hold entries. A fetch looks from the nearest on, and reads where it finds its key; concurrent reads
+  and writes share a tier's bandwidth. What no tier has is recomputed by the generation that needs it: the stage says
+  how many tokens it brought (`cached_tokens`). `store_kv` writes back.
 
-A fetch's key is the request's session (`private`), or one of `keys` drawn by Zipf's law (`shared`).
+Entries are whole contexts, by the key that the request brings along (`hermes.workload.contexts`; else its session), or
+the blocks of its prompt, by their chained hashes (a prompt's leading blocks are found, wherever each is).
+
+With `overlap` a generation starts while its KV is still being read, layer by layer: only what the prefill cannot hide
+is waited for (`hermes.network.exposed_bytes`). The rest is read all the same, and others feel it. How much can be
+hidden is judged from the tier's load when the read starts, and again before the generation is let go.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Hashable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS
+from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, tiers_of
 from hermes.clients.task import TaskClient
 from hermes.clients.usage import PowerConfig
-from hermes.config import Bandwidth, Bytes, Component, ConfigModel, Duration, Named
+from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.models import load_model
+from hermes.hardware.models import ModelDescription, load_model
 from hermes.kernel import STEP_END, Clock
-from hermes.memory.eviction import EVICTION
-from hermes.memory.tiers import Level, Store, expected_s
-from hermes.network.flows import FlowEngine
+from hermes.memory.tiers import Level, expected_s
+from hermes.network import exposed_bytes
 from hermes.recorder import RowLog
 from hermes.services import MachineSpec
 from hermes.stages import Stage
@@ -42,114 +45,143 @@ from hermes.units import NS_PER_S, s_to_ns
 __all__ = ["KvRetrievalClient", "KvRetrievalClientConfig", "KvTierConfig"]
 
 
-class KvTierConfig(ConfigModel):
-    """One level of the hierarchy."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; shared tiers of one name are one."""
-    capacity: Bytes
-    """Bytes it holds."""
-    bandwidth: Bandwidth
-    """Bytes/s it can be read at, by all that share it together."""
-    lookup: Duration = 0.0
-    """Time to find out whether it has a key, charged where it has."""
-    scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Who goes when it is full."""
-    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches that get here and find theirs; `expected` needs it."""
-
-
-class Tier:
-    """A tier at work: what it holds, and its link."""
-
-    def __init__(self, config: KvTierConfig, env: Clock) -> None:
-        self.config = config
-        self.store = Store(config.capacity, EVICTION.get(config.policy)())
-        self.link = FlowEngine(env, [config.bandwidth])
-        self.lookup_ns = s_to_ns(config.lookup)
-
-
 class KvRetrievalClient(TaskClient):
-    """See the module's docstring and `hermes.clients.base.Client`."""
+    """See the module's docstring and `hermes.clients.base.Client`.
+
+    home: (number of the client in its group, clients of the group); prefill: what computes the model's prompts, for
+    the price of what is missing and for overlap. It may be set until the clock runs.
+    """
 
     stages = frozenset(("fetch_kv", "store_kv"))
 
     def __init__(
         self, env: Clock, index: int, name: str, tiers: list[Tier], config: KvRetrievalClientConfig,
-        kv_bytes_per_token: float, recompute: Any, *, platform: str,
+        model: ModelDescription, prefill: Any, *, platform: str, home: tuple[int, int],
     ) -> None:
         super().__init__(env, index, name, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)
-        self.tiers, self.config = tiers, config
-        self.kv_bytes_per_token, self.recompute = kv_bytes_per_token, recompute
-        self._weights = _zipf(config.keys, config.zipf) if config.population == "shared" else None
+        self.tiers, self.config, self.prefill, self.home = tiers, config, prefill, home
+        self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
+        self.num_layers = model.num_layers
+        self._hierarchy = Hierarchy(tiers, write=config.write, promote=config.promote, demote=config.demote)
 
     @property
     def idle(self) -> bool:
         return not self.num_assigned
 
+    @property
+    def needs_prefill(self) -> bool:
+        """Whether what a prefill costs has to be known."""
+        last = self.config.tiers[-1].hit_rate
+        return self.config.overlap or (self.config.mode == "expected" and last != 1)
+
     def submit(self, stage: Stage) -> None:
         """A fetch or a write-back arrives; as many as there are run side by side."""
         stage.start_ns = self.env._now
-        num_bytes = round(stage.tokens * self.kv_bytes_per_token)
         if stage.kind == "store_kv":
-            tier = self.tiers[0]
-            self._after(0, lambda: self._flow(tier, num_bytes, lambda: self._stored(stage, num_bytes)))
+            self._after(0, lambda: self._store(stage))
         elif self.config.mode == "expected":
-            levels = [Level(t.config.lookup, t.config.bandwidth, t.config.hit_rate or 0.0) for t in self.tiers]
-            seconds = expected_s(num_bytes, levels, self._recompute_s(stage.tokens))
-            stage.cached_tokens = stage.tokens
-            self._after(s_to_ns(seconds), lambda: self.on_done(self, stage))
+            self._expect(stage)
+        elif self.config.entries == "blocks":
+            self._find_blocks(stage)
         else:
-            self._look(stage, num_bytes)
+            self._find_context(stage)
 
-    def _recompute_s(self, tokens: int) -> float:
-        if self.recompute is None or not tokens:
+    # -- expected ------------------------------------------------------------------------------------------------
+
+    def _expect(self, stage: Stage) -> None:
+        tokens = stage.tokens
+        num_bytes = round(tokens * self.kv_bytes_per_token)
+        levels = [Level(t.config.lookup, t.config.bandwidth, t.config.hit_rate or 0.0) for t in self.tiers]
+        recompute_s = self._prefill_s(tokens, 0) if self.needs_prefill else 0.0
+        exposed: Callable[[float], float] | None = None
+        if self.config.overlap:
+            hidden_s = self._prefill_s(stage.request.prompt_tokens, tokens)
+            stage.overlap = self.num_layers, hidden_s
+            exposed = partial(exposed_bytes, num_bytes, self.num_layers, hidden_s)
+        stage.cached_tokens = tokens
+        seconds = expected_s(num_bytes, levels, recompute_s, exposed) if tokens else 0.0
+        self._after(s_to_ns(seconds), lambda: self.on_done(self, stage))
+
+    def _prefill_s(self, tokens: int, past: int) -> float:
+        """A prompt of so many new tokens, alone."""
+        if not tokens:
             return 0.0
-        stats = StepStats(prefill_seqs=1, prefill_tokens=tokens, prefill_attn=tokens * (tokens + 1) // 2)
-        return float(self.recompute.step_ns(stats)) / NS_PER_S
+        attention = tokens * past + tokens * (tokens + 1) // 2
+        stats = StepStats(prefill_seqs=1, prefill_tokens=tokens, prefill_past=past, prefill_attn=attention, sampled=1)
+        return float(self.prefill.step_ns(stats)) / NS_PER_S
 
-    def _look(self, stage: Stage, num_bytes: int) -> None:
-        key = self._key(stage)
-        wait_ns = 0
+    # -- stateful ------------------------------------------------------------------------------------------------
+
+    def _find_context(self, stage: Stage) -> None:
+        key, wait_ns = self._key(stage), 0
         for depth, tier in enumerate(self.tiers):
             found = tier.store.get(key)
             if found is None:
                 wait_ns += tier.lookup_ns if self.config.charge_misses else 0
                 continue
-            tokens = min(stage.tokens, int(found / self.kv_bytes_per_token + 0.5))
-            stage.cached_tokens = tokens
-            size = round(tokens * self.kv_bytes_per_token)
-            if self.config.promote:
-                for upper in self.tiers[:depth]:
-                    upper.store.put(key, found)
-            read = partial(self._flow, tier, size, partial(self.on_done, self, stage))
-            self._after(wait_ns + tier.lookup_ns, read)
+            stage.cached_tokens = min(stage.tokens, int(found / self.kv_bytes_per_token + 0.5))
+            size = round(stage.cached_tokens * self.kv_bytes_per_token)
+            self._judge_overlap(stage, stage.request.prompt_tokens + stage.tokens - stage.cached_tokens)
+            self._read(stage, [Read(tier, depth, size, [(key, found)])], wait_ns + tier.lookup_ns)
             return
-        self._after(wait_ns, lambda: self.on_done(self, stage))
+        self._read(stage, [], wait_ns)
+
+    def _find_blocks(self, stage: Stage) -> None:
+        unit = self.config.block_tokens
+        keys = block_keys(stage.content, stage.tokens, unit)
+        reads, num_found = self._hierarchy.find(keys, round(unit * self.kv_bytes_per_token))
+        stage.cached_tokens = num_found * unit
+        self._judge_overlap(stage, max(1, stage.tokens - stage.cached_tokens))
+        tiers = self.tiers if self.config.charge_misses else [read.tier for read in reads]
+        self._read(stage, reads, sum(tier.lookup_ns for tier in tiers))
+
+    def _read(self, stage: Stage, reads: list[Read], wait_ns: int) -> None:
+        """After so long, read from several tiers side by side; the stage is done when nothing is left to wait for."""
+        done = partial(self.on_done, self, stage)
+        self._after(wait_ns, partial(self._hierarchy.fetch, reads, done, stage.overlap))
+
+    def _judge_overlap(self, stage: Stage, new_tokens: int) -> None:
+        if self.config.overlap:
+            stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
 
     def _key(self, stage: Stage) -> Hashable:
         request = stage.request
-        if self._weights is None:
-            return request.session if request.session >= 0 else ("request", request.id)
-        rng = random.Random(f"{self.config.name}/{request.stream.name}/{request.id}")
-        return int(np.searchsorted(self._weights, rng.random(), side="right"))
+        if request.context is not None:
+            return request.context  # type: ignore[no-any-return]
+        return ("session", request.session) if request.session >= 0 else ("request", request.id)
 
-    def _stored(self, stage: Stage, num_bytes: int) -> None:
-        key = self._key(stage)
-        for tier in self.tiers:
-            tier.store.put(key, num_bytes)
-        self.on_done(self, stage)
-
-    def _flow(self, tier: Tier, num_bytes: int, done: Callable[[], None]) -> None:
-        if num_bytes > 0:
-            tier.link.start((0,), num_bytes, done)
+    def _store(self, stage: Stage) -> None:
+        if self.config.entries == "blocks":
+            unit = self.config.block_tokens
+            size = round(unit * self.kv_bytes_per_token)
+            # the last block first: it is to be the first to go
+            keys = block_keys(stage.content, stage.tokens, unit)
+            entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(keys)]
         else:
-            done()
+            entries = [(self._key(stage), round(stage.tokens * self.kv_bytes_per_token))]
+        self._hierarchy.keep(entries, lambda: self.on_done(self, stage))
 
     def _after(self, delay_ns: int, act: Callable[[], None]) -> None:
         self.env.tick_at(self.env._now + delay_ns, STEP_END + self.index, lambda tick: act())
+
+    # -- before the run ------------------------------------------------------------------------------------------
+
+    def fill(self, population: Any) -> None:
+        """Let the tiers hold what they can of a population (`hermes.workload.table.Population`), the most asked for
+        first. Of private contexts, a client's are those whose number modulo the group's size is its own."""
+        number, count = self.home
+        keys = range(len(population.tokens)) if population.shared else range(number, len(population.tokens), count)
+        for tier in self.tiers:
+            store, chosen, room = tier.store, [], tier.store.capacity_bytes - tier.store.used_bytes
+            for key in keys:
+                size = round(int(population.tokens[key]) * self.kv_bytes_per_token)
+                if size > room:
+                    break
+                if (population.name, key) not in store:
+                    room -= size
+                    chosen.append((key, size))
+            for key, size in reversed(chosen):   # the most asked for is the one used last
+                store.put((population.name, key), size)
 
 
 @CLIENTS.register("kv_retrieval")
@@ -171,20 +203,30 @@ class KvRetrievalClientConfig(ConfigModel):
     """The hierarchy, nearest first."""
     mode: Literal["expected", "stateful"] = "stateful"
     """Expected times from hit rates, or real keys."""
+    entries: Literal["contexts", "blocks"] = "contexts"
+    """What is kept and found: the context a request brings along, as one entry; or the blocks of its prompt, by their
+    hashes (traces with block hashes, prefix groups)."""
+    block_tokens: int = Field(default=512, ge=1, le=2**20)
+    """Tokens of a block, for `entries: blocks`."""
     recompute: Annotated[Any, Component(HARDWARE)] | None = None
-    """What a prefill of the missing context costs, for `expected`."""
-    population: Literal["private", "shared"] = "private"
-    """Keys: one per session, or `keys` of them drawn by Zipf's law."""
-    keys: int = Field(default=1000, ge=1, le=10**7)
-    """Number of shared keys."""
-    zipf: float = Field(default=1.0, ge=0, le=10)
-    """Exponent of Zipf's law: 0 draws evenly."""
+    """What a prefill costs, for `expected` and `overlap`; as on the first LLM client of the model where left out."""
+    overlap: bool = False
+    """Whether a generation starts while the rest of its KV is read, layer by layer: what the prefill hides is not
+    waited for."""
+    write: Literal["all", "nearest"] = "all"
+    """Which tiers a write-back goes to. It moves what a tier does not have yet."""
     promote: bool = True
-    """Whether what a lower tier had is kept in those above it from then on."""
+    """Whether what a lower tier had is written to those above it, once read."""
+    demote: bool = False
+    """Whether what a tier evicts is written to the one below."""
     charge_misses: bool = False
     """Whether a lookup that finds nothing takes its time (the formula does not charge it)."""
+    warm: bool = False
+    """Whether tiers begin with the workload's contexts, the most asked for first, rather than empty. Private ones lie
+    at client number key modulo `count`, where the router `context` looks for them."""
     platform: str | None = None
-    """Group of clients that are local to each other; `{i}` stands for the client's number."""
+    """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
+    it."""
     devices: int = Field(default=1, ge=1, le=2**20)
     """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
@@ -198,8 +240,8 @@ class KvRetrievalClientConfig(ConfigModel):
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
                     raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
-            if self.tiers[-1].hit_rate != 1 and self.recompute is None:
-                raise InputError("what recomputing costs, as the last tier does not always hit", field="recompute")
+        if self.warm and (self.mode, self.entries) != ("stateful", "contexts"):
+            raise InputError("stateful tiers of contexts, to be filled before the run", self.warm, field="warm")
         return self
 
     @property
@@ -211,28 +253,16 @@ class KvRetrievalClientConfig(ConfigModel):
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
         """The group's clients, numbered from `first_index`."""
         with inside("model"):
-            kv_bytes = float(load_model(self.model, base_dir).kv_bytes_per_token(self.kv_bits / 8))
+            model = load_model(self.model, base_dir)
         recompute = None
         if self.recompute is not None:
             with inside("recompute"):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, name in enumerate(self.names):
-            platform = (self.platform or "").replace("{i}", str(i))
-            scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
-            tiers = []
-            for tier in self.tiers:
-                key = ("kv tier", tier.name, tier.scope, scopes[tier.scope])
-                if key not in env.shared:
-                    env.shared[key] = Tier(tier, env)
-                tiers.append(env.shared[key])
-            clients.append(
-                KvRetrievalClient(env, first_index + i, name, tiers, self, kv_bytes, recompute, platform=platform)
-            )
+            platform = platform_name(self.platform, i)
+            tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
+            clients.append(KvRetrievalClient(
+                env, first_index + i, name, tiers, self, model, recompute, platform=platform, home=(i, self.count),
+            ))
         return clients
-
-
-def _zipf(keys: int, exponent: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Cumulative probabilities of keys 0, 1, ..., shape (keys,)."""
-    weights = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
-    return np.asarray(np.cumsum(weights) / weights.sum())

@@ -63,6 +63,9 @@ class Machine:
         self.jobs: list[Job] = []
         self.core_ns = 0.0        # core-share nanoseconds used so far
         self.bandwidth_ns = 0.0   # bandwidth-share nanoseconds
+        self.busy_ns = 0          # nanoseconds with a job at least
+        self.compute_ns = 0.0     # arithmetic and memory traffic done so far, in nanoseconds at peak rates
+        self.memory_ns = 0.0
         self._since_ns = 0
         self._started = 0
         self._tick: Tick | None = None
@@ -78,10 +81,23 @@ class Machine:
         now = self.env._now
         passed = now - self._since_ns
         self._since_ns = now
+        if self.jobs:
+            self.busy_ns += passed
         for job in self.jobs:
-            job.left_ns -= job.rate * passed
-            self.core_ns += job.rate * passed * job.work.cores
-            self.bandwidth_ns += job.rate * passed * job.work.bandwidth
+            done, work = job.rate * passed, job.work
+            job.left_ns -= done
+            self.core_ns += done * work.cores
+            self.bandwidth_ns += done * work.bandwidth
+            if work.alone_s:
+                self.compute_ns += done * work.compute_s / work.alone_s
+                self.memory_ns += done * work.memory_s / work.alone_s
+
+    def utilisation(self) -> tuple[float, float]:
+        """Shares of the peak arithmetic and memory rates that were reached up to now, while anything ran; at most 1."""
+        self._progress()
+        if not self.busy_ns:
+            return 0.0, 0.0
+        return min(1.0, self.compute_ns / self.busy_ns), min(1.0, self.memory_ns / self.busy_ns)
 
     def _resume(self) -> None:
         """New rates, and the next end."""

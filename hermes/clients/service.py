@@ -46,6 +46,7 @@ class ServiceClient(TaskClient):
         self._queues: dict[str, deque[Stage]] = {kind: deque() for kind in services}
         self._busy: dict[str, int] = dict.fromkeys(services, 0)
         self._start: Tick | None = None
+        self.out_of_range_tasks = 0   # tasks of batches that left the range that their costs were measured on
 
     def submit(self, stage: Stage) -> None:
         """A task arrives; it starts once everything else that happens at this instant has happened."""
@@ -87,7 +88,15 @@ class ServiceClient(TaskClient):
             if any(self._queues.values()):
                 self._wake()
 
-        self.machine.start(self.services[kind].work(tasks), ended)
+        service = self.services[kind]
+        self.machine.start(service.work(tasks), ended)
+        outside = getattr(service, "outside", None)
+        if outside is not None and outside(tasks):
+            self.out_of_range_tasks += len(tasks)
+
+    def utilisation(self) -> tuple[float, float]:
+        """Shares of the machine's peak arithmetic and memory rates that were reached while it served."""
+        return self.machine.utilisation()
 
 
 class _ServiceConfig(ConfigModel):
@@ -110,7 +119,7 @@ class _ServiceConfig(ConfigModel):
     devices: int = Field(default=1, ge=1, le=2**20)
     """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
-    """Watts of one machine; serving draws `prefill`. Left out: the device's TDP while it serves."""
+    """Watts of one machine; serving draws `prefill`. Left out: by the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
     """Dollars per hour of one machine; the device's where left out."""
 

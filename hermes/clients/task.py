@@ -21,6 +21,7 @@ class TaskClient:
     ticks: list[int] | None = None
     num_steps = 0
     num_layers = 1
+    out_of_range_tasks = 0
     kv_bytes_per_token = 0.0
 
     def __init__(self, env: Clock, index: int, name: str, spec: MachineSpec, *, model: str, platform: str) -> None:
@@ -37,12 +38,16 @@ class TaskClient:
         """None: whatever it serves fits."""
         return None
 
+    def utilisation(self) -> tuple[float, float] | None:
+        """Shares of the peak arithmetic and memory rates that it reached while it served; None where nobody counts."""
+        return None
+
     def settle(self) -> None:
         """Nothing to keep of tasks that have not ended."""
 
     def load(self, kind: str) -> int:
-        """Input tokens of the tasks assigned and not done; nothing else is there to count."""
-        return self.input_tokens if kind == "input_tokens" else 0
+        """Input tokens of the tasks assigned and not done, for every kind: nothing else is there to count."""
+        return self.input_tokens
 
     def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
         """As `LLMClient.load_line`: constant between events."""

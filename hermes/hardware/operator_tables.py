@@ -13,6 +13,7 @@ import pandas as pd
 
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray
+from hermes.resources import note_file
 
 __all__ = ["AXES", "ONCE", "PER_LAYER", "PER_SEQUENCE", "Attention", "OperatorTables", "Skew", "line",
            "load_operator_tables"]
@@ -62,6 +63,7 @@ class OperatorTables(NamedTuple):
 
 def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
     path = folder / name
+    note_file(path)
     try:
         frame = pd.read_csv(path)
     except FileNotFoundError:

@@ -9,10 +9,10 @@ and past the last level the context is recomputed. A lookup is charged only wher
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Level", "Store", "expected_s"]
+__all__ = ["Level", "Store", "expected_s", "find_chain"]
 
 
 class Level(NamedTuple):
@@ -23,11 +23,17 @@ class Level(NamedTuple):
     hit_rate: float
 
 
-def expected_s(num_bytes: float, levels: Sequence[Level], recompute_s: float) -> float:
-    """Expected seconds to get `num_bytes` of KV from a hierarchy; `recompute_s` where no level has them."""
+def expected_s(
+    num_bytes: float, levels: Sequence[Level], recompute_s: float, exposed: Callable[[float], float] | None = None,
+) -> float:
+    """Expected seconds to get `num_bytes` of KV from a hierarchy; `recompute_s` where no level has them.
+
+    exposed: where reads overlap with the prefill, the bytes of a read at so many bytes/s that delay it.
+    """
     seconds = recompute_s
     for level in reversed(levels):
-        found = level.lookup_s + num_bytes / level.bandwidth
+        waited = num_bytes if exposed is None else exposed(level.bandwidth)
+        found = level.lookup_s + waited / level.bandwidth
         seconds = level.hit_rate * found + (1 - level.hit_rate) * seconds
     return seconds
 
@@ -52,22 +58,53 @@ class Store:
         self.policy.read(key)
         return num_bytes
 
-    def put(self, key: Hashable, num_bytes: int) -> bool:
-        """Keep an entry (in place of an older one of that key), evicting others for it; False if it is too large."""
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self.entries
+
+    def put(self, key: Hashable, num_bytes: int) -> list[tuple[Hashable, int]] | None:
+        """Keep an entry (in place of an older one of that key). Those evicted for it, with their sizes, in order; None
+        if it is larger than the store, which then stays as it is."""
         if num_bytes > self.capacity_bytes:
             self.refused += 1
-            return False
+            return None
         if key in self.entries:
             self._remove(key)
+        evicted: list[tuple[Hashable, int]] = []
         while self.used_bytes + num_bytes > self.capacity_bytes:
-            self._remove(self.policy.victim())
-            self.evictions += 1
+            victim = self.policy.victim()
+            evicted.append((victim, self.entries[victim]))
+            self._remove(victim)
+        self.evictions += len(evicted)
         self.entries[key] = num_bytes
         self.used_bytes += num_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self.policy.added(key, num_bytes)
-        return True
+        return evicted
 
     def _remove(self, key: Hashable) -> None:
         self.used_bytes -= self.entries.pop(key)
         self.policy.removed(key)
+
+
+def find_chain(stores: Sequence[Store], keys: Iterable[Hashable]) -> list[int]:
+    """Where a prompt's leading blocks are: the index of the store, nearest first, of each block up to the first that
+    no store has.
+
+    keys: chained hashes of the prompt's blocks, so that a block is of use only behind all those before it. What comes
+    after the first one missing counts as missed everywhere: it has to be computed.
+    """
+    chain = list(keys)
+    found: list[int] = []
+    for key in chain:
+        depth = next((depth for depth, store in enumerate(stores) if key in store), None)
+        if depth is None:
+            break
+        found.append(depth)
+    # The last block is read first: the head of a chain, without which the rest is of no use, is to go last.
+    for key, depth in zip(reversed(chain[:len(found)]), reversed(found), strict=True):
+        stores[depth].get(key)
+        for nearer in stores[:depth]:
+            nearer.misses += 1
+    for store in stores:
+        store.misses += len(chain) - len(found)
+    return found

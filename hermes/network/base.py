@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from simpy.core import Environment
 
@@ -17,9 +17,17 @@ from hermes.errors import InputError, suggest
 from hermes.kernel import TRANSFER, at
 from hermes.registry import Registry
 
-__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent"]
+__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site"]
 
 NETWORKS: Registry[Any] = Registry("network", "a network")
+
+
+class Site(NamedTuple):
+    """A client as a network sees it. platform: its box or rack, "" if it does not matter; gpus: 0 for a CPU machine."""
+
+    name: str
+    platform: str = ""
+    gpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,10 @@ class Network(Protocol):
 
 
 class NetworkComponent(Protocol):
-    """What stands in YAML: a frozen pydantic model with a literal `kind`."""
+    """What stands in YAML: a frozen pydantic model with a literal `kind`.
+
+    One that lays the clients out by itself also has `build_at(env, sites)`, which is called in place of `build`.
+    """
 
     kind: str
 

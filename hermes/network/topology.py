@@ -27,7 +27,7 @@ from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork"]
+__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "refuse_odd_links"]
 
 _HOP = 1_000_000    # a path has fewer links than this: weight = latency in ns * _HOP + links, exact and in one integer
 
@@ -89,7 +89,7 @@ class TopologyNetwork(BaseNetwork):
         self._bandwidths: list[float] = []
         self._direction: dict[tuple[str, str], int] = {}     # ends, in the direction of travel -> link index
         for link in links:
-            self._graph.add_edge(link.a, link.b, weight=s_to_ns(link.latency) * _HOP + 1)
+            self._graph.add_edge(link.a, link.b, weight=s_to_ns(link.latency) * _HOP + 1, link=link)
             self._direction[link.a, link.b] = self._add(f"{link.a} -> {link.b}", link.bandwidth)
             if link.duplex == "half":
                 self._names[-1] = f"{link.a} -- {link.b}"
@@ -132,6 +132,16 @@ class TopologyNetwork(BaseNetwork):
 
     def links(self) -> list[LinkUse]:
         return [LinkUse(*use) for use in zip(self._names, self._bandwidths, self.engine.bytes_on(), strict=True)]
+
+    @property
+    def graph(self) -> Any:
+        """The networkx graph: edges have their `TopologyLink` as `link`."""
+        return self._graph
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The node at which each client sits; most are nodes themselves."""
+        return dict(self._places)
 
     def path(self, src: str, dst: str) -> list[str]:
         """The nodes that a transfer passes, both ends included."""
@@ -201,7 +211,7 @@ class Topology(ConfigModel):
                     places[client] = target
             else:
                 links += _own_links(key, target, clients, known)
-        _refuse_odd_links(links, len(self.links))
+        refuse_odd_links(links, len(self.links))
         return TopologyNetwork(env, nodes, [*self.nodes, *places.values()], links, places)
 
     def _groups(self, nodes: Sequence[str]) -> dict[str, list[str]]:
@@ -242,7 +252,8 @@ def _own_links(key: str, target: Attachment, clients: Sequence[str], known: Mapp
     ]
 
 
-def _refuse_odd_links(links: Sequence[TopologyLink], num_listed: int) -> None:
+def refuse_odd_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
+    """`InputError` for a link from a node to itself, or a second one between the same two."""
     seen = set()
     for index, link in enumerate(links):
         field = f"links.{index}" if index < num_listed else "attach"

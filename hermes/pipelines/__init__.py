@@ -8,27 +8,11 @@ tuple back when all are done. When it returns, the request is complete.
     def draft_then_answer(request):
         draft = yield Generate(request.prompt_tokens, 64)
         yield Generate(request.prompt_tokens + draft.output_tokens, request.output_tokens)
+
+One with parameters is a class whose fields they are: a `GraphTemplate`, or any `ConfigModel` with `build(name, seed)`.
 """
 
-from __future__ import annotations
+from hermes.pipelines.base import PIPELINES, Generate, Pipeline, plain
+from hermes.pipelines.builtin import GraphTemplate
 
-from collections.abc import Generator
-from typing import Any
-
-from hermes.registry import Registry
-from hermes.schedulers.sequence import Sequence as Generate
-
-__all__ = ["PIPELINES", "Generate", "Pipeline", "plain"]
-
-Pipeline = Generator[Any, Any, None]
-
-PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline")
-
-
-@PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
-def plain(request: Any) -> Pipeline:
-    """Prefill and decode, nothing else."""
-    yield Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
-
-
-plain.stages = ("generate",)  # type: ignore[attr-defined]
+__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "plain"]

@@ -15,8 +15,8 @@ from hermes.errors import InputError, suggest
 
 __all__ = ["NAMES", "Amount"]
 
-NAMES = ("prompt", "output")
-"""What an amount may name: the request's prompt and output tokens."""
+NAMES = ("prompt", "output", "past")
+"""What an amount may name: the request's prompt and output tokens, and those of the past context it brings along."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -40,7 +40,7 @@ class Amount:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise InputError("an amount such as 'prompt + 20 * 512'", self.text) from None
         self._check(tree, names)
-        self._tree = tree
+        self._value = _compiled(tree)
         if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
             self._constant = self({})
 
@@ -71,18 +71,23 @@ class Amount:
         if self._constant is not None:
             return self._constant
         try:
-            value = self._value(self._tree, values)
+            value = self._value(values)
         except (ZeroDivisionError, OverflowError):
             raise InputError("an amount that can be computed", self.text) from None
         if not 0 <= value < 2**53:
             raise InputError("an amount from 0 to 2**53", f"{self.text} = {value:g}")
         return round(value)
 
-    def _value(self, node: Any, values: Mapping[str, float]) -> float:
-        if isinstance(node, ast.BinOp):
-            return _OPERATORS[type(node.op)](self._value(node.left, values), self._value(node.right, values))
-        if isinstance(node, ast.Call):
-            return _FUNCTIONS[node.func.id](*(self._value(a, values) for a in node.args))  # type: ignore[attr-defined]
-        if isinstance(node, ast.Name):
-            return values[node.id]
-        return float(node.value) if isinstance(node.value, float) else int(node.value)
+
+def _compiled(node: Any) -> Callable[[Mapping[str, float]], float]:
+    """A checked tree as nested functions: an amount is asked for every stage of every request."""
+    if isinstance(node, ast.BinOp):
+        apply, left, right = _OPERATORS[type(node.op)], _compiled(node.left), _compiled(node.right)
+        return lambda values: apply(left(values), right(values))
+    if isinstance(node, ast.Call):
+        function, arguments = _FUNCTIONS[node.func.id], [_compiled(a) for a in node.args]  # type: ignore[attr-defined]
+        return lambda values: function(*[argument(values) for argument in arguments])
+    if isinstance(node, ast.Name):
+        return operator.itemgetter(node.id)
+    constant = node.value
+    return lambda values: constant

@@ -9,6 +9,9 @@ nodes that are ready at the same time run side by side. Three things make a grap
 - `kind: loop`: a graph of its own that runs again with probability `again`, at most `max_times` times.
 
 `copies` runs a stage several times side by side; the next starts when all copies are done.
+
+What a request draws depends on its number and on the graph alone: everything is drawn when a graph (or a loop's round)
+begins, in the order of its nodes, never in the order in which stages happen to end.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class Node(ConfigModel):
     kv: Annotated[str, Field(max_length=200)] = ""
     """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
     background: bool = False
-    """Whether the request is complete without it (a write-back)."""
+    """Whether the request is complete without it (a write-back); nothing can come after it."""
     input_bytes: str | int | float = 0
     """Bytes that come from the client of each node it comes after, over the network; from that of the `kv` node, what
     it found."""
@@ -94,9 +97,10 @@ class Node(ConfigModel):
             raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
         return self
 
-    def amount(self, name: str, values: Mapping[str, float]) -> int:
-        """One of its amounts for a request."""
-        return self._amounts[name](values)
+    @property
+    def amounts(self) -> dict[str, Amount]:
+        """Its amounts, by the names of their fields, to be called with what is known of a request."""
+        return self._amounts
 
 
 class Graph:
@@ -121,12 +125,24 @@ class Graph:
             cycle = []
         if cycle:
             raise InputError("stages in an order", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
+        # What every request asks of the graph, looked up once.
+        self.amounts = {name: node.amounts for name, node in nodes.items()}
+        self.waits = {name: len(node.after) for name, node in nodes.items()}
+        self.children = {name: list(self.net.successors(name)) for name in nodes}
         order = {name: i for i, name in enumerate(nodes)}
         self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
         for name, node in nodes.items():
             if node.kv and node.kv not in node.after:
                 raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
                                  field=f"{name}.kv")
+        for name, node in nodes.items():
+            later = next((n for n, other in nodes.items() if name in other.after), None)
+            if node.background and later is not None:
+                raise InputError(f"nothing after a node in the background, and {later!r} is", name,
+                                 field=f"{name}.background")
+        # whose results a loop passes on
+        waited = {parent for node in nodes.values() if not node.background for parent in node.after}
+        self.last = [name for name in self.order if name not in waited and not nodes[name].background]
         self.choices: dict[str, list[str]] = {}
         for name, node in nodes.items():
             if node.choice:
@@ -158,21 +174,36 @@ class Graph:
 class _Execution:
     """One pass through a graph for one request."""
 
-    def __init__(self, graph: Graph, run: _Run, done: Callable[[list[Any]], None], inputs: list[Any]) -> None:
+    def __init__(
+        self, graph: Graph, run: _Run, done: Callable[[list[Any]], None], inputs: list[Any],
+        rng: random.Random | None,
+    ) -> None:
         self.graph, self.run, self.done = graph, run, done
         self.inputs = inputs                          # stages whose results the graph's first nodes read
-        self.left = dict.fromkeys(graph.order, 0)
-        for name in graph.order:
-            self.left[name] = len(graph.nodes[name].after)
+        self.left = graph.waits.copy()
         self.alive: dict[str, bool] = {}              # nodes that are through: whether what comes after may run
         self.results: dict[str, list[Any]] = {}       # their stages, for moving data
         self.open = len(graph.order)
-        taken = {label: run.pick(names, graph) for label, names in graph.choices.items()}
-        self.dead = {name for label, names in graph.choices.items() for name in names if name != taken[label]}
+        self.dead: set[str] = set()                   # not taken of their choices
+        self.skipped: set[str] = set()                # left out by their probability
+        self.rounds: dict[str, random.Random] = {}    # what a loop draws from
+        if rng is not None:
+            self._draw(graph, rng)
+
+    def _draw(self, graph: Graph, rng: random.Random) -> None:
+        """Everything that this pass leaves to chance."""
+        for names in graph.choices.values():
+            taken = rng.choices(names, [graph.nodes[name].weight for name in names])[0]
+            self.dead.update(name for name in names if name != taken)
+        for name, node in graph.nodes.items():
+            if node.probability < 1 and rng.random() >= node.probability:
+                self.skipped.add(name)
+            if node.kind == "loop":
+                self.rounds[name] = random.Random(rng.getrandbits(64))
 
     def begin(self) -> None:
         for name in self.graph.order:
-            if not self.graph.nodes[name].after:
+            if not self.graph.waits[name]:
                 self._start(name)
 
     def _start(self, name: str) -> None:
@@ -182,23 +213,26 @@ class _Execution:
             self._through(name, False, [])
             return
         inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
-        if node.probability < 1 and run.rng.random() >= node.probability:
-            self._through(name, True, inputs)
-            return
-        if node.kind == "loop":
+        if node.kind == "loop" and name not in self.skipped:
             self._round(name, node, inputs, 1)
             return
-        copies = node.amount("copies", run.values)
+        copies = 0 if name in self.skipped else self.graph.amounts[name]["copies"](run.values)
         if copies == 0:
+            self.skipped.add(name)
             self._through(name, True, inputs)
             return
         if copies > MAX_COPIES:
             raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
-        fetched = self.results[node.kv] if node.kv and self.alive[node.kv] else []
-        stages = [run.stage(node, inputs, fetched) for _ in range(copies)]
-        left = copies
-        if node.background:
+        found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
+        fetched = self.results[node.kv] if found else []
+        stages = [run.stage(node, self.graph.amounts[name], inputs, fetched) for _ in range(copies)]
+        if node.background:   # nothing comes after it, and nobody waits
             run.background.update(stages)
+            for stage in stages:
+                run.start(stage, _nothing)
+            self._through(name, True, [])
+            return
+        left = copies
 
         def one_done(_: Any) -> None:
             nonlocal left
@@ -210,54 +244,50 @@ class _Execution:
             run.start(stage, one_done)
 
     def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
+        rng = self.rounds[name]
+
         def done(results: list[Any]) -> None:
-            if number < node.max_times and self.run.rng.random() < node.again:
+            if number < node.max_times and rng.random() < node.again:
                 self._round(name, node, results, number + 1)
             else:
                 self._through(name, True, results)
 
-        _Execution(self.graph.loops[name], self.run, done, inputs).begin()
+        _Execution(self.graph.loops[name], self.run, done, inputs, random.Random(rng.getrandbits(64))).begin()
 
     def _through(self, name: str, alive: bool, results: list[Any]) -> None:
         self.alive[name], self.results[name] = alive, results
         self.open -= 1
-        for child in self.graph.net.successors(name):
+        for child in self.graph.children[name]:
             self.left[child] -= 1
             if not self.left[child]:
                 self._start(child)
         if not self.open:
             self.open = -1
-            last = [n for n in self.graph.order if not self.graph.net.out_degree(n) and self.alive[n]]
-            self.done([stage for n in last for stage in self.results[n]])
+            self.done([stage for n in self.graph.last if self.alive[n] for stage in self.results[n]])
 
 
 class _Run:
     """A request on its way through a pipeline."""
 
-    def __init__(self, request: Any, rng: random.Random | None) -> None:
+    def __init__(self, request: Any) -> None:
         self.request = request
-        self._rng = rng
-        self.values = {"prompt": request.prompt_tokens, "output": request.output_tokens}
+        self.values = {
+            "prompt": request.prompt_tokens, "output": request.output_tokens,
+            "past": getattr(request, "past_tokens", 0),
+        }
         self.running: dict[Any, Callable[[Any], None]] = {}
         self.background: set[Any] = set()
 
-    @property
-    def rng(self) -> random.Random:
-        assert self._rng is not None
-        return self._rng
-
-    def pick(self, names: list[str], graph: Graph) -> str:
-        return self.rng.choices(names, [graph.nodes[name].weight for name in names])[0]
-
-    def stage(self, node: Node, inputs: list[Any], fetched: list[Any]) -> Any:
-        num_bytes = node.amount("input_bytes", self.values)
+    def stage(self, node: Node, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
+        values = self.values
+        num_bytes = amounts["input_bytes"](values)
         moved = tuple((stage, num_bytes) for stage in inputs if stage not in fetched) if num_bytes else ()
         moved += tuple(   # KV that was found comes along, and no more
             (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
             if stage.cached_tokens
         )
         if node.kind == "generate":
-            prompt, output = max(1, node.amount("prompt", self.values)), max(1, node.amount("output", self.values))
+            prompt, output = max(1, amounts["prompt"](values)), max(1, amounts["output"](values))
             stage: Any = Generate(prompt, output, self.request.priority, self.request)
             stage.model, stage.inputs = node.model, moved
             found = sum(part.cached_tokens for part in fetched)
@@ -265,7 +295,7 @@ class _Run:
                 stage.num_computed = stage.cached_tokens = min(found, prompt - 1)
             return stage
         return Stage(
-            node.kind, tokens=node.amount("tokens", self.values), items=node.amount("items", self.values),
+            node.kind, tokens=amounts["tokens"](values), items=amounts["items"](values),
             model=node.model, priority=self.request.priority, inputs=moved, options=node.options,
         )
 
@@ -290,12 +320,16 @@ class GraphPipeline:
     def __call__(self, request: Any) -> Iterator[Any]:
         # a generator of its own for each request: what one takes does not depend on the others
         rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
-        run = _Run(request, rng)
+        run = _Run(request)
         finished: list[bool] = []
-        _Execution(self.graph, run, lambda results: finished.append(True), []).begin()
+        _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
         while len(running) > len(run.background):
             stage = yield AnyOf(*running)
             run.background.discard(stage)
             running.pop(stage)(stage)
-        assert finished or run.background, "a graph ended before its last node"
+        assert finished, "a graph ended before its last node"
+
+
+def _nothing(stage: Any) -> None:
+    pass

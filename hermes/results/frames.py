@@ -78,6 +78,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "stages": metrics.stages,
         "energy_j": _request_energy(record),
     }
+    columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
     texts = sorted(set(record.reject_reasons.values()))
     place = {text: code for code, text in enumerate(texts)}
     codes = np.full(len(record.arrival_ns), -1, dtype=np.int32)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
-           "TRANSFER_FIELDS", "ClientInfo", "RunRecord"]
+           "TRANSFER_FIELDS", "ClientInfo", "RunRecord", "TierInfo"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -71,6 +71,32 @@ class ClientInfo:
 
 
 @dataclass
+class TierInfo:
+    """A store of KV outside the devices, at the end of a run.
+
+    where: what shares it: a client, platform or rack, "" for all; clients: names of those that use it
+    busy_ns: time in which something was read or written; hits, misses: entries (contexts or blocks) looked for here
+    """
+
+    name: str
+    where: str
+    scope: str
+    clients: tuple[str, ...]
+    capacity_bytes: int
+    bandwidth: float
+    policy: str
+    busy_ns: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    refused: int = 0
+    used_bytes: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass
 class RunRecord:
     """Columns of one simulation. Stage rows are in order of completion; requests by id.
 
@@ -102,3 +128,6 @@ class RunRecord:
     # including last_step, not from consecutive steps.
     decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
+    # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
+    labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
+    tiers: list[TierInfo] = field(default_factory=list)   # not read back from files: see the summary

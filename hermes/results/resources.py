@@ -8,7 +8,7 @@ import numpy as np
 
 from hermes.clients.usage import ClientResources, price
 from hermes.hardware.capacity import KvBudget
-from hermes.hardware.power import state_watts
+from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
 from hermes.results.record import ClientInfo
 
 __all__ = ["client_info", "memory_summary", "service_info"]
@@ -29,12 +29,18 @@ def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np
 
 
 def service_info(client: Any, config: Any) -> ClientInfo:
-    """The same of a client without an LLM engine: given watts, or those of the device while it serves and not."""
+    """The same of a client without an LLM engine: given watts, or the device's by TDP and utilisation."""
     device, n, power = client.spec.device, config.devices, config.power
     if power is not None:
         idle_w, busy_w, source = power.idle, power.prefill, "given"
     elif device is not None and device.tdp_w is not None:
-        idle_w, busy_w, source = device.idle_w or 0.0, device.tdp_w, f"device {device.name}: TDP while it serves"
+        used = client.utilisation()
+        idle_w = STATIC * device.tdp_w if device.idle_w is None else device.idle_w
+        if used is None:
+            busy_w, source = device.tdp_w, f"device {device.name}: TDP while it serves"
+        else:   # means over the time it served
+            busy_w = device.tdp_w * (STATIC + COMPUTE * used[0] + MEMORY * used[1])
+            source = f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W"
     else:
         idle_w, busy_w, source = 0.0, 0.0, "none (no power given, and no device with a TDP)"
     dollars, whose = price(config.price_per_hour, device)

@@ -147,6 +147,10 @@ def _read_record(stored: StoredResults) -> RunRecord:
         out_of_range_steps=[int(count) for count in clients.get("out_of_range_steps", ())],
         end_ns=round(stored._run["end_s"] * NS_PER_S),
         counters=dict(stored.summary["counters"]),
+        labels={
+            name: (requests[name].codes.astype(np.int64), requests[name].names)
+            for name in ("workload", "pipeline", "model") if name in requests
+        },
     )
 
 

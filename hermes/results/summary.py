@@ -16,6 +16,7 @@ from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
 from hermes.results.slo import SloConfig, meets, slo_table
+from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.units import NS_PER_S
 
@@ -79,6 +80,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         },
         "stages": _stages(record),
         "transfers": _transfers(record),
+        **stores_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
         "cost": cost_summary(record, makespan, output, output + prompt, int(completed.sum())),

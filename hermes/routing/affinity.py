@@ -1,4 +1,4 @@
-"""Routers that remember or measure where a request's data is: session affinity and locality."""
+"""Routers that remember, know or measure where a request's data is: sessions, contexts, platforms, locality."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes.config import ConfigModel
 from hermes.routing.base import ROUTERS, RouterContext
 from hermes.routing.load import Load, least_loaded
 
-__all__ = ["LocalityConfig", "SessionConfig"]
+__all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
 
 @ROUTERS.register("session")
@@ -41,7 +41,9 @@ class SessionAffinity:
 
 @ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
-    """The client the stage's data reaches first; among equals the least loaded."""
+    """The client to which the least has to move, measured by the time that all of it takes on an idle network: a
+    stage's inputs (passages, KV that was found), and the KV of a generation that goes on elsewhere. Among equals the
+    least loaded."""
 
     kind: Literal["locality"] = "locality"
     load: Load = "input_tokens"
@@ -58,3 +60,57 @@ class Locality:
     def choose(self, stage: Any) -> Client:
         transfer_ns = self._context.transfer_ns
         return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
+
+
+@ROUTERS.register("context")
+class ContextConfig(ConfigModel):
+    """Where the request's past context is kept: client number key modulo their number, as stores are filled; a request
+    without one goes to the least loaded."""
+
+    kind: Literal["context"] = "context"
+    load: Load = "input_tokens"
+    """What counts as load."""
+
+    def build(self, context: RouterContext) -> ContextHome:
+        return ContextHome(self, context)
+
+
+class ContextHome:
+    def __init__(self, config: ContextConfig, context: RouterContext) -> None:
+        self._candidates = context.candidates
+        self._least = least_loaded(context, config.load)
+
+    def choose(self, stage: Any) -> Client:
+        key = stage.request.context
+        return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
+
+
+@ROUTERS.register("platform")
+class PlatformConfig(ConfigModel):
+    """The least loaded client of the platform where the request was served last; of all, where it has none yet."""
+
+    kind: Literal["platform"] = "platform"
+    by: Literal["platform", "rack"] = "platform"
+    """What has to be the same: the whole name of the platform, or its rack (up to the first slash)."""
+    load: Load = "input_tokens"
+    """What counts as load."""
+
+    def build(self, context: RouterContext) -> SamePlatform:
+        return SamePlatform(self, context)
+
+
+class SamePlatform:
+    def __init__(self, config: PlatformConfig, context: RouterContext) -> None:
+        self._rack, self._load = config.by == "rack", config.load
+        self._all = list(context.candidates)
+        self._near: dict[str, list[Client]] = {}
+        for client in self._all:
+            self._near.setdefault(self._place(client), []).append(client)
+
+    def _place(self, client: Client) -> str:
+        return client.platform.split("/")[0] if self._rack else client.platform
+
+    def choose(self, stage: Any) -> Client:
+        before = stage.request.client
+        near = self._all if before is None else self._near.get(self._place(before), self._all)
+        return min(near, key=lambda client: client.load(self._load))

@@ -66,7 +66,10 @@ class RouterContext:
 
 
 def request_load(stage: Any, kind: str) -> int:
-    """What `stage` itself adds to a load: its size, as heavy-light routing sees it."""
+    """What `stage` itself adds to a load: its size, as heavy-light routing sees it; for a stage that generates nothing,
+    the tokens it reads, whatever the load."""
+    if stage.kind != "generate":
+        return int(stage.prompt_tokens)
     if kind == "output_tokens":
         return int(stage.output_tokens)
     if kind == "tokens_left":

@@ -2,7 +2,8 @@
 
 Load is one of four (hermes.clients.base.LOADS): input tokens and output tokens of the requests assigned and not done,
 KV tokens in memory, output tokens left to emit. The first two change only when a request is assigned or done, and are
-kept in an array; the other two change with every step and are evaluated as of now.
+kept in an array; the other two change with every step and are evaluated as of now. Clients that generate nothing have
+one load, the tokens of their tasks, and it stands for all four.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _FEW = 8   # so many clients are asked one by one
 def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
     """A function that answers the least loaded of candidates[start:stop]; ties go to the first."""
     candidates = list(context.candidates[start:stop])
+    if all(getattr(client, "role", "") == "service" for client in candidates):
+        load = "input_tokens"   # the only load they have
     if load in _STATIC:
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]

@@ -1,7 +1,10 @@
 """What the user writes: the scenario's schema, how it is loaded, overridden, checked and written out again."""
 
-from hermes.scenario.document import json_schema, load_scenario, resolved_yaml
-from hermes.scenario.loading import builtin_scenarios
+from hermes.scenario.document import json_schema, load_scenario, resolved_yaml, scenario_of
+from hermes.scenario.loading import builtin_scenarios, builtin_sweeps
 from hermes.scenario.schema import Scenario, Source
 
-__all__ = ["Scenario", "Source", "builtin_scenarios", "json_schema", "load_scenario", "resolved_yaml"]
+__all__ = [
+    "Scenario", "Source", "builtin_scenarios", "builtin_sweeps", "json_schema", "load_scenario", "resolved_yaml",
+    "scenario_of",
+]

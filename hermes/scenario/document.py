@@ -11,9 +11,9 @@ from hermes.scenario.registries import refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
 from hermes.validation import validate
-from hermes.yamlfile import as_node
+from hermes.yamlfile import Node, as_node
 
-__all__ = ["json_schema", "load_scenario", "resolved_yaml"]
+__all__ = ["json_schema", "load_scenario", "resolved_yaml", "scenario_of"]
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
@@ -37,6 +37,11 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         node, base_dir = load_document(source), find_scenario(source).parent
     for override in overrides:
         node = apply_override(node, override, base_dir)
+    return scenario_of(node, base_dir)
+
+
+def scenario_of(node: Node, base_dir: Path) -> Scenario:
+    """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     refresh(Scenario)
     scenario = validate(Scenario, node)
     scenario._source = Source(node, base_dir)

@@ -18,7 +18,8 @@ from hermes.resources import resource_dir
 from hermes.yamlfile import Mark, Node, load_yaml, parse_yaml
 
 __all__ = [
-    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "find_scenario", "load_document", "merge", "moved_path",
+    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "extended", "find_scenario",
+    "load_document", "merge", "moved_path", "set_value",
 ]
 
 MAX_EXTENDS = 20
@@ -29,8 +30,22 @@ DATA_SUFFIXES = (*SUFFIXES, ".json", ".jsonl", ".csv", ".parquet")
 def builtin_scenarios() -> dict[str, Path]:
     """The scenarios that ship with hermes: their path below the folder, without suffix -> file.
 
-    Files called `...-base` are only there to be extended, and not among them.
+    Files called `...-base` are only there to be extended, and not among them; nor are sweeps.
     """
+    return {name: path for name, path in _shipped().items() if not _is_sweep(name)}
+
+
+def builtin_sweeps() -> dict[str, Path]:
+    """The sweeps that ship with hermes, by name as above: files in a folder `sweeps`, or called `...sweep`."""
+    return {name: path for name, path in _shipped().items() if _is_sweep(name)}
+
+
+def _is_sweep(name: str) -> bool:
+    *folders, stem = name.split("/")
+    return "sweeps" in folders or stem == "sweep" or stem.endswith("-sweep")
+
+
+def _shipped() -> dict[str, Path]:
     root = resource_dir("scenarios")
     files = sorted(p for p in root.rglob("*") if p.suffix in SUFFIXES and not p.stem.endswith("-base"))
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in files}
@@ -55,7 +70,16 @@ def load_document(source: str | Path) -> Node:
 
 
 def _load(path: Path, chain: list[Path]) -> Node:
-    node = _mapping(load_yaml(path))
+    return _extended(load_yaml(path), path, chain)
+
+
+def extended(node: Node, path: Path) -> Node:
+    """A scenario that stands inside the file `path`, with what it extends (relative to that file) merged in."""
+    return _extended(node, path, [])
+
+
+def _extended(node: Node, path: Path, chain: list[Path]) -> Node:
+    node = _mapping(node)
     base = node.value.pop("extends", None)
     if base is None:
         return node
@@ -143,6 +167,17 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
     if base_dir is not None and base_dir.resolve() != Path.cwd():
         value = _moved(value, Path(), base_dir)
     return _set(root, keys, _at(value, mark), mark, [])
+
+
+def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path) -> Node:
+    """Like `apply_override`, for a value that was written in a file of the folder `from_dir` and keeps its position."""
+    keys = path.split(".")
+    mark = value.key or value.mark
+    if not all(keys):
+        raise mark.error("KEY.KEY", path)
+    if from_dir.resolve() != base_dir.resolve():
+        value = _moved(value, from_dir, base_dir)
+    return _set(root, keys, value, mark, [])
 
 
 def _at(node: Node, mark: Mark) -> Node:

@@ -62,6 +62,7 @@ def _fields(model: BaseModel) -> list[_Row]:
             value = float(value)  # a default written as an integer; validated values are floats
         if not field.exclude:
             rows.append((name, value, unit_of(field.annotation, field.metadata)))
+    rows += [(name, value, None) for name, value in (model.model_extra or {}).items()]
     return sorted(rows, key=lambda row: row[0] != "kind")
 
 

@@ -7,6 +7,7 @@ simulator sees. Importing this package registers the built-in arrival processes,
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, LengthModel, Lengths, TokenCounts
+from hermes.workload.conversations import ConversationLengths
 from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, import_trace
 from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.profiles import WorkloadProfile, load_workload_profile, workload_profile_names
@@ -16,8 +17,8 @@ from hermes.workload.traces import describe, read_trace, write_trace
 from hermes.workload.workload import WorkloadConfig
 
 __all__ = [
-    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "TRACE_IMPORTERS", "ArrivalProcess", "ClosedLoopProcess", "LengthModel",
-    "Lengths", "Prefixes", "Priorities", "RequestTable", "Sessions", "TokenCounts", "TraceImporter", "WorkloadConfig",
-    "WorkloadProfile", "describe", "import_trace", "load_workload_profile", "read_trace", "stream",
-    "workload_profile_names", "write_trace",
+    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "TRACE_IMPORTERS", "ArrivalProcess", "ClosedLoopProcess",
+    "ConversationLengths", "LengthModel", "Lengths", "Prefixes", "Priorities", "RequestTable", "Sessions",
+    "TokenCounts", "TraceImporter", "WorkloadConfig", "WorkloadProfile", "describe", "import_trace",
+    "load_workload_profile", "read_trace", "stream", "workload_profile_names", "write_trace",
 ]

@@ -11,9 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RequestTable"]
+__all__ = ["Population", "RequestTable"]
 
 IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The contexts of a workload. Key k has `tokens[k]` tokens; lower keys are asked for at least as often.
+
+    name: populations of one name are one, whichever workloads ask for them
+    """
+
+    name: str
+    shared: bool
+    tokens: IntArray
 
 
 @dataclass
@@ -28,6 +40,7 @@ class RequestTable:
         follows is unique to the request; -1 and 0 for none
     hash_ids: for traces with block hashes (Mooncake): per request the chained ids of its consecutive blocks of
         `hash_block_tokens` tokens; overrides prefix_group
+    context, population: the past context that each request brings along, a key of the population; -1 for none
     users, think_ns: closed loop: `users` clients; before submitting request i a user waits think_ns[i] after its
         previous answer (the first `users` requests wait theirs from time zero)
     """
@@ -41,12 +54,14 @@ class RequestTable:
     prefix_tokens: IntArray = None  # type: ignore[assignment]
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    context: IntArray = None  # type: ignore[assignment]
+    population: Population | None = None
     users: int | None = None
     think_ns: IntArray | None = None
 
     def __post_init__(self) -> None:
         n = len(self.prompt_tokens)
-        defaults = {"priority": 0, "session": -1, "prefix_group": -1, "prefix_tokens": 0}
+        defaults = {"priority": 0, "session": -1, "prefix_group": -1, "prefix_tokens": 0, "context": -1}
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 setattr(self, name, np.full(n, value, dtype=np.int64))

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.resources import note_file
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 from hermes.workload.table import RequestTable
@@ -233,6 +234,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
     expected = "a trace: a Parquet file, or a CSV file with the suffix .csv"
+    note_file(path)
     try:
         table = pq.ParquetFile(path).read()
         if len(set(table.column_names)) < table.num_columns:
@@ -285,6 +287,7 @@ def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
 @contextmanager
 def open_text(path: Path, what: str) -> Iterator[TextIO]:
     """The file opened as UTF-8 with its line ends kept; `InputError` where opening or reading it fails."""
+    note_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             yield stream

@@ -14,7 +14,9 @@ from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
+from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
+from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 from hermes.workload.streams import stream
 from hermes.workload.table import RequestTable
 
@@ -48,10 +50,18 @@ class WorkloadConfig(ConfigModel):
     """Prompts that share their beginnings; none (or the trace's) where left out."""
     sessions: Sessions | None = None
     """Conversations that requests belong to; none (or the trace's) where left out."""
-    pipeline: Annotated[str, Field(min_length=1)] = "plain"
-    """The pipeline that serves these requests."""
+    contexts: Contexts | None = None
+    """Past context that requests bring along; none where left out."""
+    pipeline: Pipelines = "plain"
+    """The pipeline that serves these requests: its name, a mapping with its parameters, or a list of several, mixed by
+    weight."""
     model: Annotated[str, Field(min_length=1)] | None = None
     """The model they ask for, where the pipeline leaves it open."""
+
+    @property
+    def pipelines(self) -> list[PipelineChoice]:
+        """The pipelines its requests take, one or several."""
+        return choices_of(self.pipeline)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,7 +101,7 @@ class WorkloadConfig(ConfigModel):
                 when, n = {"arrival_ns": times + s_to_ns(self.start)}, len(times)
         with inside("lengths"):
             drawn = lengths.draw(n, self._stream(seed, "lengths"))
-        return RequestTable(**when, **self._columns(drawn, seed))
+        return RequestTable(**when, **self._columns(drawn, seed, base_dir))
 
     def _stream(self, seed: int, consumer: str) -> np.random.Generator:
         return stream(seed, f"{consumer}/{self.name}")
@@ -110,13 +120,19 @@ class WorkloadConfig(ConfigModel):
                 return times
             n = min(4 * n, limit)
 
-    def _columns(self, drawn: Lengths, seed: int) -> dict[str, Any]:
+    def _columns(self, drawn: Lengths, seed: int, base_dir: Path) -> dict[str, Any]:
         columns = {name: value for name, value in vars(drawn).items() if value is not None}
         n = len(drawn.prompt_tokens)
         if self.priorities is not None:
             columns["priority"] = self.priorities.draw(n, self._stream(seed, "priorities"))
         if self.sessions is not None:
             columns["session"] = self.sessions.draw(n, self._stream(seed, "sessions"))
+        if self.contexts is not None:
+            with inside("contexts"):
+                columns["context"], columns["population"] = self.contexts.bound(base_dir).draw(
+                    n, columns.get("session"), self.name, self._stream(seed, "contexts"),
+                    stream(seed, f"context tokens/{self.contexts.name or self.name}"),
+                )
         if self.prefixes is not None:
             columns.pop("hash_ids", None)  # they would override the groups asked for
             columns |= dict(zip(

@@ -1,4 +1,4 @@
-"""The tutorial is run from its first block to its last, in an empty folder, and shows what it prints.
+"""The tutorials are run from their first block to their last, in an empty folder, and show what they print.
 
 YAML blocks begin with a comment that names their file; bash and Python blocks are run; a text block after one of these
 is what it prints.
@@ -11,24 +11,26 @@ from pathlib import Path
 import pytest
 from markdown_blocks import Block, blocks, matches
 
-TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [DOCS / name for name in ("tutorial.md", "sweeps.md")]
 
 
-def run_python(block: Block, namespace: dict[str, object]) -> str:
+def run_python(page: Path, block: Block, namespace: dict[str, object]) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile("\n" * block.line + block.text, str(TUTORIAL), "exec"), namespace)
+        exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
     return printed.getvalue()
 
 
-def test_every_block_runs_and_prints_what_is_shown(tmp_path, monkeypatch, bash):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
-    found = blocks(TUTORIAL)
+    found = blocks(page)
     assert {block.language for block in found} == {"yaml", "bash", "text", "python"}
     namespace: dict[str, object] = {}
     printed: str | None = None
     for block in found:
-        where = f"docs/tutorial.md:{block.line}"
+        where = f"docs/{page.name}:{block.line}"
         if block.language == "yaml":
             first = block.text.partition("\n")[0]
             assert first.startswith("# "), f"{where}: a YAML block begins with the name of its file"
@@ -38,7 +40,7 @@ def test_every_block_runs_and_prints_what_is_shown(tmp_path, monkeypatch, bash):
             code, printed = bash(block.text)
             assert code == 0, f"{where}: exit code {code}\n{printed}"
         elif block.language == "python":
-            printed = run_python(block, namespace)
+            printed = run_python(page, block, namespace)
         else:
             assert printed is not None, f"{where}: a text block that follows nothing that prints"
             assert matches(block.text, printed), f"{where} shows\n{block.text}\nbut it printed\n{printed}"

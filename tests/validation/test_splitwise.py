@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from hermes.errors import InputError
+from hermes.resources import resource_dir
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
+from hermes.studies import splitwise_compare as splitwise
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("validate_splitwise", ROOT / "scripts" / "validate_splitwise.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module   # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-splitwise = _script()
+REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "splitwise"
+SCENARIOS = resource_dir("scenarios") / "validation"
 NAMES = ["splitwise-bloom-176b-conv-20", "splitwise-llama-2-70b-code-40", "splitwise-llama-2-70b-conv-20"]
 needs_reference = pytest.mark.skipif(
-    not splitwise.REFERENCE.is_dir(), reason=f"splitwise-sim's traces and answers are not at {splitwise.REFERENCE}"
+    not REFERENCE.is_dir(), reason=f"splitwise-sim's traces and answers are not at {REFERENCE}"
 )
 
 
@@ -36,7 +24,7 @@ needs_reference = pytest.mark.skipif(
 @pytest.mark.parametrize("stepping", ["runs", "every_step"])
 @pytest.mark.parametrize("name", NAMES)
 def test_within_tolerance(name: str, stepping: str) -> None:
-    (case,) = splitwise.cases(splitwise.REFERENCE, [name])
+    (case,) = splitwise.cases(REFERENCE, [name])
     outcome = splitwise.run(case, stepping)
     assert outcome.completed == outcome.requests > 2000
     assert len(outcome.rows) == 12
@@ -49,7 +37,7 @@ def test_within_tolerance(name: str, stepping: str) -> None:
 
 @needs_reference
 def test_other_rules_would_be_noticed() -> None:
-    (case,) = splitwise.cases(splitwise.REFERENCE, ["splitwise-bloom-176b-conv-20"])
+    (case,) = splitwise.cases(REFERENCE, ["splitwise-bloom-176b-conv-20"])
     for change in ("router.max_pending_tokens=100", "clients.1.memory.weights=300 GB", "network.bandwidth=100 GiB/s"):
         outcome = splitwise.run(case, extra=[change])
         assert outcome.on_time < outcome.requests, change
@@ -57,12 +45,12 @@ def test_other_rules_would_be_noticed() -> None:
 
 
 def test_there_is_a_scenario_for_each_case() -> None:
-    assert [path.stem for path in sorted(splitwise.SCENARIOS.glob("splitwise-*-*-*.yaml"))] == NAMES
+    assert [path.stem for path in splitwise.scenarios()] == NAMES
 
 
 @pytest.mark.parametrize("name", ["splitwise-base", *NAMES])
 def test_scenarios_run_as_they_are(name: str) -> None:
-    scenario = load_scenario(splitwise.SCENARIOS / f"{name}.yaml", ["workload.duration=3 s"])
+    scenario = load_scenario(SCENARIOS / f"{name}.yaml", ["workload.duration=3 s"])
     record = Simulation(scenario, scenario.source.base_dir).run()
     assert len(record.status) > 30
     assert (record.status == 1).all()
@@ -73,7 +61,7 @@ def test_another_case_is_only_another_file(tmp_path: Path) -> None:
     """The five cases without answers here: model and workload are all that changes."""
     file = tmp_path / "splitwise-bloom-176b-code-40.yaml"
     file.write_text(
-        f"extends: {splitwise.SCENARIOS / 'splitwise-bloom-176b-conv-20.yaml'}\n"
+        f"extends: {SCENARIOS / 'splitwise-bloom-176b-conv-20.yaml'}\n"
         "workload: {arrivals: {kind: poisson, rate: 40 /s}, lengths: {kind: empirical, profile: azure-code-2023}}\n"
     )
     scenario = load_scenario(file, ["workload.duration=3 s"])
@@ -81,10 +69,8 @@ def test_another_case_is_only_another_file(tmp_path: Path) -> None:
     assert (record.status == 1).all()
 
 
-def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert splitwise.main(["--reference", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "--reference" in error
-    assert splitwise.main(["--case", "splitwise-llama-2-70b-conv-21"]) == 2
-    assert "did you mean" in capsys.readouterr().err
+def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--data"):
+        splitwise.cases(tmp_path)
+    with pytest.raises(InputError, match="did you mean"):
+        splitwise.cases(tmp_path, ["splitwise-llama-2-70b-conv-21"])

@@ -1,38 +1,33 @@
-"""Compare with splitwise-sim: the cases in scenarios/validation/splitwise-*.yaml against what splitwise-sim answers.
+"""Against splitwise-sim, request by request: scenarios/validation/splitwise-*.yaml on the traces that it was given.
 
-    python scripts/validate_splitwise.py [--reference FOLDER] [--case NAME]... [--stepping MODE] [--json]
-
-FOLDER holds, for a case splitwise-MODEL-WORKLOAD-RATE, the trace splitwise-sim was given (rr_WORKLOAD_RATE_2min.csv)
-and its answers, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace takes the place of the scenario's
-own workload; nothing else is changed. Exit code 1 if a statistic is further off than its case allows.
+The folder of the reference holds, for a case splitwise-MODEL-WORKLOAD-RATE, the trace splitwise-sim was given
+(rr_WORKLOAD_RATE_2min.csv) and its answers, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace takes
+the place of the scenario's own workload; nothing else is changed.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hermes.api import simulate
-from hermes.errors import HermesError, InputError, suggest
+from hermes.errors import InputError, suggest
+from hermes.resources import resource_dir
 from hermes.results import Results
 from hermes.results.compare import compare
 from hermes.workload import write_trace
 from hermes.workload.importers import import_trace
 
-ROOT = Path(__file__).resolve().parents[1]
-SCENARIOS = ROOT / "scenarios" / "validation"
-REFERENCE = ROOT.parent / "shared" / "reference" / "splitwise"
+__all__ = ["Case", "Outcome", "Row", "cases", "run", "scenarios"]
+
 METRICS, STATS = ("ttft", "tbt", "e2e"), ("mean", "p50", "p90", "p99")
 TOLERANCES = {"conv": 0.01, "code": 0.03}
 NAMES = {"llama-2-70b": "llama2-70b"}   # splitwise-sim's, where they differ
@@ -91,10 +86,15 @@ class Outcome:
         return complete and self.worst <= self.tolerance
 
 
+def scenarios() -> list[Path]:
+    """The scenarios of the cases that splitwise-sim's answers are there for."""
+    return sorted((resource_dir("scenarios") / "validation").glob("splitwise-*-*-*.yaml"))
+
+
 def cases(reference: Path, wanted: list[str] | None = None) -> list[Case]:
     """The cases there are scenarios for, in order of their names; `InputError` for one that is not there."""
     found = []
-    for path in sorted(SCENARIOS.glob("splitwise-*-*-*.yaml")):
+    for path in scenarios():
         model, workload, rate = path.stem.removeprefix("splitwise-").rsplit("-", 2)
         answers = f"mixed_pool_{NAMES.get(model, model)}_{workload}_{rate}rps.csv"
         found.append(Case(path.stem, path, reference / f"rr_{workload}_{rate}_2min.csv", reference / answers,
@@ -102,12 +102,12 @@ def cases(reference: Path, wanted: list[str] | None = None) -> list[Case]:
     known = [case.name for case in found]
     for name in wanted or ():
         if name not in known:
-            raise InputError(f"one of {', '.join(known)}", name, field="--case", suggestion=suggest(name, known))
+            raise InputError(f"one of {', '.join(known)}", name, field="case", suggestion=suggest(name, known))
     chosen = [case for case in found if not wanted or case.name in wanted]
     for case in chosen:
         for path in (case.trace, case.answers):
             if not path.is_file():
-                raise InputError("a file with splitwise-sim's trace or answers", str(path), field="--reference")
+                raise InputError("a file with splitwise-sim's trace or answers", str(path), field="--data")
     return chosen
 
 
@@ -160,39 +160,3 @@ def _theirs(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         "ttft": np.array([float(row["ttft_times"]) for row in rows]),
         "e2e": np.array([float(row["response_times"]) for row in rows]),
     }
-
-
-def show(outcome: Outcome) -> None:
-    """One case as text."""
-    print(f"{outcome.case}: {outcome.completed:,} of {outcome.requests:,} requests completed in {outcome.wall_s:.2f} s")
-    print(f"  {'metric':6} {'stat':5} {'hermes':>12} {'splitwise-sim':>14} {'error':>9}")
-    for row in outcome.rows:
-        print(f"  {row.metric.upper():6} {row.stat:5} {row.ours_s:11.6f}s {row.reference_s:13.6f}s {row.error:+9.3%}")
-    print(f"  decodes on prompt machines: {outcome.lent_decodes} (splitwise-sim: {outcome.reference_lent_decodes}); "
-          f"placed alike: {outcome.placed:,}; and with the same times: {outcome.on_time:,}")
-    print(f"  largest error {outcome.worst:.3%}, allowed {outcome.tolerance:.0%}: {'ok' if outcome.ok else 'FAILED'}\n")
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compare with splitwise-sim's answers.")
-    parser.add_argument("--reference", type=Path, default=REFERENCE, help="folder with traces and answers")
-    parser.add_argument("--case", action="append", help="name of a case; may be given often (all by default)")
-    parser.add_argument("--stepping", choices=("runs", "every_step"), default="runs")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
-    try:
-        outcomes = []
-        for case in cases(options.reference, options.case):
-            outcomes.append(run(case, options.stepping))
-            if not options.json:
-                show(outcomes[-1])
-    except HermesError as error:
-        print(f"validate_splitwise: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps([{**asdict(o), "worst_error": o.worst, "ok": o.ok} for o in outcomes], indent=2))
-    return 0 if all(outcome.ok for outcome in outcomes) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,159 @@
+"""`hermes pipeline`: list pipelines, show one as YAML, draw one or those of a scenario."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hermes.cli.output import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from hermes.pipelines.graph import Graph, Node
+    from hermes.pipelines.layout import Describe
+
+__all__ = ["add_to"]
+
+Name = Annotated[str, typer.Argument(help="A pipeline that comes with hermes or a plug-in.", show_default=False)]
+Parameters = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; may be given often."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Look at pipelines: what a request does.", no_args_is_help=True)
+    group.command("list")(list_pipelines)
+    group.command()(show)
+    group.command()(draw)
+    app.add_typer(group, name="pipeline")
+
+
+def list_pipelines(as_json: Json = False) -> None:
+    """List the pipelines that workloads may name without a graph of their own."""
+    from hermes.pipelines import PIPELINES
+
+    rows = []
+    for name in PIPELINES:
+        entry = PIPELINES.get(name)
+        does = " ".join((inspect.getdoc(entry) or "").split())
+        parameters = {key: field.get_default(call_default_factory=True)
+                      for key, field in getattr(entry, "model_fields", {}).items()}
+        rows.append({"name": name, "does": does, "parameters": parameters})
+    if as_json:
+        print_json(rows)
+        return
+    print_table("", ["name", "does", "parameters"], [
+        [row["name"], row["does"], ", ".join(row["parameters"]) or "-"] for row in rows
+    ])
+
+
+def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
+    """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
+    from hermes.pipelines import PIPELINES
+    from hermes.pipelines.written import as_yaml, parameter_lines
+
+    entry = PIPELINES.get(name)
+    graph = _graph(name, parameters)
+    for line in parameter_lines(entry):
+        print(f"# {line}")
+    print(as_yaml(name, graph), end="")
+
+
+def draw(
+    name: Annotated[str, typer.Argument(
+        metavar="NAME|SCENARIO", help="A pipeline, or a scenario whose pipelines are drawn.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg, .pdf, .dot or .txt file.")
+    ] = None,
+    overrides: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter, or a key of the scenario."),
+    ] = [],  # noqa: B006
+) -> None:
+    """Draw a pipeline: as text, or into a file. Of a scenario's, boxes also say who serves them."""
+    from hermes.pipelines import PIPELINES
+    from hermes.pipelines.draw import write_drawing
+    from hermes.pipelines.layout import describe
+    from hermes.pipelines.text import draw_text
+
+    graphs: dict[str, Graph] = {}
+    says: dict[str, Describe] = {}
+    if name in PIPELINES:
+        graphs[name] = _graph(name, overrides)
+    else:
+        graphs, says = _of_scenario(name, overrides)
+    if output is not None:
+        write_drawing(graphs, output, says)
+        print(f"written: {output}")
+        return
+    for label, graph in graphs.items():
+        print(f"{label}\n{draw_text(graph, says.get(label, describe))}")
+
+
+def _graph(name: str, parameters: list[str]) -> Graph:
+    """The graph of a registered pipeline."""
+    from hermes.pipelines import PIPELINES
+    from hermes.pipelines.mixing import graph_of, pipeline_from
+
+    return graph_of(pipeline_from(PIPELINES.get(name), name, dict(map(_parameter, parameters)), 0))
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    from hermes.errors import InputError
+    from hermes.yamlfile import parse_yaml
+
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError("KEY=VALUE", text, field="--set")
+    return key, parse_yaml(value, "--set").plain()
+
+
+def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
+    """The pipelines that a scenario's workloads take, and what to say about their stages."""
+    from hermes.errors import InputError
+    from hermes.pipelines import PIPELINES
+    from hermes.pipelines.mixing import graph_of
+    from hermes.scenario import load_scenario
+    from hermes.simulation import Simulation
+
+    try:
+        scenario = load_scenario(name, overrides)
+    except InputError as error:
+        if error.file is None and not name.endswith((".yaml", ".yml")):
+            known = ", ".join(PIPELINES)
+            raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
+        raise
+    try:
+        simulation = Simulation(scenario, scenario.source.base_dir)
+    except InputError as error:
+        raise scenario.source.located(error) from None
+    groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
+              for config in scenario.clients]
+    graphs, says = {}, {}
+    for config, ways in zip(scenario.workload, simulation.ways, strict=True):
+        total = sum(way.weight for way in ways)
+        for way in ways:
+            share = "" if len(ways) == 1 else f", {way.weight / total:.3g} of the requests"
+            several = f" ({config.name}{share})" if len(scenario.workload) > 1 or share else ""
+            label = way.label + several
+            graphs[label] = graph_of(way.pipeline)
+            says[label] = _who_serves(simulation, groups, way.model)
+    return graphs, says
+
+
+def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
+    """A description that adds the clients that may serve a node."""
+    from hermes.pipelines.layout import describe
+    from hermes.pipelines.mixing import GENERATIONS
+
+    def say(name: str, node: Node) -> list[str]:
+        lines = describe(name, node)
+        if node.kind == "loop":
+            return lines
+        wanted = node.model or (model if node.kind in GENERATIONS else "")
+        candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
+        on = [group for group, names in groups if names & candidates]
+        return [*lines, f"on {', '.join(on)}"]
+
+    return say

@@ -1,0 +1,243 @@
+"""Tiers of KV at work: what a tier holds, the link it is read and written over, and what became of both.
+
+Used by the clients that serve whole contexts (`hermes.clients.kv_retrieval`) and by LLM clients that keep the blocks of
+their prefix cache elsewhere (`hermes.clients.offload`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.errors import InputError
+from hermes.kernel import Clock
+from hermes.memory.eviction import EVICTION
+from hermes.memory.tiers import Store, find_chain
+from hermes.network import exposed_bytes
+from hermes.network.flows import FlowEngine
+from hermes.units import s_to_ns
+
+__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "tiers_of"]
+
+Entries = list[tuple[Hashable, int]]   # (key, bytes)
+
+
+class KvTierConfig(ConfigModel):
+    """One level of the hierarchy."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name; shared tiers of one name are one."""
+    capacity: Bytes
+    """Bytes it holds."""
+    bandwidth: Bandwidth
+    """Bytes/s it can be read and written at, by all that share it together."""
+    lookup: Duration = 0.0
+    """Time to find out whether it has a key, charged where it has."""
+    scope: Literal["client", "platform", "rack", "all"] = "client"
+    """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
+    policy: Annotated[str, Named(EVICTION)] = "lru"
+    """Who goes when it is full."""
+    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the fetches that get here and find theirs; `expected` needs it."""
+
+
+class Tier:
+    """A tier at work. All its reads and writes share its bandwidth equally.
+
+    read_bytes, written_bytes: of what has ended; busy_ns: time in which at least one was under way
+    """
+
+    def __init__(self, config: KvTierConfig, env: Clock, where: str) -> None:
+        self.config, self.env, self.where = config, env, where
+        self.store = Store(config.capacity, EVICTION.get(config.policy)())
+        self.lookup_ns = s_to_ns(config.lookup)
+        self.clients: list[int] = []
+        self.read_bytes = self.written_bytes = self.busy_ns = 0
+        self._link = FlowEngine(env, [config.bandwidth])
+        self._active = 0
+        self._since_ns = 0
+
+    @property
+    def share(self) -> float:
+        """Bytes/s that one more flow would get now."""
+        return self.config.bandwidth / (self._active + 1)
+
+    def read(self, num_bytes: int, done: Callable[[], None]) -> None:
+        """Read so many bytes; `done()` when the last is out (at once, if there are none)."""
+        self._flow(num_bytes, done, writes=False)
+
+    def write(self, num_bytes: int, done: Callable[[], None]) -> None:
+        """As `read`."""
+        self._flow(num_bytes, done, writes=True)
+
+    def _flow(self, num_bytes: int, done: Callable[[], None], *, writes: bool) -> None:
+        if num_bytes <= 0:
+            done()
+            return
+        if not self._active:
+            self._since_ns = self.env._now
+        self._active += 1
+
+        def ended() -> None:
+            self._active -= 1
+            if not self._active:
+                self.busy_ns += self.env._now - self._since_ns
+            if writes:
+                self.written_bytes += num_bytes
+            else:
+                self.read_bytes += num_bytes
+            done()
+
+        self._link.start((0,), num_bytes, ended)
+
+    def busy_until_now_ns(self) -> int:
+        """Time in which it was busy so far."""
+        return self.busy_ns + (self.env._now - self._since_ns if self._active else 0)
+
+
+def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
+    """The tiers of one client, nearest first; those it shares are the ones that others of its scope made."""
+    scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
+    tiers = []
+    for config in configs:
+        where = scopes[config.scope]
+        if not where and config.scope in ("platform", "rack"):
+            raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
+        key = ("kv tier", config.name, config.scope, where)
+        if key not in env.shared:
+            env.shared[key] = Tier(config, env, where)
+        tier: Tier = env.shared[key]
+        if tier.config != config:
+            raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
+                             field="tiers")
+        tier.clients.append(index)
+        tiers.append(tier)
+    return tiers
+
+
+class Read(NamedTuple):
+    """What is to be read from one tier of a hierarchy."""
+
+    tier: Tier
+    depth: int
+    num_bytes: int
+    entries: Entries
+
+
+def block_keys(content: Any, num_tokens: int, unit: int) -> list[Hashable]:
+    """Chained hashes of the leading blocks of `unit` tokens that others may have as well (`hermes.content`)."""
+    keys: list[Hashable] = []
+    for index in range(num_tokens // unit if content is not None else 0):
+        key = content.block_key(index, unit)
+        if key is None:   # from here on it is the sequence's own
+            break
+        keys.append(key)
+    return keys
+
+
+class Hierarchy:
+    """The tiers of one client, and how entries move between them.
+
+    write: what is stored goes to "all" tiers, or to the "nearest"; promote: what a lower tier had is written to those
+    above it as well; demote: what a tier evicts is written to the one below.
+    """
+
+    def __init__(self, tiers: list[Tier], *, write: str, promote: bool, demote: bool) -> None:
+        self.tiers, self.promote, self.demote = tiers, promote, demote
+        self._written = tiers if write == "all" else tiers[:1]
+
+    def find(self, keys: list[Hashable], size: int) -> tuple[list[Read], int]:
+        """What has to be read for the leading blocks of a chain that are somewhere, and how many these are."""
+        found = find_chain([tier.store for tier in self.tiers], keys)
+        reads = []
+        for depth, tier in enumerate(self.tiers):
+            entries = [(key, size) for key, where in zip(keys, found, strict=False) if where == depth]
+            if entries:
+                reads.append(Read(tier, depth, size * len(entries), entries[::-1]))
+        return reads, len(found)
+
+    def fetch(self, reads: list[Read], done: Callable[[], None], overlap: tuple[int, float] | None = None) -> None:
+        """Read side by side; `done()` when nothing is left to wait for.
+
+        overlap: (layers, seconds of prefill) that may hide what is read, layer by layer.
+        """
+        left = len(reads)
+        if not left:
+            done()
+
+        def one() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        for read in reads:
+            if overlap is None:
+                read.tier.read(read.num_bytes, partial(self._read_whole, read, one))
+            else:
+                self._read_exposed(read, read.num_bytes, overlap, one)
+
+    def _read_whole(self, read: Read, done: Callable[[], None]) -> None:
+        self._lift(read)
+        done()
+
+    def _read_exposed(
+        self, read: Read, rest: int, overlap: tuple[int, float], ready: Callable[[], None]
+    ) -> None:
+        """Read what the prefill cannot hide, look again, and leave the rest to run beside it."""
+        layers, hidden_s = overlap
+        waited = exposed_bytes(rest, layers, hidden_s, read.tier.share)
+        if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # no more than a layer could delay it
+            read.tier.read(rest, partial(self._lift, read))
+            ready()
+            return
+
+        def there() -> None:
+            if rest > waited:
+                self._read_exposed(read, rest - waited, overlap, ready)
+            else:
+                self._read_whole(read, ready)
+
+        read.tier.read(waited, there)
+
+    def keep(self, entries: Entries, done: Callable[[], None]) -> None:
+        """Store entries (key, bytes); `done()` once all are written. What a tier has already is not moved again."""
+        left = len(self._written)
+
+        def one() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        for depth in range(len(self._written)):
+            self._write(depth, entries, one)
+
+    def _lift(self, read: Read) -> None:
+        """What was read is written to the tiers above, if that is the rule."""
+        for upper in range(read.depth if self.promote else 0):
+            self._write(upper, read.entries, _nothing)
+
+    def _write(self, depth: int, entries: Entries, done: Callable[[], None]) -> None:
+        tier = self.tiers[depth]
+        held = tier.store.entries
+        new = [(key, size) for key, size in entries if held.get(key, -1) < size <= tier.store.capacity_bytes]
+        tier.store.refused += sum(size > tier.store.capacity_bytes for _, size in entries)
+
+        def written() -> None:
+            evicted: Entries = []
+            for key, size in new:
+                evicted += tier.store.put(key, size) or ()
+            if self.demote and evicted and depth + 1 < len(self.tiers):
+                self._write(depth + 1, evicted, _nothing)
+            done()
+
+        tier.write(sum(size - held.get(key, 0) for key, size in new), written)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,124 @@
+"""LLM clients whose prefix cache goes on in tiers: host memory, disks, a store shared by many.
+
+A sequence that arrives is looked up in the device's prefix cache, and from there on in the tiers, block by block by
+chained hashes. What a tier has is read, and the sequence waits for it outside the queue (with `overlap`, only for what
+its prefill cannot hide); then it needs no prefill for these tokens. When its prompt's KV is complete, that is at the
+end of the generation (or of the prefill, if another client decodes), the blocks that the tiers lack are written back in
+the background.
+
+Simplifications: what the device had when the sequence arrived counts as found even if it is evicted before the sequence
+gets its turn, and generated tokens have no hash, so that they are stored by the next turn that contains them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys
+from hermes.clients.llm import LLMClient
+from hermes.config import ConfigModel
+from hermes.hardware.base import StepStats
+from hermes.kernel import TRANSFER
+from hermes.schedulers.sequence import Sequence
+from hermes.units import NS_PER_S
+
+__all__ = ["OffloadConfig", "OffloadingClient"]
+
+
+class OffloadConfig(ConfigModel):
+    """Where blocks of the prefix cache are kept besides the device."""
+
+    tiers: list[KvTierConfig] = Field(min_length=1)
+    """The hierarchy, nearest first."""
+    block_tokens: int = Field(default=512, ge=1, le=2**20)
+    """Tokens of an entry: whole blocks of so many tokens are stored and found."""
+    overlap: bool = False
+    """Whether a prefill starts while the rest of its KV is read, layer by layer."""
+    write: Literal["all", "nearest"] = "all"
+    """Which tiers get what is stored. It moves what a tier does not have yet."""
+    promote: bool = True
+    """Whether what a lower tier had is written to those above it, once read."""
+    demote: bool = False
+    """Whether what a tier evicts is written to the one below."""
+
+
+class OffloadingClient(LLMClient):
+    """See the module's docstring and `hermes.clients.llm.LLMClient`."""
+
+    __slots__ = ("_fetching", "_hierarchy", "_offload", "_report", "layers", "tier_bytes_per_token", "tiers")
+
+    def __init__(
+        self, *args: Any, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int,
+        **options: Any,
+    ) -> None:
+        self._report: Callable[[Any, Any], None] = _nobody
+        super().__init__(*args, **options)
+        self.tiers, self._offload, self.layers = tiers, offload, layers
+        self.tier_bytes_per_token = kv_bytes_per_token
+        self._hierarchy = Hierarchy(tiers, write=offload.write, promote=offload.promote, demote=offload.demote)
+        self._fetching = 0
+
+    @property
+    def on_done(self) -> Callable[[Any, Any], None]:
+        """Called with each completed sequence: its prompt's blocks are written back beside whatever comes next."""
+        return self._done
+
+    @on_done.setter
+    def on_done(self, report: Callable[[Any, Any], None]) -> None:
+        self._report = report
+
+    @property
+    def idle(self) -> bool:
+        return not self._fetching and super().idle
+
+    def submit(self, stage: Sequence) -> None:
+        """A sequence arrives; what the tiers have of its prompt comes first."""
+        unit = self._offload.block_tokens
+        if stage.transferred or stage.num_computed or stage.content is None:
+            super().submit(stage)
+            return
+        self._catch_up()
+        here = self.scheduler.pool.hit_tokens(stage)
+        # the last prompt token is always computed: it gives the first output token
+        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit)[here // unit:]
+        reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
+        have = (here // unit + found) * unit
+        if have <= here:
+            super().submit(stage)
+            return
+        overlap = None
+        if self._offload.overlap:
+            new = stage.prompt_tokens - have
+            stats = StepStats(prefill_seqs=1, prefill_tokens=new, prefill_past=have,
+                              prefill_attn=new * have + new * (new + 1) // 2, sampled=1)
+            overlap = self.layers, float(self.hardware.step_ns(stats)) / NS_PER_S
+        self._fetching += 1
+        wait_ns = sum(read.tier.lookup_ns for read in reads)
+        fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, stage, have), overlap)
+        self.env.tick_at(self.env._now + wait_ns, TRANSFER, lambda tick: fetch())
+
+    def _fetched(self, stage: Sequence, have: int) -> None:
+        self._fetching -= 1
+        stage.num_computed = stage.cached_tokens = have
+        super().submit(stage)
+
+    def _done(self, client: Any, stage: Sequence) -> None:
+        if not stage.transferred and stage.content is not None:
+            unit = self._offload.block_tokens
+            size = round(unit * self.tier_bytes_per_token)
+            keys = block_keys(stage.content, stage.prompt_tokens, unit)
+            if keys:   # the last block first: it is to be the first to go
+                self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
+        self._report(client, stage)
+
+
+def _nobody(client: Any, stage: Any) -> None:
+    raise AssertionError("client used before the coordinator took it")
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,45 @@
+"""A prompt cache without a clock: which share of a trace's blocks a store of some size would have found.
+
+Every prompt is looked up and then stored, one after the other in order of arrival: an upper bound for caches on the
+clock, in which a prompt is of use only once it has been computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from hermes.memory.eviction import EVICTION
+from hermes.memory.tiers import Store, find_chain
+
+__all__ = ["Replay", "replay"]
+
+
+class Replay(NamedTuple):
+    """Blocks of all prompts, how many of them were found, distinct ones, evictions."""
+
+    blocks: int
+    hits: int
+    distinct: int
+    evictions: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the blocks that were found."""
+        return self.hits / self.blocks if self.blocks else 0.0
+
+
+def replay(prompts: Iterable[Sequence[Hashable]], capacity_blocks: int | None = None, policy: str = "lru") -> Replay:
+    """prompts: chained block hashes of each prompt; capacity_blocks: None for a store without limit; policy: a name of
+    `EVICTION`. A block counts as found if all blocks before it are found as well."""
+    store = Store(1 << 62 if capacity_blocks is None else capacity_blocks, EVICTION.get(policy)())
+    blocks = hits = 0
+    distinct: set[Hashable] = set()
+    for keys in prompts:
+        blocks += len(keys)
+        hits += len(find_chain([store], keys))
+        distinct.update(keys)
+        for key in reversed(keys):   # the head of the chain is the last to go
+            if key not in store:
+                store.put(key, 1)
+    return Replay(blocks, hits, len(distinct), store.evictions)

@@ -1,0 +1,24 @@
+"""The registry of pipelines, and the plainest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from hermes.registry import Registry
+from hermes.schedulers.sequence import Sequence as Generate
+
+__all__ = ["PIPELINES", "Generate", "Pipeline", "plain"]
+
+Pipeline = Generator[Any, Any, None]
+
+PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline")
+
+
+@PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
+def plain(request: Any) -> Pipeline:
+    """Prefill and decode, nothing else."""
+    yield Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
+
+
+plain.stages = ("generate",)  # type: ignore[attr-defined]

@@ -1,0 +1,212 @@
+"""Pipelines that come with hermes: graphs with parameters.
+
+Each is a `GraphTemplate`: its fields are the parameters a workload may set (`pipeline: {name: rag, documents: 10}`),
+`nodes()` gives the graph, as it would stand in YAML under `pipelines: {NAME: {stages: ...}}`. `hermes pipeline show
+NAME` prints it, as a start for a graph of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.pipelines.base import PIPELINES
+from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.validation import validate
+
+__all__ = ["GraphTemplate", "Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
+
+Stages = dict[str, dict[str, Any]]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Name = Annotated[str, Field(max_length=4096)]
+
+
+class GraphTemplate(ConfigModel):
+    """A graph with parameters: subclass it, make its fields the parameters, and register it in `PIPELINES`."""
+
+    def nodes(self) -> Stages:
+        """The graph's nodes, by name, as in YAML."""
+        raise NotImplementedError
+
+    def graph(self) -> Graph:
+        """The checked graph. Raises `InputError` for what no graph may have."""
+        return Graph({name: validate(Node, node) for name, node in self.nodes().items()})
+
+    def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
+        """The pipeline; `name` and `seed` give each request its own random numbers."""
+        return GraphPipeline(name, self.graph(), seed)
+
+
+class _Passages(ConfigModel):
+    """What is found for a question."""
+
+    documents: Count = 20
+    """Passages that go into the prompt."""
+    document_tokens: Count = 512
+    """Tokens of a passage."""
+    bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
+    """Bytes of a token of text, for what moves over the network."""
+    nprobe: Count | None = None
+    """Lists a query scans; the index's own where left out."""
+    embed_model: Name = ""
+    """Model of the client that embeds; any where left out."""
+
+    def _prompt(self) -> str:
+        return f"prompt + {self.documents} * {self.document_tokens}"
+
+    def _text(self, documents: int) -> str:
+        return f"{documents} * {self.document_tokens} * {self.bytes_per_token:g}"
+
+    def _embed(self) -> dict[str, Any]:
+        return _without_defaults(kind="embed", tokens="prompt", model=self.embed_model)
+
+    def _retrieve(self, top_k: int) -> dict[str, Any]:
+        options = {"top_k": top_k} | ({} if self.nprobe is None else {"nprobe": self.nprobe})
+        return {"kind": "retrieve", "after": "embed", "options": options}
+
+
+def _without_defaults(**node: Any) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if value not in ("", None)}
+
+
+@PIPELINES.register("rag")
+class Rag(_Passages, GraphTemplate):
+    """Embed the question, find passages, answer with them in the prompt. The passages' text moves to the answer."""
+
+    def nodes(self) -> Stages:
+        answer = {"kind": "generate", "after": "retrieve", "prompt": self._prompt(),
+                  "input_bytes": self._text(self.documents)}
+        return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
+
+
+@PIPELINES.register("rag-disaggregated")
+class RagDisaggregated(_Passages, GraphTemplate):
+    """The same over unlike clients: question, vector, candidates and passages all move. More passages than are kept are
+    found, and reranked as pairs with the question."""
+
+    candidates: Annotated[int, Field(ge=0, le=1_000_000)] = 100
+    """Passages found, of which the best `documents` are kept; 0 leaves the reranking out."""
+    dimension: Count = 768
+    """Length of an embedding, 4 bytes each."""
+    rerank_model: Name = ""
+    """Model of the client that reranks; any where left out."""
+
+    def nodes(self) -> Stages:
+        reranks = self.candidates > 0
+        found = max(self.candidates, self.documents) if reranks else self.documents
+        nodes: Stages = {
+            "embed": self._embed(),
+            "retrieve": self._retrieve(found) | {"input_bytes": f"{self.dimension} * 4"},
+        }
+        if reranks:
+            nodes["rerank"] = _without_defaults(
+                kind="rerank", after="retrieve", items=found, tokens=f"{found} * (prompt + {self.document_tokens})",
+                model=self.rerank_model, input_bytes=self._text(found),
+            )
+        nodes["answer"] = {
+            "kind": "generate", "after": "rerank" if reranks else "retrieve", "prompt": self._prompt(),
+            "input_bytes": self._text(self.documents),
+        }
+        return nodes
+
+
+@PIPELINES.register("kv-retrieval")
+class KvRetrieval(GraphTemplate):
+    """Past context comes from a hierarchy of stores; what is found needs no prefill. Written back afterwards."""
+
+    past: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    """Tokens of past context; those of the workload's `contexts` where left out."""
+    write_back: bool = True
+    """Whether the context is stored again once the answer is there; the request does not wait for it."""
+
+    def nodes(self) -> Stages:
+        past = "past" if self.past is None else self.past
+        nodes: Stages = {
+            "fetch": {"kind": "fetch_kv", "tokens": past},
+            "answer": {"kind": "generate", "after": "fetch", "prompt": f"prompt + {past}", "kv": "fetch"},
+        }
+        if self.write_back:
+            nodes["keep"] = {"kind": "store_kv", "after": "answer", "tokens": past, "background": True}
+        return nodes
+
+
+@PIPELINES.register("rag-reasoning")
+class RagReasoning(_Passages, GraphTemplate):
+    """RAG whose answer is long thought about: a longer output, on one path or on several side by side."""
+
+    scale: Annotated[float, Field(gt=0, le=10_000)] = 8.0
+    """How many times longer than the workload's the output of each path is."""
+    branches: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Paths, each with an output of its own."""
+
+    def nodes(self) -> Stages:
+        answer: dict[str, Any] = {
+            "kind": "generate", "after": "retrieve", "prompt": self._prompt(), "output": f"output * {self.scale:g}",
+            "input_bytes": self._text(self.documents),
+        }
+        if self.branches > 1:
+            answer["copies"] = self.branches
+        return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
+
+
+@PIPELINES.register("guarded")
+class Guarded(GraphTemplate):
+    """Tokenize, answer, then a safety filter and a word lookup side by side, detokenize. An answer that the filter
+    refuses is written again."""
+
+    filter_reads: Literal["output", "prompt + output"] = "output"
+    """What the filter reads."""
+    filter_model: Name = ""
+    """Model of the client that filters; any where left out."""
+    refused: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the answers that the filter refuses."""
+    retries: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often a refused answer is written again at most."""
+    bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
+    """Bytes of a token of text, for what moves over the network."""
+
+    def nodes(self) -> Stages:
+        moved = f"output * {self.bytes_per_token:g}"
+        read = moved if self.filter_reads == "output" else f"({self.filter_reads}) * {self.bytes_per_token:g}"
+        check = _without_defaults(
+            kind="filter", after="answer", tokens=self.filter_reads, model=self.filter_model, input_bytes=read,
+        )
+        answer: dict[str, Any] = {"kind": "generate"}
+        nodes: Stages = {"tokenize": {"kind": "tokenize", "tokens": "prompt"}}
+        if self.refused:
+            nodes["attempt"] = {
+                "kind": "loop", "after": "tokenize", "again": self.refused, "max_times": 1 + self.retries,
+                "stages": {"answer": answer, "filter": check},
+            }
+            done, written = ["attempt", "lookup"], "attempt"
+        else:
+            nodes |= {"answer": answer | {"after": "tokenize"}, "filter": check}
+            done, written = ["filter", "lookup"], "answer"
+        nodes["lookup"] = {"kind": "word_lookup", "after": written, "tokens": "output", "input_bytes": moved}
+        nodes["detokenize"] = {"kind": "detokenize", "after": done, "tokens": "output"}
+        return nodes
+
+
+@PIPELINES.register("reward-ranked")
+class RewardRanked(GraphTemplate):
+    """Several answers side by side; a reward model scores each as soon as it is there. With the last score the best is
+    known, and the request complete."""
+
+    candidates: Annotated[int, Field(ge=1, le=256)] = 4
+    """Answers."""
+    reward_model: Name = ""
+    """Model of the client that scores; any where left out."""
+    bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
+    """Bytes of a token of text, for what moves over the network."""
+
+    def nodes(self) -> Stages:
+        nodes: Stages = {f"answer-{i}": {"kind": "generate"} for i in range(1, self.candidates + 1)}
+        for i in range(1, self.candidates + 1):
+            nodes[f"score-{i}"] = _without_defaults(
+                kind="score", after=f"answer-{i}", tokens="prompt + output", model=self.reward_model,
+                input_bytes=f"(prompt + output) * {self.bytes_per_token:g}",
+            )
+        return nodes

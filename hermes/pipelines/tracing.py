@@ -1,0 +1,80 @@
+"""A hand-written pipeline as a graph: what it asks for when it runs for one request whose stages are served at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from hermes.errors import InputError
+from hermes.pipelines.graph import Graph, Node
+from hermes.stages import AnyOf
+
+__all__ = ["OUTPUT", "PROMPT", "trace"]
+
+PROMPT, OUTPUT = 512, 128
+"""Tokens of the request that a pipeline is traced with."""
+_MOST = 500
+
+
+def trace(pipeline: Callable[[Any], Any]) -> Graph:
+    """The stages that `pipeline` asks for, each after those that it had waited for by then.
+
+    Raises `InputError` for a pipeline that asks for hundreds of stages: no picture shows those.
+    """
+    run = _Trace()
+    running = pipeline(run.request)
+    result = None
+    while True:
+        try:
+            wanted = running.send(result)
+        except StopIteration:
+            return Graph(run.nodes)
+        waited = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else (wanted,)
+        for stage in waited:
+            run.ask(stage)
+        if type(wanted) is AnyOf:
+            result = waited[0]
+            run.serve([result])
+        else:
+            run.serve(waited)
+            result = wanted
+
+
+class _Trace:
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.request = SimpleNamespace(
+            id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
+            model="", client=None, past_tokens=0, context=None, start=self.ask,
+        )
+        self._names: dict[int, str] = {}
+        self._stages: list[Any] = []       # keeps them alive: names go by identity
+        self._before: dict[str, set[str]] = {}
+        self._served: set[str] = set()
+
+    def ask(self, stage: Any) -> Any:
+        if id(stage) in self._names:
+            return stage
+        if len(self.nodes) >= _MOST:
+            raise InputError(f"a pipeline of at most {_MOST} stages, to draw it", f"more, for a prompt of {PROMPT}")
+        same = sum(node.kind == stage.kind for node in self.nodes.values())
+        name = stage.kind if not same else f"{stage.kind} {same + 1}"
+        # only the latest: what those came after is said by their own edges
+        after = [one for one in self._served if not any(one in self._before[other] for other in self._served)]
+        self._before[name] = set(self._served)
+        generates = stage.kind == "generate"
+        self.nodes[name] = Node.model_validate({
+            "kind": stage.kind, "model": stage.model, "after": sorted(after, key=list(self.nodes).index),
+            **({"prompt": stage.prompt_tokens, "output": stage.output_tokens} if generates
+               else {"tokens": stage.prompt_tokens, "items": stage.items, "options": dict(stage.options)}),
+        })
+        self._names[id(stage)] = name
+        self._stages.append(stage)
+        return stage
+
+    def serve(self, stages: Iterable[Any]) -> None:
+        for stage in stages:
+            stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+            stage.client, stage.done = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform=""), True
+            self._served.add(self._names[id(stage)])

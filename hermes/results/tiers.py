@@ -1,0 +1,67 @@
+"""Stores of KV, as results print them: what was found, moved and thrown out, and how busy each store's link was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hermes.results.record import RunRecord, TierInfo
+from hermes.results.usage import window_ns
+
+__all__ = ["stores_summary", "tier_infos", "tier_utilisation"]
+
+
+def tier_infos(clients: list[Any]) -> list[TierInfo]:
+    """Every store of a simulation once, in order of the clients that use them."""
+    found = {id(tier): tier for client in clients for tier in getattr(client, "tiers", ())}
+    return [
+        TierInfo(
+            name=tier.config.name, where=tier.where, scope=tier.config.scope,
+            clients=tuple(clients[index].name for index in dict.fromkeys(tier.clients)),
+            capacity_bytes=tier.config.capacity, bandwidth=tier.config.bandwidth, policy=tier.config.policy,
+            busy_ns=tier.busy_until_now_ns(), read_bytes=tier.read_bytes, written_bytes=tier.written_bytes,
+            hits=tier.store.hits, misses=tier.store.misses, evictions=tier.store.evictions,
+            refused=tier.store.refused, used_bytes=tier.store.used_bytes, peak_bytes=tier.store.peak_bytes,
+        )
+        for tier in found.values()
+    ]
+
+
+def tier_utilisation(record: RunRecord) -> list[float]:
+    """Per store: share of the window (`hermes.results.usage`) in which something was read or written."""
+    start, end = window_ns(record)
+    return [min(1.0, tier.busy_ns / (end - start)) if end > start else 0.0 for tier in record.tiers]
+
+
+def stores_summary(record: RunRecord) -> dict[str, Any]:
+    """`cache` and `tiers` of the summary, where there are any: prompt tokens that needed no prefill because their KV
+    was found, on the device or in a tier, and what each tier did."""
+    stages = record.stages
+    prompts = np.isin(stages["kind"], [i for i, k in enumerate(record.stage_kinds) if k in ("generate", "prefill")])
+    cached, prompt = int(stages["cached_tokens"][prompts].sum()), int(stages["prompt_tokens"][prompts].sum())
+    cache = {"prompt_tokens": prompt, "cached_tokens": cached, "hit_rate": cached / prompt} if cached else None
+    return ({"cache": cache} if cache else {}) | ({"tiers": _tiers(record)} if record.tiers else {})
+
+
+def _tiers(record: RunRecord) -> dict[str, Any]:
+    """One entry per tier of the hierarchy; stores of one name are added up. Hits count entries (contexts or blocks)."""
+    used = tier_utilisation(record)
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(tier.name for tier in record.tiers):
+        rows = [i for i, tier in enumerate(record.tiers) if tier.name == name]
+        mine = [record.tiers[i] for i in rows]
+        busiest = max(rows, key=lambda i: used[i])
+        total = {
+            key: sum(getattr(tier, key) for tier in mine)
+            for key in ("capacity_bytes", "used_bytes", "hits", "misses", "evictions", "refused", "read_bytes",
+                        "written_bytes")
+        }
+        asked = total["hits"] + total["misses"]
+        out[name] = {
+            "stores": len(mine), **total, "hit_rate": total["hits"] / asked if asked else None,
+            "peak_share": max(t.peak_bytes / t.capacity_bytes if t.capacity_bytes else 0.0 for t in mine),
+            "mean_utilisation": sum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
+            "busiest": record.tiers[busiest].where or name,
+        }
+    return out

@@ -1,0 +1,90 @@
+"""What the results say of one point: its summary as a flat row, and KV memory over all clients."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes.errors import InputError, Verbatim
+from hermes.results import Results
+
+__all__ = ["extracted", "figures", "flatten", "load_extract"]
+
+Scalar = bool | int | float | str | None
+
+
+def figures(results: Results) -> dict[str, Scalar]:
+    """The summary, nested keys joined by dots, without what it says of single clients; and `kv.*`, `devices`, `end_s`.
+
+    kv.capacity_tokens: of the LLM clients together; kv.capacity_per_client_tokens: of the smallest of them;
+    kv.peak_share: the highest share of one client's blocks in use (None where no client has a bounded memory);
+    end_s: simulated seconds from zero to the end of the run.
+    """
+    summary = dict(results.summary)
+    clients = summary.pop("clients").values()
+    requests = dict(summary["requests"])
+    reasons = requests.pop("reject_reasons")
+    requests["reject_reasons"] = "; ".join(f"{count} x {text}" for text, count in reasons.items()) or None
+    infos = results.record.clients
+    tokens = [info.num_blocks * info.block_size for info in infos if info.num_blocks]
+    peaks = [client["kv_peak_share"] for client in clients if client.get("kv_peak_share") is not None]
+    return dict(flatten({
+        **summary, "requests": requests,
+        "kv": {
+            "capacity_tokens": sum(tokens) if tokens else None,
+            "capacity_per_client_tokens": min(tokens, default=None), "peak_share": max(peaks, default=None),
+        },
+        "devices": sum(info.num_devices for info in infos), "end_s": results.record.end_ns / 1e9,
+    }))
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scalar]]:
+    """Dotted key and plain value of every leaf; lists and empty mappings are left out."""
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        elif not isinstance(value, list | tuple):
+            yield f"{prefix}{key}", plain(value)
+
+
+def plain(value: Any) -> Scalar:
+    """A numpy scalar as Python's, NaN as None."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, Any]]:
+    """The function `module:function`; the module may also lie in `folder`. `InputError` where there is none."""
+    module, _, attribute = name.partition(":")
+    place = str(folder.resolve())
+    sys.path.append(place)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        expected = "module:function, importable here or beside the sweep"
+        raise InputError(f"{expected} ({error})", name, field="extract") from None
+    finally:
+        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(place)]   # the one above: it may be there already
+    if not callable(found):
+        raise InputError("module:function", name, field="extract")
+    return found  # type: ignore[no-any-return]
+
+
+def extracted(function: Callable[[Results], Mapping[str, Any]], results: Results, taken: set[str]) -> dict[str, Scalar]:
+    """What a sweep's own function says of a point. `InputError` where that is not a flat dict of new, plain figures."""
+    said = function(results)
+    if not isinstance(said, Mapping):
+        raise InputError("a dict of figures", Verbatim(type(said).__name__), field="extract")
+    out: dict[str, Scalar] = {}
+    for key, value in said.items():
+        figure = plain(value)
+        if not isinstance(figure, bool | int | float | str | None):
+            raise InputError("numbers, text, true, false or None", figure, field=f"extract.{key}")
+        if str(key) in taken:
+            raise InputError("a name that no other column has", str(key), field="extract")
+        out[str(key)] = figure
+    return out

@@ -1,0 +1,259 @@
+"""What a sweep writes, what it keeps, and that neither workers nor the order of things show in it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hermes
+from hermes.errors import InputError
+from hermes.sweep import open_sweep, plan_sweep, run_sweep
+from hermes.sweep import runner as runner_module
+from hermes.sweep.figures import flatten
+from hermes.sweep.store import table_of
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+GRID = """\
+cases:
+  - {label: chunked}
+  - {label: static, set: {clients.0.scheduler: {kind: static, max_num_seqs: 4}}}
+grid: {workload.arrivals.rate: [2, 8]}
+seeds: 2
+columns: {workload.arrivals.rate: rate}
+"""
+
+
+def run_again(counter=None):
+    """A progress function that counts the points that are run."""
+    seen = []
+
+    def update(what, done, total):
+        if what == "run":
+            seen.append(done)
+
+    return seen, update
+
+
+def results_bytes(folder):
+    return (folder / "results.parquet").read_bytes()
+
+
+def test_a_row_is_what_the_scenario_answers(folder, write):
+    out = run_sweep(write(GRID), folder / "out", workers=0)
+    frame = out.frame()
+    assert list(frame.columns[:8]) == ["point", "case", "rate", "seed", "hash", "status", "reason", "requests.total"]
+    assert frame.rate.tolist() == [2, 2, 8, 8] * 2
+    assert frame.seed.tolist() == [7, 8] * 4
+    assert frame.status.unique().tolist() == ["ok"]
+    pd.testing.assert_frame_equal(frame, pd.read_parquet(folder / "out" / "results.parquet"))
+    for number in (1, 6):
+        results = hermes.simulate(out.point(number))
+        summary = {k: v for k, v in results.summary.items() if k not in ("clients", "requests")}
+        row = out.table().to_pylist()[number]
+        for name, value in flatten(summary):
+            assert row[name] == value, name
+        assert row["devices"] == 2 * 8   # tensor parallelism 8
+        assert row["kv.capacity_tokens"] == 2 * 1000 * 16
+        assert row["kv.capacity_per_client_tokens"] == 1000 * 16
+        assert row["kv.peak_share"] == max(c["kv_peak_share"] for c in results.summary["clients"].values())
+        assert 0 < row["kv.peak_share"] < 1
+    assert out.complete
+    assert len(out) == 8
+    assert len(out.journal()) == 8
+    with pytest.raises(InputError, match="from 0 to 7, found 8"):
+        out.point(8)
+
+
+def test_one_seed_is_one_workload_for_every_configuration(folder, write):
+    out = run_sweep(write(GRID + "keep: requests\n"), folder / "out", workers=0)
+    given_columns = ["arrival_s", "prompt_tokens", "output_tokens"]
+    by = {}
+    for number, point in enumerate(out.manifest["points"]):
+        by.setdefault((point["settings"]["rate"], point["seed"]), []).append(out.requests(number)[given_columns])
+    assert len(by) == 4
+    for (one, other) in by.values():
+        pd.testing.assert_frame_equal(one, other)
+    assert not by[2, 7][0].equals(by[2, 8][0])
+
+
+def test_bytes_do_not_depend_on_workers(folder, write):
+    sweep = write(GRID)
+    for workers in (0, 3):
+        run_sweep(sweep, folder / f"out{workers}", workers=workers)
+    first = {p.name: p.read_bytes() for p in (folder / "out0").rglob("*") if p.suffix in (".parquet",)}
+    assert len(first) == 8 + 2
+    out = folder / "out3"
+    assert {p.name: p.read_bytes() for p in out.rglob("*") if p.suffix in (".parquet",)} == first
+    assert (out / "sweep.json").read_bytes() == (folder / "out0" / "sweep.json").read_bytes()
+
+
+def test_only_what_changed_is_run_again(folder, write):
+    out, sweep = folder / "out", write(GRID)
+    run_sweep(sweep, out, workers=0)
+    before = results_bytes(out)
+    seen, update = run_again()
+    run_sweep(sweep, out, workers=0, progress=update)
+    assert seen == [8]
+    assert results_bytes(out) == before
+    seen, update = run_again()
+    write(GRID.replace("[2, 8]", "[8, 2, 16]"))
+    run_sweep(sweep, out, workers=0, progress=update)
+    assert seen == [8, 9, 10, 11, 12]
+    frame = open_sweep(out).frame()
+    assert frame.rate.tolist() == [8, 8, 2, 2, 16, 16] * 2
+    run_sweep(sweep, folder / "fresh", workers=0)
+    assert results_bytes(folder / "fresh") == results_bytes(out)
+    write("name: other\ndescription: other words\n" + GRID)   # changes nothing that is simulated
+    run_sweep(sweep, out, workers=0)
+    assert results_bytes(out) == before
+    (folder / "small.yaml").write_text((folder / "small.yaml").read_text().replace("output: 20", "output: 21"))
+    assert len(plan_sweep(sweep, out, workers=0).waiting) == 8
+
+
+def test_a_changed_data_file_is_noticed(folder, write):
+    profile = folder / "mine.yaml"
+    shutil.copy(ROOT / "hw_profiles" / "llama-2-70b-h100-tp8.yaml", profile)
+    sweep, out = write("grid: {clients.0.hardware.profile: [./mine.yaml, llama-2-70b-h100-tp8]}\n"), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    assert not plan_sweep(sweep, out, workers=0).waiting
+    profile.write_text(profile.read_text() + "# a comment\n")
+    assert [p.point.index for p in plan_sweep(sweep, out, workers=0).waiting] == [0]
+
+
+def test_an_earlier_check_is_used_again(folder, write, monkeypatch):
+    sweep, out = write(GRID), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    monkeypatch.setattr(runner_module, "Job", None)   # nothing may be given to anybody
+    assert len(plan_sweep(sweep, out, workers=0).finished) == 8
+
+
+def test_equal_points_are_run_once(folder, write):
+    seen, update = run_again()
+    out = run_sweep(write("cases: [{label: a}, {label: b}, {label: c, set: {workload.requests: 4}}]\n"),
+                    folder / "out", workers=0, progress=update)
+    assert seen == [0, 1, 2]
+    frame = out.frame()
+    assert frame.case.tolist() == ["a", "b", "c"]
+    assert frame.hash[0] == frame.hash[1] != frame.hash[2]
+
+
+def test_more_figures(folder, write, monkeypatch):
+    shutil.copy(HERE / "data" / "figures_of_mine.py", folder)   # beside the sweep: found there
+    sweep = write("extract: figures_of_mine:longest\nkeep: all\n")
+    out = run_sweep(sweep, folder / "out", workers=1)
+    row = out.table().to_pylist()[0]
+    assert row["longest_s"] == hermes.simulate(out.point(0)).requests.e2e_s.max() == row["latency.e2e_s.max"]
+    assert row["nothing"] is None
+    assert row["words"] == "two words"
+    assert out.results(0).summary["makespan_s"] == row["makespan_s"]
+    assert not plan_sweep(sweep, folder / "out").waiting
+    source = folder / "figures_of_mine.py"
+    source.write_text(source.read_text() + "# changed\n")
+    assert len(plan_sweep(sweep, folder / "out").waiting) == 1
+    for name, said in (("nested", "extract.a: expected numbers, text"), ("taken", "no other column has"),
+                       ("no_dict", "expected a dict of figures, found int")):
+        assert said in run_sweep(write(f"extract: figures_of_mine:{name}\n"), folder / name, workers=1).failed()[0]
+
+
+def test_what_is_kept(folder, write):
+    plain = run_sweep(write(""), folder / "out", workers=0)
+    with pytest.raises(InputError, match="keep: requests"):
+        plain.requests(0)
+    seen, update = run_again()
+    kept = run_sweep(write("keep: requests\n"), folder / "out", workers=0, progress=update)
+    assert seen == [0, 1]   # its figures are there, its requests are not
+    served = hermes.simulate(kept.point(0)).requests
+    numbers = served.select_dtypes("number").columns
+    assert kept.requests(0).columns.tolist() == served.columns.tolist()
+    pd.testing.assert_frame_equal(kept.requests(0)[numbers], served[numbers])
+    with pytest.raises(InputError, match="keep: all"):
+        kept.results(0)
+
+
+def test_a_point_that_fails_leaves_the_others_alone(folder, write):
+    shutil.copy(HERE / "data" / "figures_of_mine.py", folder)
+    sweep = write("extract: figures_of_mine:only_few\ngrid: {workload.requests: [10, 11, 12, 13]}\n")
+    out = run_sweep(sweep, folder / "out", workers=1)
+    frame = out.frame()
+    assert frame.status.tolist() == ["ok", "failed", "failed", "ok"]
+    assert out.failed() == {1: "ValueError: eleven is too many",
+                            2: "the process was ended by SIGKILL (out of memory?)"}
+    assert frame["count"].fillna(-1).tolist() == [10, -1, -1, 13]
+    assert "only_few" in out.journal().traceback.dropna().iloc[0]
+    assert [p.point.index for p in plan_sweep(sweep, folder / "out").waiting] == [1, 2]   # tried again
+    before = results_bytes(folder / "out")
+    run_sweep(sweep, folder / "out", workers=2)
+    assert results_bytes(folder / "out") == before
+
+
+def test_two_processes_cannot_run_one_sweep(folder, write):
+    sweep, out = write(""), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    held = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
+        from pathlib import Path
+        from hermes.sweep.store import Folder
+        with Folder(Path({str(out)!r})).locked():
+            print("held", flush=True)
+            input()
+    """)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        assert held.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match=f"that no other process is running \\(process {held.pid} is\\)"):
+            run_sweep(sweep, out, workers=0)
+        assert len(open_sweep(out).frame()) == 1   # reading needs no lock
+    finally:
+        held.kill()
+        held.wait()
+    run_sweep(sweep, out, workers=0)
+
+
+@pytest.mark.parametrize("name", ["file", "full"])
+def test_a_folder_of_something_else_is_left_alone(folder, write, name):
+    (folder / "file").write_text("text")
+    (folder / "full").mkdir()
+    (folder / "full" / "thesis.doc").write_text("text")
+    with pytest.raises(InputError, match="folder"):
+        run_sweep(write(""), folder / name, workers=0)
+    assert (folder / "full" / "thesis.doc").exists()
+    with pytest.raises(InputError):
+        open_sweep(folder / name)
+
+
+def test_a_dict_and_a_manifest_that_is_none(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    out = run_sweep({"scenario": "small.yaml", "grid": {"workload.requests": [3, 4]}, "seeds": [2**100]}, "out",
+                    workers=0)
+    assert out.frame()["requests.total"].tolist() == [3, 4]
+    assert out.frame().seed.tolist() == [str(2**100)] * 2
+    assert out.point(0).seed == 2**100
+    manifest = json.loads((folder / "out" / "sweep.json").read_text())
+    (folder / "out" / "sweep.json").write_text(json.dumps(manifest | {"format": 0}))
+    with pytest.raises(InputError, match="a sweep of format 1"):
+        open_sweep("out")
+
+
+@given(st.lists(st.none() | st.booleans() | st.integers(-2**70, 2**70) | st.floats(allow_nan=False) | st.text("ab")))
+def test_a_column_has_one_type_whatever_the_order(values):
+    one, other = table_of([{"x": v} for v in values], "x"), table_of([{"x": v} for v in reversed(values)], "x")
+    assert one["x"].type == other["x"].type or not values
+    got = one["x"].to_pylist()
+    assert [v is None for v in got] == [v is None for v in values]
+    assert other["x"].to_pylist() == got[::-1]
+
+
+def test_a_finished_part_is_readable_by_anything(folder, write):
+    run_sweep(write(GRID), folder / "out", workers=0)
+    rows = [pq.read_table(path).to_pylist()[0] for path in sorted((folder / "out" / "parts").iterdir())]
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["hash"] for row in rows)
