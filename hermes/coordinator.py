@@ -39,6 +39,7 @@ class Request:
     pipeline: Any = None
     past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
     context: Any = None
+    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -160,6 +161,8 @@ class Coordinator:
                 request = Request(stream, request_id, arrival, prompt, output, priority, session, content)
                 if table.population is not None:
                     self._give_context(request, table, request_id - first)
+                if table.branch_tokens is not None:
+                    request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
                 request.pipeline = stream.pipeline(request)
                 yield request
 
@@ -195,6 +198,8 @@ class Coordinator:
         )
         if table.population is not None:
             self._give_context(request, table, i)
+        if table.branch_tokens is not None:
+            request.branch_outputs = tuple(table.branch_tokens[i].tolist())
         request.pipeline = stream.pipeline(request)
         self.arrivals[request.id] = request.arrival_ns
         self.env.tick_at(request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
@@ -268,6 +273,8 @@ class Coordinator:
         """Choose a client for a stage and hand it over."""
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
+        if stage.width > 1:
+            self._stage_count += stage.width - 1   # its branches have numbers of their own
         if stage.content is None:
             stage.content = request.content
         model = stage.model or request.model
@@ -299,8 +306,10 @@ class Coordinator:
             return
         asked, request = self.env._now, stage.request
 
-        def arrived(source: Any, num_bytes: int) -> None:
+        def arrived(source: Any, num_bytes: int, rest: int) -> None:
             nonlocal left
+            if rest:   # comes beside the prefill
+                self.network.transfer(source.name, client.name, rest, _nothing)
             self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
             left -= 1
             if not left:
@@ -308,9 +317,8 @@ class Coordinator:
 
         for before, num_bytes in moves:
             source, waited = before.client, self._exposed(before, client, num_bytes)
-            self.network.transfer(source.name, client.name, waited, partial(arrived, source, num_bytes))
-            if waited < num_bytes:   # arrives beside the prefill
-                self.network.transfer(source.name, client.name, num_bytes - waited, _nothing)
+            done = partial(arrived, source, num_bytes, num_bytes - waited)
+            self.network.transfer(source.name, client.name, waited, done)
 
     def _exposed(self, before: Any, client: Any, num_bytes: int) -> int:
         """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""
@@ -369,25 +377,28 @@ class Coordinator:
 
     def _assign(self, client: Any, stage: Sequence) -> None:
         stage.assigned_ns = self.env._now
+        # A decode client emits all but the first.
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
         client.input_tokens += stage.prompt_tokens
-        client.output_tokens += stage.target_tokens - stage.transferred   # a decode client emits all but the first
+        client.output_tokens += outputs
         client.num_assigned += 1
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] += stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
+                values[pos] += stage.prompt_tokens if is_input else outputs
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
         client.input_tokens -= stage.prompt_tokens
-        client.output_tokens -= stage.target_tokens - stage.transferred
+        client.output_tokens -= outputs
         client.num_assigned -= 1
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
+                values[pos] -= stage.prompt_tokens if is_input else outputs
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -396,6 +407,9 @@ class Coordinator:
 
     def _stage_done(self, client: Any, stage: Any) -> None:
         """A client has completed a stage at this instant."""
+        if stage.branches is not None:
+            self._branch_done(client, stage)
+            return
         self._unassign(client, stage)
         log = self.stages
         if stage.kind == "generate":
@@ -414,7 +428,7 @@ class Coordinator:
         log.write(
             log.buffer, log.pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
             stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
-            stage.preemptions, stage.cached_tokens,
+            stage.preemptions, stage.cached_tokens, -1, -1,
         )
         log.pos += log.size
         if log.pos == log.limit:
@@ -429,6 +443,48 @@ class Coordinator:
         if stage.kind == "generate":
             client.scheduler.release(stage)
         self._served(request, client, stage)
+
+    def _branch_done(self, client: Any, stage: Sequence) -> None:
+        """A client has completed one branch of a generation, or the prompt of all that another client decodes."""
+        branches, request = stage.branches, stage.request
+        hand_over = stage.target_tokens < stage.output_tokens
+        if hand_over:
+            for index, tokens in enumerate(branches.outputs):
+                self._add_branch(client, stage, "prefill" if tokens > 1 else "generate", 1, index)
+            branches.open -= branches.outputs.count(1)
+        else:
+            kind = "decode" if stage.transferred else "generate"
+            self._add_branch(client, stage, kind, stage.target_tokens - stage.transferred, stage.branch)
+            branches.open -= 1
+            client.scheduler.release(stage)
+            if branches.open:
+                return
+        lead = stage if hand_over else branches.lead
+        self._unassign(client, lead)
+        client.emitted -= lead.assigned_outputs
+        request.client = client
+        if self._observers:
+            self._observe("prefilled" if hand_over else "done", client, lead)
+        if hand_over:
+            assert self.handoff is not None
+            self.handoff.start(client, lead)
+        else:
+            self._served(request, client, lead)
+
+    def _add_branch(self, client: Any, stage: Sequence, kind: str, emitted: int, index: int) -> None:
+        """The row of a branch. What a prompt took (cached tokens, preemptions before it was computed) is the lead's."""
+        if stage.segments is not None:
+            stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+            self.gaps[len(self.stages)] = stage.segments
+        together = client.scheduler.returns_together
+        last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
+        mine = kind != "prefill" or index == 0
+        self.stages.add(
+            stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
+            self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
+            stage.preemptions if mine else 0, stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order,
+            index,
+        )
 
     def _served(self, request: Request, client: Any, stage: Any) -> None:
         """A stage is done: go on with its pipeline if that is what it waits for."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
@@ -173,7 +174,10 @@ class EncoderService:
         if model:
             with inside("model"):
                 described = load_model(model, base_dir)
-        self.memory_bytes = 0 if described is None else described.weight_bytes(facts.dtype or "bf16", facts.tp)
+        if described is not None:
+            self.memory_bytes = described.weight_bytes(facts.dtype or "bf16", facts.tp)
+        else:   # what the profile says, if it says anything
+            self.memory_bytes = 0 if facts.memory is None else facts.memory.weights_bytes
         check_memory("a model", self.memory_bytes, machine, "hardware")
 
     def sequences(self, tasks: Sequence[Stage]) -> list[int]:
@@ -189,12 +193,16 @@ class EncoderService:
                     lengths += ([*pieces, rest] if rest else pieces) * count
         return lengths
 
-    def prefill(self, lengths: Sequence[int]) -> Work:
-        """One prefill of sequences of these lengths. On its device it uses all cores, and the bandwidth it needs."""
-        stats = StepStats(
+    @staticmethod
+    def _stats(lengths: Sequence[int]) -> StepStats:
+        return StepStats(
             prefill_seqs=len(lengths), prefill_tokens=sum(lengths),
             prefill_attn=sum(n * (n + 1) // 2 for n in lengths),
         )
+
+    def prefill(self, lengths: Sequence[int]) -> Work:
+        """One prefill of sequences of these lengths. On its device it uses all cores, and the bandwidth it needs."""
+        stats = self._stats(lengths)
         seconds = self.hardware.step_ns(stats) / NS_PER_S
         work, device = self.facts.work, self.facts.device
         if work is None or device is None:
@@ -204,6 +212,14 @@ class EncoderService:
 
     def work(self, tasks: Sequence[Stage]) -> Work:
         return self.prefill(self.sequences(tasks))
+
+    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+        """Whether a batch leaves the range that the hardware model was measured on; analytical ones have none."""
+        if self.facts.work is not None:
+            return []
+        stats = self._stats(self.sequences(tasks))
+        columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
+        return ["prefill"] if self.hardware.out_of_range(columns, np.ones(1, dtype=np.int64))[0] else []
 
     def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
         """The prefill as one phase; flops and bytes are zero where the hardware model counts none."""

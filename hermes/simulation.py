@@ -16,10 +16,11 @@ from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
+from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
-from hermes.results.resources import client_info, service_info
+from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
@@ -112,6 +113,9 @@ class Simulation:
                     column[column >= 0] += first_number
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
+                if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
+                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
+                                     config.branches, field="branches")
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
@@ -135,7 +139,7 @@ class Simulation:
                     raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
                                      field="clients.recompute")
                 client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.warm else ():
+            for population in populations.values() if client.config.start != "empty" else ():
                 client.fill(population)
 
     def _model_of(self, wanted: str | None) -> str:
@@ -294,7 +298,8 @@ class Simulation:
             },
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
-            tiers=tier_infos(self.clients), labels=self._labels(),
+            tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
+            labels=self._labels(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )

@@ -23,11 +23,13 @@ class Stage:
     """
 
     # What the coordinator and routers read of every stage; a generation has its own.
-    output_tokens = target_tokens = 0
+    output_tokens = target_tokens = all_outputs = 0
     transferred = False
     decode_on: Any = None
     source: Any = None
     content: Any = None
+    branches: Any = None
+    width = 1
     client: Any = None
     original: Any = None
     request: Any = None

@@ -1,4 +1,4 @@
-"""Malformed scenarios, traces and profiles by mutation: is each refused in one line, or taken and shown?
+"""Malformed scenarios, sweeps, traces and profiles by mutation: is each refused in one line, or taken and shown?
 
     python scripts/fuzz_inputs.py [--cases 300] [--seed 0] [--keep DIR]
 
@@ -73,7 +73,7 @@ def main() -> int:
             if verdict == "wrong" or options.verbose:
                 print(f"{verdict}: {case}\n    {text.strip()}")
     print(f"{'':<10}{'refused':>9}{'valid':>9}{'wrong':>9}")
-    for family in ("scenario", "trace", "profile"):
+    for family in ("scenario", "sweep", "trace", "profile"):
         print(f"{family:<10}" + "".join(f"{counts[family, verdict]:>9}" for verdict in ("refused", "valid", "wrong")))
     print(f"{'total':<10}" + "".join(
         f"{sum(n for (_, v), n in counts.items() if v == verdict):>9}" for verdict in ("refused", "valid", "wrong")))

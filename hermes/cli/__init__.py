@@ -20,9 +20,11 @@ from hermes.cli import (
     fit,
     network,
     pipelines,
+    plot,
     profiles,
     roofline,
     scenarios,
+    services,
     study,
     sweep,
     traces,
@@ -55,6 +57,7 @@ def _root(
 
 
 scenarios.add_to(app)
+services.add_to(app)
 checks.add_to(app)
 traces.add_to(app)
 profiles.add_to(app)
@@ -65,6 +68,7 @@ validate_engine.add_to(app)
 study.add_to(app)
 pipelines.add_to(app)
 network.add_to(app)
+plot.add_to(app)
 sweep.add_to(app)
 
 

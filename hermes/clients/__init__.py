@@ -7,9 +7,11 @@ from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConf
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig
 from hermes.clients.service import ProcessingClientConfig, RagClientConfig, ServiceClient
+from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
 
 __all__ = [
     "CLIENTS", "LOADS", "Client", "KvRetrievalClient", "KvRetrievalClientConfig", "LLMClient", "LLMClientConfig",
     "MemoryConfig", "PowerConfig", "ProcessingClientConfig", "RagClientConfig", "ServiceClient",
+    "TaskClient", "TaskClientConfig",
 ]

@@ -78,7 +78,7 @@ class KvRetrievalClient(TaskClient):
         """A fetch or a write-back arrives; as many as there are run side by side."""
         stage.start_ns = self.env._now
         if stage.kind == "store_kv":
-            self._after(0, lambda: self._store(stage))
+            self._keep(stage)
         elif self.config.mode == "expected":
             self._expect(stage)
         elif self.config.entries == "blocks":
@@ -150,6 +150,13 @@ class KvRetrievalClient(TaskClient):
             return request.context  # type: ignore[no-any-return]
         return ("session", request.session) if request.session >= 0 else ("request", request.id)
 
+    def _keep(self, stage: Stage) -> None:
+        if self.config.mode == "expected":   # nothing is known to be missing; alone, the nearest tier takes this long
+            seconds = stage.tokens * self.kv_bytes_per_token / self.tiers[0].config.bandwidth
+            self._after(s_to_ns(seconds), lambda: self.on_done(self, stage))
+        else:
+            self._after(0, lambda: self._store(stage))
+
     def _store(self, stage: Stage) -> None:
         if self.config.entries == "blocks":
             unit = self.config.block_tokens
@@ -168,9 +175,9 @@ class KvRetrievalClient(TaskClient):
 
     def fill(self, population: Any) -> None:
         """Let the tiers hold what they can of a population (`hermes.workload.table.Population`), the most asked for
-        first. Of private contexts, a client's are those whose number modulo the group's size is its own."""
-        number, count = self.home
-        keys = range(len(population.tokens)) if population.shared else range(number, len(population.tokens), count)
+        first."""
+        first, step = (0, 1) if self.config.start == "popular" else self.home
+        keys = range(first, len(population.tokens), step)
         for tier in self.tiers:
             store, chosen, room = tier.store, [], tier.store.capacity_bytes - tier.store.used_bytes
             for key in keys:
@@ -221,9 +228,9 @@ class KvRetrievalClientConfig(ConfigModel):
     """Whether what a tier evicts is written to the one below."""
     charge_misses: bool = False
     """Whether a lookup that finds nothing takes its time (the formula does not charge it)."""
-    warm: bool = False
-    """Whether tiers begin with the workload's contexts, the most asked for first, rather than empty. Private ones lie
-    at client number key modulo `count`, where the router `context` looks for them."""
+    start: Literal["empty", "home", "popular"] = "empty"
+    """What tiers hold at the beginning. `popular`: every one the contexts asked for most. `home`: the same of its
+    client's own contexts, those whose key modulo `count` is the client's number; the router `context` asks there."""
     platform: str | None = None
     """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
     it."""
@@ -240,8 +247,8 @@ class KvRetrievalClientConfig(ConfigModel):
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
                     raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
-        if self.warm and (self.mode, self.entries) != ("stateful", "contexts"):
-            raise InputError("stateful tiers of contexts, to be filled before the run", self.warm, field="warm")
+        if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
+            raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
         return self
 
     @property

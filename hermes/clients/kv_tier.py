@@ -17,7 +17,7 @@ from hermes.errors import InputError
 from hermes.kernel import Clock
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
-from hermes.network import exposed_bytes
+from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
@@ -93,6 +93,10 @@ class Tier:
             done()
 
         self._link.start((0,), num_bytes, ended)
+
+    def link_use(self) -> LinkUse:
+        """What was read and written so far, over time."""
+        return self._link.uses([self.config.name], [self.config.bandwidth])[0]
 
     def busy_until_now_ns(self) -> int:
         """Time in which it was busy so far."""

@@ -37,8 +37,8 @@ class LLMClient:
         "_ahead", "_end", "_end_priority", "_ended", "_fits", "_futile", "_late", "_max_run", "_plan", "_planned",
         "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index",
         "input_tokens", "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done",
-        "on_first_token", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks",
-        "tracks",
+        "on_first_token", "on_prefill", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps",
+        "ticks", "tracks",
     )
 
     def __init__(
@@ -53,6 +53,8 @@ class LLMClient:
         self.on_done: StageDone = _nobody
         self.on_room: Callable[[], None] | None = None   # called when blocks may have become free
         self.on_first_token: Callable[[Any, Sequence], None] | None = None   # a prompt ended, the answer goes on here
+        # a step that ends at some time computes prompt tokens: (sequence, how many), those it adds counted as computed
+        self.on_prefill: Callable[[Any, list[tuple[Sequence, int]], int], None] | None = None
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
@@ -83,7 +85,7 @@ class LLMClient:
 
     def refusal(self, stage: Sequence) -> str | None:
         prompt, output = self._fits
-        if stage.prompt_tokens <= prompt and stage.target_tokens <= output:
+        if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
@@ -96,6 +98,8 @@ class LLMClient:
         if self._ahead:
             self._late.append((self.env._now, stage))
         else:
+            if stage.branches is not None:
+                self._catch_up()   # if its KV has come, the branches take blocks
             scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
@@ -195,6 +199,8 @@ class LLMClient:
                 if seq.start_ns < 0:
                     seq.start_ns = now
             end = now + self.hardware.step_ns(plan)
+            if self.on_prefill is not None and plan.prefills:
+                self.on_prefill(self, plan.prefills, end)
             steps.view[pos] = end
             self._step_range = end - now, end - now
         else:
@@ -250,7 +256,8 @@ class LLMClient:
         self._record(plan, first, count, now)
         if self.on_first_token is not None:
             for seq, _n in plan.prefills:
-                if seq.first_token_ns == now and not seq.transferred and seq in scheduler.running:
+                going_on = seq in scheduler.running or seq.branches is not None
+                if going_on and seq.first_token_ns == now and not seq.transferred:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)

@@ -92,6 +92,11 @@ class Machine:
                 self.compute_ns += done * work.compute_s / work.alone_s
                 self.memory_ns += done * work.memory_s / work.alone_s
 
+    def used_ns(self) -> tuple[int, float, float]:
+        """Up to now: time with a job at least, and the time that all cores and all bandwidth would have needed."""
+        self._progress()
+        return self.busy_ns, self.core_ns, self.bandwidth_ns
+
     def utilisation(self) -> tuple[float, float]:
         """Shares of the peak arithmetic and memory rates that were reached up to now, while anything ran; at most 1."""
         self._progress()

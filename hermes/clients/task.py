@@ -3,18 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from hermes.clients.base import StageDone
-from hermes.kernel import Clock
+from hermes.clients.usage import PowerConfig
+from hermes.config import ConfigModel
+from hermes.kernel import STEP_END, Clock
 from hermes.recorder import StepLog
 from hermes.services import MachineSpec
+from hermes.units import s_to_ns
 
-__all__ = ["TaskClient"]
+__all__ = ["TaskClient", "TaskClientConfig"]
+
+
+_NO_DEVICE = MachineSpec(1, 0.0, 0.0, 0)
+
+
+class TaskClientConfig(ConfigModel):
+    """What such clients have in YAML. A subclass adds `kind`, its own keys, and
+
+    `build(env, first_index, runs, *, every_step, base_dir, moves_kv="")`: the group's clients, one for each of `names`,
+    numbered from `first_index`.
+    """
+
+    role: Literal["service"] = "service"
+    """It neither prefills nor decodes."""
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name; clients of a group are called NAME-0, NAME-1, ..."""
+    count: int = Field(default=1, ge=1, le=100_000)
+    """Number of equal clients."""
+    model: Annotated[str, Field(max_length=4096)] = ""
+    """Only stages that ask for this model; left out, all."""
+    platform: str | None = None
+    """Group of clients that are local to each other."""
+    devices: int = Field(default=1, ge=1, le=2**20)
+    """Machines of one client, for power and cost."""
+    power: PowerConfig | None = None
+    """Watts of one machine; serving draws `prefill`."""
+    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
+    """Dollars per hour of one machine."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the group's clients."""
+        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
 
 class TaskClient:
-    """Base of such clients; subclasses write `submit` and `idle`. See `hermes.clients.base.Client`."""
+    """Base of such clients; subclasses write `submit`. See `hermes.clients.base.Client`."""
 
     role = "service"
     stages: frozenset[str] = frozenset()
@@ -24,7 +62,9 @@ class TaskClient:
     out_of_range_tasks = 0
     kv_bytes_per_token = 0.0
 
-    def __init__(self, env: Clock, index: int, name: str, spec: MachineSpec, *, model: str, platform: str) -> None:
+    def __init__(
+        self, env: Clock, index: int, name: str, spec: MachineSpec = _NO_DEVICE, *, model: str = "", platform: str = "",
+    ) -> None:
         self.env, self.index, self.name, self.spec = env, index, name, spec
         self.model, self.platform = model, platform
         self.on_done: StageDone = _nobody
@@ -33,6 +73,17 @@ class TaskClient:
         self.steps = StepLog()
         self.tracks: list[tuple[Any, int]] = []
         self.input_tokens = self.output_tokens = self.num_assigned = self.emitted = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, and nothing is about to start."""
+        return not self.num_assigned
+
+    def serve(self, stage: Any, seconds: float, wait: float = 0.0) -> None:
+        """`stage` starts after `wait` seconds, and is done `seconds` later."""
+        stage.start_ns = self.env._now + s_to_ns(wait)
+        end = stage.start_ns + s_to_ns(seconds)
+        self.env.tick_at(end, STEP_END + self.index, lambda tick: self.on_done(self, stage))
 
     def refusal(self, stage: Any) -> str | None:
         """None: whatever it serves fits."""

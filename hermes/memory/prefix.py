@@ -12,6 +12,7 @@ has no tokens; `block_key` of a sequence plays that role.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from hermes.memory.blocks import BlockHolder, BlockPool
@@ -116,6 +117,16 @@ class PrefixBlockPool(BlockPool):
                     cached[key] = [carriers, block]
                 else:
                     carriers.append(block)  # type: ignore[union-attr]
+
+    def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
+        """Nothing to do: `others` find what they have in common with `lead` by its content."""
+
+    def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
+        held = self._blocks[lead][: lead.prompt_tokens // self.block_size]
+        for block in held:
+            self._refs[block] += 1
+        self._blocks[seq] = held
+        self._committed[seq] = seq.num_blocks = len(held)
 
     def free(self, seq: BlockHolder) -> None:
         held = self._blocks.pop(seq, [])

@@ -6,10 +6,10 @@
 from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, NetworkComponent, Site
 from hermes.network.cluster import HgxBox, MultiRack, Rack
 from hermes.network.components import Ideal, Link
-from hermes.network.layerwise import exposed_bytes
+from hermes.network.layerwise import LayerStream, exposed_bytes
 from hermes.network.topology import Attachment, Topology, TopologyLink
 
 __all__ = [
-    "NETWORKS", "Attachment", "BaseNetwork", "HgxBox", "Ideal", "Link", "LinkUse", "MultiRack", "Network",
-    "NetworkComponent", "Rack", "Site", "Topology", "TopologyLink", "exposed_bytes",
+    "NETWORKS", "Attachment", "BaseNetwork", "HgxBox", "Ideal", "LayerStream", "Link", "LinkUse", "MultiRack",
+    "Network", "NetworkComponent", "Rack", "Site", "Topology", "TopologyLink", "exposed_bytes",
 ]

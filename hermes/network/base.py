@@ -17,7 +17,7 @@ from hermes.errors import InputError, suggest
 from hermes.kernel import TRANSFER, at
 from hermes.registry import Registry
 
-__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site"]
+__all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site", "nothing"]
 
 NETWORKS: Registry[Any] = Registry("network", "a network")
 
@@ -37,11 +37,18 @@ class LinkUse:
     name: as reports call it, e.g. `rack0 -> spine`
     bandwidth: bytes/s
     num_bytes: bytes of transfers that left the link, whole transfers only
+    busy_ns: time in which at least one transfer was on the link
+    full_ns: time in which the link was full, and held up the transfers on it
+    times_ns, sent_bytes: how many bytes had left by some times, parts of transfers included; straight lines in between
     """
 
     name: str
     bandwidth: float
     num_bytes: int
+    busy_ns: int = 0
+    full_ns: int = 0
+    times_ns: tuple[int, ...] = ()
+    sent_bytes: tuple[float, ...] = ()
 
     def utilisation(self, seconds: float) -> float:
         """Share of the link's capacity that was used in a period of `seconds`."""
@@ -71,6 +78,13 @@ class Network(Protocol):
         The event comes at an integer nanosecond, not before now, with priority `hermes.kernel.TRANSFER`: `done` is
         never called before `transfer` has returned. Zero bytes take the latency only; within a node anything is there
         at once. Transfers that complete at the same time do so in an order that is a function of the calls made.
+        """
+        ...
+
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        """Move bytes that come about at `src` evenly in the next `over_ns` nanoseconds, as they come.
+
+        `out()` is called once, from an event, when the last byte has left, not before `over_ns` have passed.
         """
         ...
 
@@ -126,6 +140,23 @@ class BaseNetwork:
     def links(self) -> list[LinkUse]:
         return []
 
+    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
+        """See `Network`."""
+        raise NotImplementedError
+
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        """As if all bytes could move at once, but for the end: right where no other transfer is slowed by these."""
+        missing = 2
+
+        def one(_: Any = None) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                out()
+
+        self.transfer(src, dst, num_bytes, one)
+        at(self.env, int(self.env.now) + over_ns, TRANSFER, one)
+
     def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
         """`num_bytes` arrive in `delay_ns` nanoseconds, whatever else happens."""
 
@@ -134,3 +165,7 @@ class BaseNetwork:
             done()
 
         at(self.env, int(self.env.now) + delay_ns, TRANSFER, arrive)
+
+
+def nothing() -> None:
+    """For transfers whose arrival nobody waits for."""

@@ -9,7 +9,8 @@ from pydantic import Field
 from simpy.core import Environment
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network
+from hermes.kernel import TRANSFER, at
+from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
@@ -48,6 +49,13 @@ class LinkNetwork(BaseNetwork):
         self.bytes_sent += num_bytes
         self.deliver(delay_ns, num_bytes, done)
 
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        alone = self.estimate_ns(src, dst, num_bytes)
+        leaves = max(over_ns, alone - (self.latency_ns if alone else 0))
+        self.bytes_sent += num_bytes
+        at(self.env, int(self.env.now) + leaves, TRANSFER, lambda _: out())
+        self.deliver(leaves + (self.latency_ns if alone else 0), num_bytes, nothing)
+
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         if not self.hops(src, dst):
             return 0
@@ -71,8 +79,20 @@ class SharedLinkNetwork(LinkNetwork):
         self.bytes_sent += num_bytes
         self._engine.start((0,), num_bytes, lambda: self.deliver(self.latency_ns, num_bytes, done))
 
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        if num_bytes == 0 or not self.hops(src, dst):
+            super().stream(src, dst, num_bytes, over_ns, out)
+            return
+
+        def left() -> None:
+            self.deliver(self.latency_ns, num_bytes, nothing)
+            out()
+
+        self.bytes_sent += num_bytes
+        self._engine.start((0,), num_bytes, left, over_ns)
+
     def links(self) -> list[LinkUse]:
-        return [LinkUse("link", self.bandwidth, self._engine.bytes_on()[0])]
+        return self._engine.uses(["link"], [self.bandwidth])
 
 
 @NETWORKS.register("ideal")

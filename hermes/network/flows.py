@@ -21,12 +21,14 @@ from typing import Any
 from simpy.core import Environment
 
 from hermes.kernel import MAX_CLIENTS, START, TRANSFER, at
+from hermes.network.base import LinkUse
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
 
 __all__ = ["WORK_PER_BYTE", "FlowEngine", "capacity_of", "serial_ns"]
 
 WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # a byte is this many rate units x nanoseconds
+_MAX_SAMPLES, _FIRST_SAMPLE_NS = 64, 10_000_000    # of what links have carried: at most so many, at first so far apart
 SETTLE = START + MAX_CLIENTS            # after everything else that happens at a time: one new set of rates for all
 
 
@@ -48,16 +50,20 @@ class _Path(Stream):
     ends: heap of (reading of the stream's clock at which the flow ends, flow number, what to call)
     offset: the stream's clock minus that of its bottleneck
     num_bytes: bytes of the flows that ended
+    begun: readings of the stream's clock at which the flows that have not ended began, added up
+    limit: index of a link that is there only to limit its one flow; -1 if there is none
     """
 
-    __slots__ = ("ends", "index", "num_bytes", "offset")
+    __slots__ = ("begun", "ends", "index", "limit", "num_bytes", "offset")
 
-    def __init__(self, links: tuple[int, ...], index: int) -> None:
+    def __init__(self, links: tuple[int, ...], index: int, limit: int = -1) -> None:
         super().__init__(links)
+        self.limit = limit
         self.index = index
         self.ends: list[tuple[int, int, int, Callable[[], None]]] = []
         self.offset = 0
         self.num_bytes = 0
+        self.begun = 0
 
 
 class FlowEngine:
@@ -83,17 +89,61 @@ class FlowEngine:
         self._due: list[tuple[int, int, int]] = []     # (time of a link's next end, link, its stamp)
         self._stamp = [0] * num_links
         self._wake_ns: int | None = None
+        # what `uses` reports
+        self._active = [0] * num_links            # flows on the link
+        self._busy = [0] * num_links              # ns in which there were any ...
+        self._busy_since = [0] * num_links        # ... up to this time, if there are any
+        self._full = [0] * num_links              # ns in which the link stopped some ...
+        self._full_since = [0] * num_links
+        self._samples: list[tuple[int, list[int]]] = []     # (time, work done by each link until then)
+        self._sample_after_ns = _FIRST_SAMPLE_NS
+        self._settled_ns = 0
+        self._num_paths = 0
+        self._limits: list[int] = []              # links that limited a flow and can limit another
+        self._gone = [0] * num_links              # bytes of such flows
 
-    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None]) -> None:
-        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out."""
+    def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None], over_ns: int = 0) -> None:
+        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out.
+
+        over_ns: the bytes come about evenly in so many nanoseconds: the flow is never faster than that.
+        """
+        limit = -1
+        if over_ns > 0:
+            limit = self._limit(max(1, num_bytes * WORK_PER_BYTE // over_ns))
+            links = (*links, limit)
         path = self._paths.get(links)
         if path is None:
-            path = self._paths[links] = _Path(links, len(self._paths))
+            path = self._paths[links] = _Path(links, self._num_paths, limit)
+            self._num_paths += 1
         now = int(self.env.now)
         clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
         self.num_events += 1
         heappush(path.ends, (clock + num_bytes * WORK_PER_BYTE, self.num_events, num_bytes, ended))
+        path.begun += clock
+        for link in links:
+            if not self._active[link]:
+                self._busy_since[link] = now
+            self._active[link] += 1
         self._unsettle(path)
+
+    def _limit(self, rate: int) -> int:
+        """A link of that rate for one flow."""
+        if self._limits:
+            link = self._limits.pop()
+            self.share.resize(link, rate)
+            return link
+        for column in (self._served, self._since, self._stamp, self._active, self._busy, self._busy_since, self._full,
+                       self._full_since, self._gone):
+            column.append(0)
+        self._next.append([])
+        return self.share.add_link(rate)
+
+    def _drop(self, path: _Path) -> None:
+        """Forget the path of a limited flow that has ended."""
+        del self._paths[path.links]
+        for link in path.links:
+            self._gone[link] += path.num_bytes
+        self._limits.append(path.limit)
 
     def rates(self) -> list[tuple[tuple[int, ...], int, int]]:
         """(links, flows, rate of each in rate units) of the paths in use, as last settled."""
@@ -101,11 +151,52 @@ class FlowEngine:
 
     def bytes_on(self) -> list[int]:
         """Bytes of the flows that ended, per link."""
-        total = [0] * len(self._served)
+        total = list(self._gone)
         for path in self._paths.values():
             for link in path.links:
                 total[link] += path.num_bytes
         return total
+
+    def uses(self, names: Sequence[str], bandwidths: Sequence[float]) -> list[LinkUse]:
+        """What went over each link up to now; `names` and `bandwidths` are how reports call them."""
+        now = int(self.env.now)
+        samples = [*self._samples, (now, self._work(now))] if self.num_events else []
+        times = tuple(time for time, _ in samples)
+        level, whole = self.share.level, self.bytes_on()
+        return [
+            LinkUse(
+                name, bandwidth, whole[link],
+                self._busy[link] + (now - self._busy_since[link] if self._active[link] else 0),
+                self._full[link] + (now - self._full_since[link] if level[link] < NO_LIMIT else 0),
+                times, tuple(work[link] / WORK_PER_BYTE for _, work in samples),
+            )
+            for link, (name, bandwidth) in enumerate(zip(names, bandwidths, strict=True))
+        ]
+
+    def _work(self, now: int, ago: int = 0) -> list[int]:
+        """Work done by each link until `ago` nanoseconds before now, a time not before the last settlement."""
+        total = [num_bytes * WORK_PER_BYTE for num_bytes in self._gone]
+        for path in self._paths.values():
+            work = path.num_bytes * WORK_PER_BYTE
+            if path.flows:
+                if path.ends:
+                    clock = self._clock(path.bottleneck, now) + path.offset
+                    work += len(path.ends) * clock - path.begun
+                if ago:
+                    work -= path.flows * self.share.rate(path) * ago
+            for link in path.links:
+                total[link] += work
+        return total
+
+    def _sample(self, now: int) -> None:
+        """Keep how much each link has done, before rates change; half as often each time there are many samples."""
+        samples, last = self._samples, self._settled_ns
+        if samples and last > samples[-1][0]:     # rates have not changed since then
+            samples.append((last, self._work(now, now - last)))
+        samples.append((now, self._work(now)))
+        if len(samples) > _MAX_SAMPLES:
+            del samples[1::2]
+            self._sample_after_ns *= 2
 
     def _clock(self, link: int, now: int) -> int:
         level = self.share.level[link]
@@ -121,6 +212,9 @@ class FlowEngine:
         """New rates for the flows that are there now."""
         now = int(self.env.now)
         share, served, since = self.share, self._served, self._since
+        if not self._samples or now - self._samples[-1][0] >= self._sample_after_ns:
+            self._sample(now)
+        self._settled_ns = now
         self._settling = False
         unsettled, self._unsettled = self._unsettled, {}
         for path in unsettled:
@@ -129,6 +223,10 @@ class FlowEngine:
         for link, level in changed.items():
             if level < NO_LIMIT:
                 served[link] += level * (now - since[link])
+                if share.level[link] >= NO_LIMIT:
+                    self._full[link] += now - self._full_since[link]
+            else:
+                self._full_since[link] = now
             since[link] = now
         for stream, before in moved.items():
             assert isinstance(stream, _Path)
@@ -150,6 +248,9 @@ class FlowEngine:
                 served[link] = 0
                 self._next[link].clear()
                 self._stamp[link] += 1
+        for path in unsettled:
+            if path.limit >= 0 and not path.ends:
+                self._drop(path)
         self._sleep()
 
     def _predict(self, link: int) -> None:
@@ -202,8 +303,13 @@ class FlowEngine:
             if since + serial_ns(reading - served, level) > now:
                 break
             heappop(entries)
-            _, number, num_bytes, call = heappop(path.ends)
+            reading, number, num_bytes, call = heappop(path.ends)
             path.num_bytes += num_bytes
+            path.begun -= reading - num_bytes * WORK_PER_BYTE
+            for crossed in path.links:
+                self._active[crossed] -= 1
+                if not self._active[crossed]:
+                    self._busy[crossed] += now - self._busy_since[crossed]
             ended.append((number, call))
             self._unsettle(path)
             if path.ends:

@@ -1,10 +1,83 @@
-"""Moving a KV cache layer by layer while the prefill is still computing."""
+"""Moving a KV cache layer by layer while the prefill is still computing.
+
+Layer i moves while layer i+1 computes, as in Splitwise (arXiv 2311.18677). `LayerStream` does it on the clock, against
+whatever else is on the network; `exposed_bytes` is what that comes to with a constant bandwidth.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-__all__ = ["exposed_bytes"]
+from simpy.core import Environment
+
+from hermes.kernel import TRANSFER, at
+from hermes.network.base import Network, nothing
+
+__all__ = ["LayerStream", "exposed_bytes"]
+
+
+class LayerStream:
+    """The KV of one prefill on its way from `src` to `dst`, first byte first.
+
+    Of a step that takes T and adds V bytes in L layers, the first layer is there after T / L; from then on V (L-1) / L
+    bytes come about evenly until the step ends and leave as they come, as fast as the network lets them. The last layer
+    is there at the end of the step, and leaves when the next begins, or with the rest that `finish` sends. Nothing
+    overtakes: while bytes wait for the network, later ones wait behind them.
+    """
+
+    def __init__(self, env: Environment, network: Network, src: str, dst: str, layers: int) -> None:
+        self.env, self.network, self.src, self.dst, self.layers = env, network, src, dst, layers
+        self.sent_bytes = 0
+        self._flowing = False
+        self._waiting: tuple[int, int] | None = None    # (bytes in all that may leave, time at which they are there)
+        self._finish: Callable[[], None] | None = None
+
+    def step(self, before_bytes: int, after_bytes: int, start_ns: int, end_ns: int) -> None:
+        """A step of the prefill from `start_ns` to `end_ns` takes its KV from so many bytes to so many."""
+        self._offer(before_bytes, start_ns)
+        duration, new = end_ns - start_ns, after_bytes - before_bytes
+        leaving = after_bytes - -(-new // self.layers)
+        first = start_ns + -(-duration // self.layers)
+        if leaving > self.sent_bytes and first < end_ns:
+            at(self.env, max(first, int(self.env.now)), TRANSFER, lambda _: self._offer(leaving, end_ns))
+
+    def finish(self, total_bytes: int, done: Callable[[], None]) -> None:
+        """The prefill is over: send what is left of `total_bytes` and call `done()` when all are there."""
+        def rest() -> None:
+            left = total_bytes - self.sent_bytes
+            self.sent_bytes = total_bytes
+            self.network.transfer(self.src, self.dst, left, done)
+
+        self._waiting, self._finish = None, rest
+        if not self._flowing:
+            rest()
+
+    def give_up(self) -> None:
+        """Send nothing more. What is on its way arrives."""
+        self._waiting, self._finish = None, nothing
+
+    def _offer(self, leaving: int, there_ns: int) -> None:
+        if self._finish is None and leaving > self.sent_bytes:
+            self._waiting = leaving, there_ns
+            if not self._flowing:
+                self._next()
+
+    def _next(self) -> None:
+        if self._waiting is None:
+            return
+        leaving, there_ns = self._waiting
+        self._waiting, self._flowing = None, True
+        num_bytes = leaving - self.sent_bytes
+        self.sent_bytes = leaving
+        self.network.stream(self.src, self.dst, num_bytes, max(there_ns - int(self.env.now), 0), self._out)
+
+    def _out(self) -> None:
+        self._flowing = False
+        if self._finish is not None:
+            self._finish()
+        else:
+            self._next()
 
 
 def exposed_bytes(num_bytes: int, layers: int, compute_s: float, bandwidth: float) -> int:

@@ -72,6 +72,22 @@ class MaxMin:
         self._queued = bytearray(num_links)
         self._exceeded = bytearray(num_links)       # a stream through the link may be faster than the link's level
 
+    def add_link(self, capacity: int) -> int:
+        """A further link; its index."""
+        for column, value in ((self.capacity, capacity), (self.level, NO_LIMIT), (self.count, 0),
+                              (self._spare, capacity)):
+            column.append(value)
+        self._stopped.append({})
+        self._out.append({})
+        self._in.append({})
+        self._queued.append(0)
+        self._exceeded.append(0)
+        return len(self.capacity) - 1
+
+    def resize(self, link: int, capacity: int) -> None:
+        """Another capacity for a link that no stream with flows crosses."""
+        self.capacity[link] = self._spare[link] = capacity
+
     def rate(self, stream: Stream) -> int:
         """The rate of each flow of the stream; 0 if it has none."""
         return self.level[stream.bottleneck] if stream.flows else 0

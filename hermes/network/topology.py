@@ -22,7 +22,7 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, suggest
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network
+from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
@@ -113,6 +113,19 @@ class TopologyNetwork(BaseNetwork):
         else:
             self.deliver(route.latency_ns, num_bytes, done)
 
+    def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
+        route = self._route(src, dst)
+        if not (num_bytes and route.links):
+            super().stream(src, dst, num_bytes, over_ns, out)
+            return
+
+        def left() -> None:
+            self.deliver(route.latency_ns, num_bytes, nothing)
+            out()
+
+        self.bytes_sent += num_bytes
+        self.engine.start(route.links, num_bytes, left, over_ns)
+
     def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
         route = self._route(src, dst)
         return route.latency_ns + (serial_ns(num_bytes * WORK_PER_BYTE, route.capacity) if route.links else 0)
@@ -131,7 +144,7 @@ class TopologyNetwork(BaseNetwork):
                     raise InputError(f"links that connect {names[0]!r} and {name!r}", "no path between them")
 
     def links(self) -> list[LinkUse]:
-        return [LinkUse(*use) for use in zip(self._names, self._bandwidths, self.engine.bytes_on(), strict=True)]
+        return self.engine.uses(self._names, self._bandwidths)
 
     @property
     def graph(self) -> Any:

@@ -51,6 +51,8 @@ class _Passages(ConfigModel):
     """Bytes of a token of text, for what moves over the network."""
     nprobe: Count | None = None
     """Lists a query scans; the index's own where left out."""
+    dimension: Count = 768
+    """Length of an embedding, 4 bytes each: what moves where another client searches than embeds."""
     embed_model: Name = ""
     """Model of the client that embeds; any where left out."""
 
@@ -65,7 +67,7 @@ class _Passages(ConfigModel):
 
     def _retrieve(self, top_k: int) -> dict[str, Any]:
         options = {"top_k": top_k} | ({} if self.nprobe is None else {"nprobe": self.nprobe})
-        return {"kind": "retrieve", "after": "embed", "options": options}
+        return {"kind": "retrieve", "after": "embed", "options": options, "input_bytes": f"{self.dimension} * 4"}
 
 
 def _without_defaults(**node: Any) -> dict[str, Any]:
@@ -84,13 +86,11 @@ class Rag(_Passages, GraphTemplate):
 
 @PIPELINES.register("rag-disaggregated")
 class RagDisaggregated(_Passages, GraphTemplate):
-    """The same over unlike clients: question, vector, candidates and passages all move. More passages than are kept are
-    found, and reranked as pairs with the question."""
+    """The same with reranking: more passages than are kept are found, move to a reranker, and are read in pairs with
+    the question."""
 
     candidates: Annotated[int, Field(ge=0, le=1_000_000)] = 100
     """Passages found, of which the best `documents` are kept; 0 leaves the reranking out."""
-    dimension: Count = 768
-    """Length of an embedding, 4 bytes each."""
     rerank_model: Name = ""
     """Model of the client that reranks; any where left out."""
 
@@ -99,7 +99,7 @@ class RagDisaggregated(_Passages, GraphTemplate):
         found = max(self.candidates, self.documents) if reranks else self.documents
         nodes: Stages = {
             "embed": self._embed(),
-            "retrieve": self._retrieve(found) | {"input_bytes": f"{self.dimension} * 4"},
+            "retrieve": self._retrieve(found),
         }
         if reranks:
             nodes["rerank"] = _without_defaults(
@@ -140,15 +140,17 @@ class RagReasoning(_Passages, GraphTemplate):
     scale: Annotated[float, Field(gt=0, le=10_000)] = 8.0
     """How many times longer than the workload's the output of each path is."""
     branches: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Paths, each with an output of its own."""
+    """Paths side by side, each with an output of its own; they share the prompt's KV."""
+    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the lengths of the paths lie from their mean: 0.3 is uniform from 0.7 to 1.3 of it."""
 
     def nodes(self) -> Stages:
         answer: dict[str, Any] = {
             "kind": "generate", "after": "retrieve", "prompt": self._prompt(), "output": f"output * {self.scale:g}",
             "input_bytes": self._text(self.documents),
         }
-        if self.branches > 1:
-            answer["copies"] = self.branches
+        if self.branches > 1 or self.branch_spread:
+            answer |= {"branches": self.branches, "branch_spread": self.branch_spread}
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 

@@ -26,6 +26,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
+from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 from hermes.stages import AnyOf, Stage
 
@@ -55,6 +56,10 @@ class Node(ConfigModel):
     """Prompt tokens of a generation."""
     output: str | int | float = "output"
     """Output tokens of a generation."""
+    branches: str | int | float = 1
+    """Of a generation: answers side by side that share the prompt's KV; it is done with the last of them."""
+    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the lengths of its branches lie from `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
     kv: Annotated[str, Field(max_length=200)] = ""
     """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
     background: bool = False
@@ -88,13 +93,17 @@ class Node(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("tokens", "items", "prompt", "output", "input_bytes", "copies"):
+        for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
             try:
                 self._amounts[name] = Amount(getattr(self, name))
             except InputError as error:
                 raise error.located(field=name) from None
         if (self.kind == "loop") != bool(self.stages):
             raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
+        if self.branches != 1 and self.kind != "generate":
+            raise InputError("branches for `generate` only", self.kind, field="branches")
+        if self.branch_spread and self.branches == 1:
+            raise InputError("several branches for a spread among them", self.branches, field="branch_spread")
         return self
 
     @property
@@ -159,7 +168,7 @@ class Graph:
     def random(self) -> bool:
         """Whether two requests may take different ways."""
         return bool(self.choices) or any(
-            node.probability < 1 or node.kind == "loop" for node in self.nodes.values()
+            node.probability < 1 or node.kind == "loop" or node.branch_spread for node in self.nodes.values()
         )
 
     def asked(self) -> Iterator[tuple[str, str]]:
@@ -186,7 +195,7 @@ class _Execution:
         self.open = len(graph.order)
         self.dead: set[str] = set()                   # not taken of their choices
         self.skipped: set[str] = set()                # left out by their probability
-        self.rounds: dict[str, random.Random] = {}    # what a loop draws from
+        self.rounds: dict[str, random.Random] = {}    # what a loop, or the lengths of branches, are drawn from
         if rng is not None:
             self._draw(graph, rng)
 
@@ -198,7 +207,7 @@ class _Execution:
         for name, node in graph.nodes.items():
             if node.probability < 1 and rng.random() >= node.probability:
                 self.skipped.add(name)
-            if node.kind == "loop":
+            if node.kind == "loop" or node.branch_spread:
                 self.rounds[name] = random.Random(rng.getrandbits(64))
 
     def begin(self) -> None:
@@ -226,6 +235,12 @@ class _Execution:
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, self.graph.amounts[name], inputs, fetched) for _ in range(copies)]
+        if node.branches != 1:
+            count = self.graph.amounts[name]["branches"](run.values)
+            if not 1 <= count <= MAX_COPIES:
+                raise InputError(f"1 to {MAX_COPIES} branches", count, field=f"{name}.branches")
+            for stage in stages:
+                branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
         if node.background:   # nothing comes after it, and nobody waits
             run.background.update(stages)
             for stage in stages:
@@ -329,6 +344,13 @@ class GraphPipeline:
             run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"
+
+
+def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:
+    """Output tokens of each branch of a generation of `tokens`."""
+    if rng is None:
+        return (tokens,) * branches
+    return tuple(max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) for _ in range(branches))
 
 
 def _nothing(stage: Any) -> None:

@@ -46,7 +46,7 @@ class _Trace:
         self.nodes: dict[str, Node] = {}
         self.request = SimpleNamespace(
             id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
-            model="", client=None, past_tokens=0, context=None, start=self.ask,
+            model="", client=None, past_tokens=0, context=None, branch_outputs=(), start=self.ask,
         )
         self._names: dict[int, str] = {}
         self._stages: list[Any] = []       # keeps them alive: names go by identity

@@ -8,9 +8,9 @@ links a vector (2M at the bottom) and levels drawn with mL = 1 / ln M (section 4
     bytes of a link list      4 a link, so M or 2M of them a step
 
 `ef_search` candidates are expanded at the bottom, with 2M neighbours each; only those that were not seen before are
-compared. (faiss 1.15.1 expands 24 to 30 candidates with ef_search 16 and 69 to 83 with 64 on 10,000 to 100,000
-vectors; the formula gives 27 to 31 and 75 to 79.) Each vector and each list of links lies somewhere else in memory: a
-core waits for the first line (`access_latency`) and streams the rest.
+compared. (On 10,000 to 100,000 generated vectors faiss 1.15.1 expands 22 to 31 candidates with ef_search 16 and 69 to
+82 with 64, the formula 27 to 31 and 75 to 79: scripts/hnsw_distances.py.) Each vector and each list of links lies
+somewhere else in memory: a core waits for the first line (`access_latency`) and streams the rest.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Hnsw(SearchConfig):
     """Bytes of one dimension of a stored vector."""
     id_bytes: Annotated[int, Field(ge=0, le=64)] = 8
     """Bytes of a vector's identity."""
-    new_share: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Part of the neighbours that a step sees for the first time. 1 is the upper bound; faiss 1.15.1 needed 0.1 to 0.3
-    with M 16 and ef_search 64 to 256 on 10,000 to 100,000 generated vectors, more with fewer links."""
+    new_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Part of the neighbours that a step sees for the first time. 1 is the upper bound; faiss needed 0.08 to 0.26 with
+    M 16 on generated vectors, more with fewer links and less with more (scripts/hnsw_distances.py)."""
     access_latency: Duration = 90e-9
     """Time until the first bytes of a vector arrive: a DRAM access of a server CPU, assumed. 0: bandwidth only."""
 

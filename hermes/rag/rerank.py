@@ -68,6 +68,11 @@ class RerankService:
     def work(self, tasks: Sequence[Stage]) -> Work:
         return self.inner.work(self._pairs(tasks))
 
+    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+        """As of the model's prefill."""
+        outside = getattr(self.inner, "outside", None)
+        return [] if outside is None else outside(self._pairs(tasks))
+
     def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
         """As of the model's prefill, or one phase of documents."""
         return self.inner.costs(self._pairs(tasks))  # type: ignore[attr-defined, no-any-return]

@@ -1,4 +1,4 @@
-"""Joules of single requests, and dollars.
+"""Joules of single stages and requests, and dollars.
 
 **Attribution.** A step's energy is split between its prompt tokens and its decodes in proportion to the tokens they
 compute. The prompts' part is shared among the sequences that are between their first step and their first token, in
@@ -7,7 +7,7 @@ and their completion (a preempted sequence stays among them until it is back). A
 the other; where there is nobody at all (work of requests that never completed) it stays unattributed. Service without
 steps is shared in proportion to its length. Idle energy belongs to no request:
 
-    sum over requests + unattributed + idle = total
+    sum over stages + unattributed + idle = total,   a request's joules = those of its stages
 
 which holds to rounding.
 """
@@ -25,28 +25,34 @@ from hermes.results.record import RunRecord
 from hermes.results.usage import ClientUsage
 from hermes.units import NS_PER_S
 
-__all__ = ["Attribution", "attribute", "cost_summary"]
+__all__ = ["Attribution", "attribute", "cost_summary", "stage_energy"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 HOUR_S = 3600.0
-STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens")
+STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens",
+                 "branch")
 RUN_COLUMNS = ("start_ns", "end_ns", "prefill_seqs", "prefill_tokens", "decode_seqs")
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Joules per request, shape (requests,), and what could not be attributed."""
+    """Joules per stage row, shape (stages,), and per request, shape (requests,), and what could not be attributed.
 
+    prefill_j: of the stages' joules those for prompt tokens, shape (stages,); all of them where there are no steps
+    """
+
+    stage_j: FloatArray
+    prefill_j: FloatArray
     request_j: FloatArray
     unattributed_j: float
 
 
 @dataclass(frozen=True)
 class _Members:
-    """Intervals of runs (first, last, both included) in which sequences take part, and their weights."""
+    """Intervals of runs (first, last, both included) in which sequences take part, their stage rows and weights."""
 
-    request: IntArray
+    row: IntArray
     first: IntArray
     last: IntArray
     weight: FloatArray
@@ -65,12 +71,12 @@ class _Members:
         """Hand out each run's energy by weight."""
         per_weight = np.divide(energy, present, out=np.zeros_like(energy), where=present > 0)
         upto = np.concatenate(([0.0], np.cumsum(per_weight)))
-        np.add.at(out, self.request, self.weight * (upto[self.last + 1] - upto[self.first]))
+        out[self.row] += self.weight * (upto[self.last + 1] - upto[self.first])   # a row is there once
 
 
 def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
     """Share every client's busy energy among the requests it served."""
-    out = np.zeros(len(record.arrival_ns))
+    prefill, decode = np.zeros(len(record.stages["client"])), np.zeros(len(record.stages["client"]))
     left = [0.0]
     stage_order = np.argsort(record.stages["client"], kind="stable")
     run_order = np.argsort(record.runs["client"], kind="stable")
@@ -81,17 +87,34 @@ def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
         if not (info.prefill_w or info.decode_w):
             continue
         mine, its_runs = stage_order[stage_at[c]:stage_at[c + 1]], run_order[run_at[c]:run_at[c + 1]]
-        stages = {name: record.stages[name][mine] for name in STAGE_COLUMNS}
+        stages = {name: record.stages[name][mine] for name in STAGE_COLUMNS} | {"row": mine}
         runs = {name: record.runs[name][its_runs] for name in RUN_COLUMNS}
         if len(its_runs):
-            left.append(_share_runs(record, info, stages, runs, out))
+            left.append(_share_runs(record, info, stages, runs, prefill, decode))
         else:
-            left.append(_share_service(usages[c].prefill_j, stages, out))
-    return Attribution(out, math.fsum(left))
+            left.append(_share_service(usages[c].prefill_j, stages, prefill))
+    each = prefill + decode
+    requests = np.bincount(record.stages["request"], weights=each, minlength=len(record.arrival_ns)).astype(np.float64)
+    return Attribution(each, prefill, requests, math.fsum(left))
+
+
+def stage_energy(record: RunRecord, attributed: Attribution) -> dict[str, Any]:
+    """Joules by kind of stage, in order of the kinds: what its stages took in all, the mean of one, and for kinds that
+    give tokens the part that was for prompts."""
+    kinds, tokens = record.stages["kind"], record.stages["first_token_ns"] >= 0
+    out: dict[str, Any] = {}
+    for code, name in enumerate(record.stage_kinds):
+        mine = kinds == code
+        if mine.any():
+            total = math.fsum(attributed.stage_j[mine])
+            out[name] = {"total_j": total, "mean_j": total / int(mine.sum())}
+            if tokens[mine].any():
+                out[name]["prompt_j"] = math.fsum(attributed.prefill_j[mine])
+    return out
 
 
 def _share_runs(record: RunRecord, info: Any, stages: dict[str, IntArray], runs: dict[str, IntArray],
-                out: FloatArray) -> float:
+                prefill_j: FloatArray, decode_j: FloatArray) -> float:
     """Share the energy of one client's runs; what is left over."""
     watts = np.where(runs["prefill_seqs"] > 0, info.prefill_w, info.decode_w)
     energy = watts * (runs["end_ns"] - runs["start_ns"]) / NS_PER_S
@@ -103,8 +126,8 @@ def _share_runs(record: RunRecord, info: Any, stages: dict[str, IntArray], runs:
     moved = np.where((at_prefill == 0) & (at_decode > 0), prompts, 0.0)
     back = np.where((at_decode == 0) & (at_prefill > 0), decodes, 0.0)
     prompts, decodes = prompts - moved + back, decodes - back + moved
-    prefill.share(prompts, at_prefill, out)
-    decode.share(decodes, at_decode, out)
+    prefill.share(prompts, at_prefill, prefill_j)
+    decode.share(decodes, at_decode, decode_j)
     return float(prompts[at_prefill == 0].sum() + decodes[at_decode == 0].sum())
 
 
@@ -121,10 +144,11 @@ def _members(
     gives = stages["first_token_ns"] >= 0
     begins = np.where(continued | ~gives, start, first + 1)   # a hand-over's prompt was computed elsewhere
     computed = np.maximum(stages["prompt_tokens"] - stages["cached_tokens"], 1).astype(np.float64)
-    prompt, answer = ~continued & gives & (first >= start), begins <= end
+    # The prompt of branches is computed once, for the first of them.
+    prompt, answer = ~continued & gives & (first >= start) & (stages["branch"] <= 0), begins <= end
     return (
-        _Members(stages["request"][prompt], start[prompt], first[prompt], computed[prompt]),
-        _Members(stages["request"][answer], begins[answer], end[answer], np.ones(int(answer.sum()))),
+        _Members(stages["row"][prompt], start[prompt], first[prompt], computed[prompt]),
+        _Members(stages["row"][answer], begins[answer], end[answer], np.ones(int(answer.sum()))),
     )
 
 
@@ -134,7 +158,7 @@ def _share_service(energy_j: float, stages: dict[str, IntArray], out: FloatArray
     total = float(length.sum())
     if not total:
         return energy_j
-    np.add.at(out, stages["request"], energy_j * length / total)
+    out[stages["row"]] += energy_j * length / total
     return 0.0
 
 

@@ -1,9 +1,9 @@
 """The tables of a simulation as named columns, for DataFrames and Parquet alike.
 
-Six tables: `requests`, `stages`, `runs`, `transfers`, `clients`, `steps`, and `token_steps` for stages whose tokens do
-not come from consecutive steps. Times are seconds (float64, exact to the nanosecond below 52 days; NaN where a thing
-has not happened). Columns of few distinct strings (a client, a kind) are `Coded`: DataFrames get a categorical, Parquet
-a dictionary.
+Tables: `requests`, `stages`, `runs`, `transfers`, `clients`, `utilisation`, `steps`, and `token_steps` for stages whose
+tokens do not come from consecutive steps. Times are seconds (float64, exact to the nanosecond below 52 days; NaN where
+a thing has not happened). Columns of few distinct strings (a client, a kind) are `Coded`: DataFrames get a categorical,
+Parquet a dictionary.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.results.energy import attribute
+from hermes.results.branches import BranchMetrics
+from hermes.results.breakdown import CAUSES, critical_path
+from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
+from hermes.results.utilisation import KINDS, resource_uses
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "seconds", "step_decodes", "table_columns", "to_frame"]
+__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "seconds", "step_decodes", "table_columns",
+           "to_frame"]
 
 STATUSES = ["unfinished", "completed", "rejected"]
-TABLES = ("requests", "stages", "runs", "transfers", "clients", "steps", "token_steps")
+TABLES = ("requests", "stages", "runs", "transfers", "clients", "utilisation", "steps", "token_steps")
 
 IntArray = npt.NDArray[np.int64]
 
@@ -55,6 +59,7 @@ def _coded(codes: npt.NDArray[Any], names: list[str]) -> Coded:
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
+    energy = _energy(record)
     columns: Columns = {
         "request": np.arange(len(record.arrival_ns)),
         "arrival_s": seconds(record.arrival_ns, undefined=True),
@@ -68,6 +73,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "last_token_s": seconds(metrics.last_token_ns, undefined=True),
         "ttft_s": seconds(metrics.ttft_ns, undefined=True),
         "tpot_s": metrics.tpot_s,
+        "tpot_worst_s": metrics.tpot_worst_s,
         "e2e_s": seconds(metrics.e2e_ns, undefined=True),
         "queue_s": seconds(metrics.queue_ns),
         "compute_s": seconds(metrics.compute_ns),
@@ -76,8 +82,12 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "cached_tokens": metrics.cached_tokens,
         "preemptions": metrics.preemptions,
         "stages": metrics.stages,
-        "energy_j": _request_energy(record),
+        "branches": metrics.branches,
+        "branch_spread_s": seconds(metrics.branch_spread_ns, undefined=True),
+        "energy_j": energy.request_j,
     }
+    path = critical_path(record)
+    columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in CAUSES}
     columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
     texts = sorted(set(record.reject_reasons.values()))
     place = {text: code for code, text in enumerate(texts)}
@@ -88,10 +98,21 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
     return columns
 
 
-def _request_energy(record: RunRecord) -> npt.NDArray[np.float64]:
-    if not any(info.prefill_w or info.decode_w for info in record.clients):
-        return np.full(len(record.arrival_ns), np.nan)
-    return attribute(record, client_usages(record)).request_j
+def _energy(record: RunRecord) -> Attribution:
+    """Joules of stages and requests; NaN where no client has watts."""
+    if any(info.prefill_w or info.decode_w for info in record.clients):
+        return attribute(record, client_usages(record))
+    none = np.full(len(record.stages["client"]), np.nan)
+    return Attribution(none, none, np.full(len(record.arrival_ns), np.nan), np.nan)
+
+
+def _stages(record: RunRecord) -> Columns:
+    coded = {"kind": record.stage_kinds, "client": client_names(record)}
+    columns = _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("first_token_ns",))
+    path = critical_path(record)
+    return columns | {
+        "communication_s": seconds(path.communication_ns), "on_path": path.on_path, "energy_j": _energy(record).stage_j,
+    }
 
 
 def _of_fields(
@@ -117,6 +138,19 @@ def _clients(record: RunRecord) -> Columns:
         rows.append(info | {key: value for key, value in usage.items() if key not in info and key != "kv_blocks"})
     names = list(rows[0]) if rows else []
     return {name: _plain_column([row[name] for row in rows]) for name in names}
+
+
+def _utilisation(record: RunRecord) -> Columns:
+    uses = resource_uses(record)
+    columns: Columns = {
+        "kind": _coded(np.array([KINDS.index(use.kind) for use in uses], dtype=np.int32), list(KINDS)),
+        "name": [use.name for use in uses],
+    }
+    texts = {"capacity_bytes_per_s": "capacity", "bytes": "num_bytes", "busy_s": "busy_s", "full_s": "full_s",
+             "utilisation": "utilisation", "peak_utilisation": "peak"}
+    return columns | {
+        name: np.array([getattr(use, field) for use in uses], dtype=np.float64) for name, field in texts.items()
+    }
 
 
 def _plain_column(values: list[Any]) -> Any:
@@ -157,20 +191,32 @@ def _token_steps(record: RunRecord) -> Columns:
     }
 
 
+def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
+    """The branches of a run as columns."""
+    return {
+        "request": found.request, "fork": found.fork, "branch": found.branch,
+        "client": _coded(found.client, client_names(record)), "output_tokens": found.tokens,
+        "first_token_s": seconds(found.first_token_ns), "last_token_s": seconds(found.last_token_ns),
+        "duration_s": seconds(found.last_token_ns - found.first_token_ns), "tpot_s": found.tpot_s,
+        "preemptions": found.preemptions, "answer": found.answer,
+    }
+
+
 def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:
     """The columns of one of `TABLES`."""
     names = client_names(record)
     if name == "requests":
         return _requests(record, metrics)
     if name == "stages":
-        coded = {"kind": record.stage_kinds, "client": names}
-        return _of_fields(STAGE_FIELDS, record.stages, coded, undefined=("first_token_ns",))
+        return _stages(record)
     if name == "runs":
         return _of_fields(RUN_FIELDS, record.runs, {"client": names})
     if name == "transfers":
         return _of_fields(TRANSFER_FIELDS, record.transfers, {"src": names, "dst": names})
     if name == "clients":
         return _clients(record)
+    if name == "utilisation":
+        return _utilisation(record)
     if name == "steps":
         return _steps(record)
     if name == "token_steps":

@@ -20,7 +20,7 @@ from hermes.results.results import Results
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
-__all__ = ["NotebookFigure", "client_timeseries", "latency_cdf", "queue"]
+__all__ = ["NotebookFigure", "client_timeseries", "latency_cdf", "make_figure", "queue"]
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token latency", "e2e": "end-to-end latency",
               "queue": "queueing"}
@@ -36,10 +36,14 @@ class NotebookFigure(Figure):
         return out.getvalue()
 
 
-def _figure(rows: int, columns: int, width: float, height: float, *, sharex: bool = False) -> tuple[Figure, list[Any]]:
+def make_figure(
+    rows: int, columns: int, width: float, height: float, *, sharex: bool = False,
+    height_ratios: Sequence[float] | None = None,
+) -> tuple[Figure, list[Any]]:
+    """A figure of `width` by `height` inches and its axes, row by row."""
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, height_ratios=height_ratios)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
@@ -73,7 +77,7 @@ def latency_cdf(
         if metric not in _LATENCIES:
             raise InputError(f"one of {', '.join(_LATENCIES)}", metric, suggestion=suggest(metric, _LATENCIES))
     runs = _named(results)
-    figure, axes = _figure(1, len(metrics), 4 * len(metrics), 3.2)
+    figure, axes = make_figure(1, len(metrics), 4 * len(metrics), 3.2)
     for axis, metric in zip(axes, metrics, strict=True):
         samples = {name: _sample(run, metric) for name, run in runs.items()}
         widest = max((float(s.percentiles([100])[0]) for s in samples.values() if s.count), default=1.0)
@@ -100,7 +104,7 @@ def client_timeseries(results: Results, clients: Sequence[str | int] | None = No
     """Running and waiting sequences and KV blocks over time, one line per client (the first eight by default)."""
     names = client_names(results.record)
     chosen = [results.client_index(c) for c in clients] if clients is not None else _stepping(results)[:MAX_CLIENTS]
-    figure, axes = _figure(3, 1, 9, 6.5, sharex=True)
+    figure, axes = make_figure(3, 1, 9, 6.5, sharex=True)
     for client in chosen:
         series = results.client_timeseries(client, bins)
         blocks = results.record.clients[client].num_blocks
@@ -128,7 +132,7 @@ def queue(results: Results, bins: int = 200) -> Figure:
     The last two are of stages that completed.
     """
     record = results.record
-    figure, axes = _figure(3, 1, 9, 6.5, sharex=True)
+    figure, axes = make_figure(3, 1, 9, 6.5, sharex=True)
     arrived = np.sort(record.arrival_ns[(record.arrival_ns >= 0) & (record.status != STATUS_REJECTED)]) / NS_PER_S
     finished = np.sort(record.finish_ns[record.finish_ns >= 0]) / NS_PER_S
     stages = record.stages

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hermes.network import LinkUse
+
 __all__ = ["RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
-           "TRANSFER_FIELDS", "ClientInfo", "RunRecord", "TierInfo"]
+           "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "TierInfo"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -32,6 +34,8 @@ STAGE_FIELDS = (
     "last_step",        # ... its last token. last_step - first_step + 1 == output_tokens unless the stage is in `gaps`
     "preemptions",
     "cached_tokens",    # prompt tokens found in the prefix cache when first admitted
+    "fork",             # number of the generation of which it is a branch; -1 for stages without branches
+    "branch",           # which of its branches, from 0; -1
 )
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
@@ -94,6 +98,21 @@ class TierInfo:
     refused: int = 0
     used_bytes: int = 0
     peak_bytes: int = 0
+    link: LinkUse | None = None   # what it is read and written over
+
+
+@dataclass
+class MachineInfo:
+    """A machine without an LLM engine at the end of a run: its cores and its memory bandwidth, each used in part.
+
+    client: index of its client; core_ns, bandwidth_ns: time that all of its cores, all of its bandwidth would have
+    needed for what was done
+    """
+
+    client: int
+    busy_ns: int = 0
+    core_ns: float = 0.0
+    bandwidth_ns: float = 0.0
 
 
 @dataclass
@@ -130,4 +149,7 @@ class RunRecord:
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
     # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
-    tiers: list[TierInfo] = field(default_factory=list)   # not read back from files: see the summary
+    # These three are not read back from files: see the summary and the table `utilisation`.
+    tiers: list[TierInfo] = field(default_factory=list)
+    links: list[LinkUse] = field(default_factory=list)
+    machines: list[MachineInfo] = field(default_factory=list)

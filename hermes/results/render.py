@@ -16,6 +16,7 @@ __all__ = ["Section", "format_number", "format_s", "headline", "sections", "sect
            "sections_text", "to_html", "to_rich", "to_text"]
 
 MAX_CLIENTS = 16
+MAX_BOTTLENECKS = 12
 _STATS = ("mean", "p50", "p90", "p95", "p99", "max")
 _LATENCIES = {
     "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "queueing",
@@ -75,7 +76,14 @@ def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     if reasons:
         rows = [(reason, f"{count:,}") for reason, count in list(reasons.items())[:8]]
         out.append(Section("rejected", ("reason", "requests"), rows))
+    if len(summary.get("breakdown", {}).get("stages", ())) > 1:
+        out.append(_breakdown(summary))
+    out += [_by(label, entries) for label, entries in summary.get("by", {}).items() if label != "workload"]
     out.append(_clients(summary))
+    if "tiers" in summary:
+        out.append(_tiers(summary))
+    if summary.get("utilisation", {}).get("bottlenecks"):
+        out.append(_bottlenecks(summary["utilisation"]))
     memory = _memory(summary)
     return [*out, memory] if memory.rows else out
 
@@ -97,6 +105,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         ("preemptions", f"{steps['preemptions']:,} (of {requests['preempted']:,} requests)"),
         ("steps", f"{steps['steps']:,} in {steps['runs']:,} runs, mean batch {format_number(steps['mean_batch'])}"),
     ]
+    branches = summary.get("branches")
+    if branches is not None:
+        rows.append(("branches", f"{branches['branches']:,} of {branches['requests']:,} requests; p50 from the first "
+                                 f"that is done to the last {format_s(branches['spread_s']['p50'])}"))
     if steps["out_of_range"]:
         rows.append(("outside the measured range",
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
@@ -133,6 +145,38 @@ def _latency(summary: dict[str, Any]) -> Section:
                    "completion, or to the end if requests are unfinished")
 
 
+def _breakdown(summary: dict[str, Any]) -> Section:
+    """Time on the critical path by kind of stage; the means add up to the mean latency."""
+    def row(name: str, share: float | None, total: dict[str, Any], parts: dict[str, Any]) -> tuple[str, ...]:
+        return (name, _percent(share), *(format_s(total[stat]) for stat in ("mean", "p50", "p90", "p99")),
+                *(format_s(parts[f"{cause}_s"]["mean"]) for cause in ("queue", "communication", "compute")))
+
+    parts = summary["breakdown"]
+    rows = []
+    for kind, part in parts["stages"].items():
+        rows.append(row(kind, part["share"], part["total_s"], part))
+        if "first_token_s" in part:
+            first = part["first_token_s"]
+            rows.append(("  its first token", "", *(format_s(first[stat]) for stat in ("mean", "p50", "p90", "p99")),
+                         "", "", format_s(first["mean"])))
+    rows.append(row("all", 1.0, summary["latency"]["e2e_s"], parts["causes"]))
+    head = ("stage", "share", "mean", "p50", "p90", "p99", "queue", "communication", "compute")
+    return Section("where the time goes", head, rows, note="on the critical path of completed requests; the last three "
+                   "are means")
+
+
+def _by(label: str, entries: dict[str, Any]) -> Section:
+    """One line for each pipeline or model."""
+    rows = [
+        (name, f"{one['completed']:,}", f"{one['rejected']:,}",
+         *(format_s(one[metric][stat]) for metric in ("ttft_s", "tpot_s", "e2e_s") for stat in ("p50", "p99")),
+         format_number(one["output_tokens_per_s"]), _percent(one["goodput_share"]))
+        for name, one in entries.items()
+    ]
+    head = (label, "completed", "rejected", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p50", "p99", "tokens/s", "good")
+    return Section(f"by {label}", head, rows)
+
+
 def _slo(summary: dict[str, Any]) -> Section:
     table = summary["slo"]
     words = {True: "pass", False: "FAIL", None: "-"}
@@ -161,6 +205,37 @@ def _clients(summary: dict[str, Any]) -> Section:
         ))
     left = len(clients) - len(rows)
     return Section("clients", head, rows, note=f"and {left} more clients" if left > 0 else "")
+
+
+def _tiers(summary: dict[str, Any]) -> Section:
+    """Stores of KV, those of one name on one line."""
+    rows = [
+        (name, f"{t['stores']:,} x {_gigabytes(t['capacity_bytes'] // t['stores'])}", _percent(t["peak_share"]),
+         f"{t['hits']:,}", f"{t['misses']:,}", _percent(t["hit_rate"]), f"{t['evictions']:,}",
+         _gigabytes(t["read_bytes"]), _gigabytes(t["written_bytes"]), _percent(t["max_utilisation"]))
+        for name, t in summary["tiers"].items()
+    ]
+    head = ("tier", "stores", "full", "hits", "misses", "hit rate", "evicted", "read", "written", "busy")
+    cache = summary.get("cache")
+    note = "hits and misses: of what was looked for here; full, busy: the fullest and the busiest store"
+    if cache:
+        note += (f"; of {cache['prompt_tokens']:,} prompt tokens, {_percent(cache['hit_rate'])} were found on devices "
+                 "or in tiers")
+    return Section("KV tiers", head, rows, note=note)
+
+
+def _bottlenecks(used: dict[str, Any]) -> Section:
+    """What was used almost all of the time."""
+    found = used["bottlenecks"]
+    rows = [
+        (name, _percent(use["utilisation"]), _percent(use["peak"]))
+        for name, use in list(found.items())[:MAX_BOTTLENECKS]
+    ]
+    left = len(found) - len(rows)
+    note = (f"used more than {used['threshold']:.0%} of the window, or of the busiest of its {used['windows']} parts; "
+            "busy: an LLM client computes, with however small a batch")
+    return Section("bottlenecks", ("", "used", "at its peak"), rows,
+                   note=note + (f"; and {left} more" if left > 0 else ""))
 
 
 def _memory(summary: dict[str, Any]) -> Section:

@@ -9,9 +9,9 @@ import numpy as np
 from hermes.clients.usage import ClientResources, price
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
-from hermes.results.record import ClientInfo
+from hermes.results.record import ClientInfo, MachineInfo
 
-__all__ = ["client_info", "memory_summary", "service_info"]
+__all__ = ["client_info", "machine_infos", "memory_summary", "service_info"]
 
 
 def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
@@ -49,6 +49,11 @@ def service_info(client: Any, config: Any) -> ClientInfo:
         idle_w=n * idle_w, prefill_w=n * busy_w, decode_w=0.0, device="" if device is None else device.name,
         power_source=source, price_per_hour=n * dollars, price_source=whose,
     )
+
+
+def machine_infos(clients: list[Any]) -> list[MachineInfo]:
+    """The machines of clients without an LLM engine that share theirs among batches."""
+    return [MachineInfo(client.index, *client.machine.used_ns()) for client in clients if hasattr(client, "machine")]
 
 
 def _sources(memory: KvBudget) -> str:

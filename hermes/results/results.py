@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
+from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
-from hermes.results.frames import Columns, seconds, table_columns, to_frame
+from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.record import RunRecord
 from hermes.results.render import headline, to_html, to_rich, to_text
 from hermes.results.slo import SloConfig
@@ -105,6 +106,24 @@ class Results:
     def clients(self) -> pd.DataFrame:
         """One row per client: what it is, and what it did."""
         return self._frame("clients")
+
+    @property
+    def branches(self) -> pd.DataFrame:
+        """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
+        if "branches" not in self._frames:
+            self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
+        return self._frames["branches"]
+
+    @property
+    def utilisation(self) -> pd.DataFrame:
+        """One row per link, tier, machine and client: how much of it was used, on the whole and at its peak."""
+        return self._frame("utilisation")
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """The rows of `utilisation` that are links of the network."""
+        rows = self.utilisation
+        return rows[rows["kind"] == "link"].drop(columns="kind").reset_index(drop=True)
 
     def client_index(self, client: str | int) -> int:
         """A client's index from its name or index; `InputError` for one that does not exist."""

@@ -10,14 +10,18 @@ import math
 import re
 from typing import Any
 
+from hermes.results.branches import branch_metrics, branch_summary
+from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
-from hermes.results.energy import attribute, cost_summary
+from hermes.results.energy import attribute, cost_summary, stage_energy
+from hermes.results.groups import grouped
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
 from hermes.results.slo import SloConfig, meets, slo_table
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
+from hermes.results.utilisation import utilisation_summary
 from hermes.units import NS_PER_S
 
 __all__ = ["grouped_reasons", "summarise"]
@@ -58,6 +62,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     output = int(metrics.emitted_tokens[completed].sum())
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     good = meets(slo, metrics, completed)
+    path = critical_path(record)
     return {
         "requests": _requests(record, metrics),
         "makespan_s": makespan,
@@ -79,8 +84,12 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan),
         },
         "stages": _stages(record),
+        "breakdown": breakdown(record, path),
+        "by": grouped(record, metrics, path, good),
         "transfers": _transfers(record),
+        **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
+        "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),
         "cost": cost_summary(record, makespan, output, output + prompt, int(completed.sum())),
@@ -154,6 +163,7 @@ def _energy(
         "per_output_token_j": _ratio(total, output),
         "output_tokens_per_j": _ratio(output, total),
         "requests_j": math.fsum(attributed.request_j), "unattributed_j": attributed.unattributed_j,
+        "stages": stage_energy(record, attributed),
         "clients_without_watts": sum(not (c.idle_w or c.prefill_w or c.decode_w) for c in record.clients),
     }
 

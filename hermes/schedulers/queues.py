@@ -86,7 +86,7 @@ class ShortestJobQueue(KeyedQueue):
     """Fewest tokens in all (prompt + output) first."""
 
     def key(self, seq: Sequence) -> float:
-        return seq.prompt_tokens + seq.output_tokens
+        return seq.prompt_tokens + seq.all_outputs
 
 
 @PACKING.register("least_work_left")
@@ -94,4 +94,4 @@ class LeastWorkQueue(KeyedQueue):
     """Fewest tokens still to compute first: what is missing of the prompt and the outputs not yet emitted."""
 
     def key(self, seq: Sequence) -> float:
-        return seq.prompt_tokens + seq.output_tokens - seq.num_computed
+        return seq.prompt_tokens + seq.all_outputs - seq.num_computed

@@ -21,7 +21,7 @@ SYSTEMS = {
 }
 PIPELINES = {"plain": 6.5, "rag": 3.5, "kv-retrieval": 6.5}   # highest rate, requests/s and client
 LENGTHS = ("azure-conv-2023", "azure-code-2023")
-WINDOW_S, QUICK_WINDOW_S = 300, 40
+WINDOWS_S, QUICK_WINDOW_S = {"small": 300, "large": 120}, 40   # small systems are watched longer
 EXTRACT = "hermes.studies.llm_figures:llm_figures"
 
 # What one H100 has for KV with bf16 weights, as (label, memory): three accounts of the same two cards.
@@ -41,7 +41,7 @@ VARIATIONS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("KV moves after the prefill", {"kv_transfer": "full"}, {}),
     ("steps of up to 512 prompt tokens", {}, {"max_num_batched_tokens": 512}),
     ("steps of up to 8,192 prompt tokens", {}, {"max_num_batched_tokens": 8192}),
-    ("a window twice as long", {"workload.duration": f"{2 * WINDOW_S} s"}, {}),
+    ("a window four times as long", {"workload.duration": f"{4 * WINDOWS_S['small']} s"}, {}),
 )
 
 
@@ -55,7 +55,8 @@ class Batching:
         varied = None if context.quick else self._variations(context)
         window = None if context.quick else self._window(context)
         note = speed_note(float(grid["device_hours"].sum()), float(grid["core_s"].sum()))
-        return report.build(self.title, grid, weights, varied, window, note, _window(context))
+        return report.build(self.title, grid, weights, varied, window, note,
+                            {system: _window(context, system) for system in SYSTEMS})
 
     def _grid(self, context: Context) -> pd.DataFrame:
         frames = []
@@ -64,7 +65,7 @@ class Batching:
                 rates = [0.5, 2, 3.5, 5] if context.quick else [step / 2 for step in range(1, 14)]
                 rates = [rate for rate in rates if rate <= highest]
                 base = context.file(f"{pipeline}.yaml")
-                sweep = _sweep(base, count, strategies, rates, _window(context))
+                sweep = _sweep(base, count, strategies, rates, _window(context, system))
                 frame = run_points(context, f"{system}-{pipeline}", sweep)
                 frames.append(_labelled(frame, count, system=system, pipeline=pipeline))
         return pd.concat(frames, ignore_index=True)
@@ -76,7 +77,7 @@ class Batching:
         for label, memory in BF16.items():
             sweep = _sweep(
                 context.file("plain.yaml"), count, (*strategies[:2], strategies[3]), [0.25, 0.5, 1, 2],
-                _window(context), {}, {}, {"memory": memory, "hardware": {
+                _window(context, "small"), {}, {}, {"memory": memory, "hardware": {
                     "kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"}},
             )
             name = "bf16-" + str(list(BF16).index(label))
@@ -85,10 +86,10 @@ class Batching:
 
     def _variations(self, context: Context) -> pd.DataFrame:
         count, strategies = SYSTEMS["small"]
-        rates = [step / 4 for step in range(6, 25)]
+        rates, window = [step / 2 for step in range(6, 11)], _window(context, "small")
         frames = []
         for i, (label, overrides, scheduler) in enumerate(VARIATIONS):
-            sweep = _sweep(context.file("plain.yaml"), count, strategies, rates, WINDOW_S, overrides, scheduler,
+            sweep = _sweep(context.file("plain.yaml"), count, strategies, rates, window, overrides, scheduler,
                            lengths=LENGTHS[:1])
             frames.append(_labelled(run_points(context, f"assumption-{i}", sweep), count, variation=label))
         return pd.concat(frames, ignore_index=True)
@@ -97,14 +98,14 @@ class Batching:
         """The large system, where rates are near their limits, over other windows."""
         count, strategies = SYSTEMS["large"]
         frames = []
-        for window in (WINDOW_S // 4, 2 * WINDOW_S):
+        for window in (WINDOWS_S["large"] // 4, 4 * WINDOWS_S["large"]):
             sweep = _sweep(context.file("plain.yaml"), count, strategies, [3.5, 4, 4.5, 5], window, lengths=LENGTHS[:1])
             frames.append(_labelled(run_points(context, f"window-{window}", sweep), count, window=window))
         return pd.concat(frames, ignore_index=True)
 
 
-def _window(context: Context) -> int:
-    return QUICK_WINDOW_S if context.quick else WINDOW_S
+def _window(context: Context, system: str) -> int:
+    return QUICK_WINDOW_S if context.quick else WINDOWS_S[system]
 
 
 def _sweep(

@@ -22,7 +22,7 @@ COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 def build(
     title: str, grid: pd.DataFrame, weights: pd.DataFrame, varied: pd.DataFrame | None, window: pd.DataFrame | None,
-    speed: str, window_s: float,
+    speed: str, windows_s: dict[str, int],
 ) -> Report:
     grid = normalised(grid)
     best = best_by_band(grid)
@@ -40,13 +40,15 @@ def build(
     if window is not None:
         same = grid[(grid.system == "large") & (grid.pipeline == "plain") & (grid.lengths == "conv")
                     & grid.rate.isin(window.rate.unique())]
-        both = pd.concat([window, same.assign(window=window_s)], ignore_index=True)
+        both = pd.concat([window, same.assign(window=windows_s["large"])], ignore_index=True)
         tables.append(Table("windows", "Large system, plain, conversation: other windows (s)", windows_table(both)))
     tables.append(Table("points", "Every point", points_table(grid), POINTS_NOTE, {"peak": 2, "x": 2, "x ": 2}))
     assumptions = [
         "Weights and steps in fp8 (profile llama-3.1-70b-h100-tp2-fp8), KV in 16 bits; bf16 has a table of its own.",
-        f"Poisson arrivals for {window_s:g} s, the same requests for every strategy; the client with the fewest tokens "
-        "left to emit is next (prefill clients: fewest prompt tokens); KV moves layer by layer over 50 GB/s.",
+        "Poisson arrivals for " + ", ".join(f"{seconds} s ({name})" for name, seconds in windows_s.items())
+        + "; the same requests for every strategy.",
+        "The client with the fewest tokens left to emit is next (prefill clients: the fewest prompt tokens); KV moves "
+        "layer by layer over 50 GB/s.",
         "Watts from the TDP formula, accelerators only. A point is stable if requests in the system do not grow.",
     ]
     return Report(title, assumptions, tables, [plot(grid, pipeline) for pipeline in grid.pipeline.unique()],

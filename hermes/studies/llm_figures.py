@@ -17,20 +17,21 @@ def llm_figures(results: Results) -> dict[str, Any]:
     """Flat figures of one run, for a sweep's `extract`, besides those every point has.
 
     stable: see `hermes.results.stability`, None where the window is too short to tell; device_hours: accelerators of
-    the LLM clients x makespan; decode_speed_*: tokens/s that the slowest 1% and 50% of the requests are read at.
+    the LLM clients x makespan; share_25, share_50: share of all arrivals that were served and read at 25 or 50 tokens/s
+    or more from the first token on (an answer of one token is read at any speed).
     """
     record, metrics = results.record, results.metrics
     done = record.status == STATUS_COMPLETED
     served_ns = (metrics.e2e_ns - metrics.queue_ns)[done]
     steady = stability(record, float(served_ns.mean()) if done.any() else np.inf)
-    tpot = metrics.tpot_s[done & ~np.isnan(metrics.tpot_s)]
+    arrived = int((record.arrival_ns >= 0).sum())
     devices = sum(client.num_devices for client in record.clients if client.num_blocks)
     return {
         "stable": steady.stable, "in_system_early": steady.in_system_early, "in_system_late": steady.in_system_late,
         "window_s": steady.window_s, "llm_devices": devices,
         "device_hours": devices * results.summary["makespan_s"] / 3600,
-        "decode_speed_p1": float(1 / np.percentile(tpot, 99)) if len(tpot) else None,
-        "decode_speed_p50": float(1 / np.percentile(tpot, 50)) if len(tpot) else None,
+        **{f"share_{speed}": float((done & ~(metrics.tpot_s > 1 / speed)).sum()) / arrived if arrived else None
+           for speed in (25, 50)},
     }
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hermes.errors import InputError, Verbatim
@@ -58,20 +60,31 @@ def plain(value: Any) -> Scalar:
 
 
 def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, Any]]:
-    """The function `module:function`; the module may also lie in `folder`. `InputError` where there is none."""
+    """The function `module:function`. A module that lies in `folder` is meant first, and read anew each time: other
+    sweeps may have one of the same name. `InputError` where there is none."""
     module, _, attribute = name.partition(":")
-    place = str(folder.resolve())
-    sys.path.append(place)
+    file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
+    beside = file.is_file() and module.split(".")[0] != "hermes"   # whatever the folder, hermes is this one
+    sys.path.append(str(folder.resolve()))   # for what it imports
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        expected = "module:function, importable here or beside the sweep"
-        raise InputError(f"{expected} ({error})", name, field="extract") from None
+        found = getattr(_executed(module, file) if beside else importlib.import_module(module), attribute)
+    except Exception as error:   # a module may fail with anything
+        expected = f"module:function, importable here or beside the sweep ({type(error).__name__}: {error})"
+        raise InputError(expected, name, field="extract") from None
     finally:
-        del sys.path[len(sys.path) - 1 - sys.path[::-1].index(place)]   # the one above: it may be there already
+        sys.path.remove(str(folder.resolve()))
     if not callable(found):
         raise InputError("module:function", name, field="extract")
     return found  # type: ignore[no-any-return]
+
+
+def _executed(name: str, file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def extracted(function: Callable[[Results], Mapping[str, Any]], results: Results, taken: set[str]) -> dict[str, Scalar]:

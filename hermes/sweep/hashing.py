@@ -24,7 +24,7 @@ from hermes.resources import resource_dir
 from hermes.scenario import Scenario, resolved_yaml
 from hermes.scenario.registries import reachable
 
-__all__ = ["code_digest", "extract_modules", "file_digests", "plugin_modules", "point_hash", "text_of"]
+__all__ = ["code_digest", "extract_sources", "file_digests", "plugin_modules", "point_hash", "text_of"]
 
 # nothing in these decides what a simulation answers
 _BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
@@ -42,12 +42,14 @@ def plugin_modules() -> list[str]:
     return sorted(module for module in found if module.partition(".")[0] != "hermes")
 
 
-def code_digest(modules: Iterable[str] = ()) -> str:
-    """Of the package's version and sources, and of the sources of `modules`."""
+def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:
+    """Of the package's version and sources, of those of `modules`, and of other source files."""
     digest = hashlib.sha256(_package_digest().encode())
     for name in sorted(modules):
         source = _source(name)
         digest.update(name.encode() + b"\0" + (source.read_bytes() if source is not None else b""))
+    for content in sorted(path.read_bytes() for path in sources):
+        digest.update(b"\0" + content)
     return digest.hexdigest()
 
 
@@ -62,11 +64,12 @@ def _package_digest() -> str:
     return digest.hexdigest()
 
 
-def extract_modules(function: Callable[..., Any]) -> list[str]:
-    """The module of a function, and those that what it uses by name comes from."""
-    module = sys.modules[function.__module__]
-    used = {getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in vars(module).values()}
-    return sorted({module.__name__, *(name for name in used if isinstance(name, str) and name in sys.modules)})
+def extract_sources(function: Callable[..., Any]) -> list[Path]:
+    """The file of a function, and those of the modules that what it uses by name comes from."""
+    names = getattr(function, "__globals__", {})
+    used = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in names.values()}
+    files = {_source(name) for name in used if isinstance(name, str) and name in sys.modules}
+    return sorted({Path(names["__file__"])} | {file for file in files if file is not None} if names else set())
 
 
 def _source(module: str) -> Path | None:

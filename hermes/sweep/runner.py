@@ -16,7 +16,7 @@ from hermes.scenario import resolved_yaml
 from hermes.sweep.config import Sweep, load_sweep
 from hermes.sweep.executor import Executor, InProcess, executor
 from hermes.sweep.figures import load_extract
-from hermes.sweep.hashing import code_digest, extract_modules, file_digests, plugin_modules, point_hash, text_of
+from hermes.sweep.hashing import code_digest, extract_sources, file_digests, plugin_modules, point_hash, text_of
 from hermes.sweep.jobs import Job, Outcome
 from hermes.sweep.opened import SweepResults, merged, open_sweep
 from hermes.sweep.points import RESERVED, Point, located, points, scenario
@@ -96,13 +96,14 @@ def plan_sweep(
 
 
 def _plan(sweep: Sweep, folder: Folder, engine: Executor, modules: list[str], progress: Progress | None) -> Plan:
+    sources: list[Path] = []
     if sweep.config.extract is not None:
         try:
             function = load_extract(sweep.config.extract, sweep.folder)
         except InputError as error:
             raise sweep.node.value["extract"].mark.error(error.expected, error.found, field="extract") from None
-        modules = [*modules, *extract_modules(function)]
-    code = code_digest(modules)
+        sources = extract_sources(function)
+    code = code_digest(modules, sources)
     found = points(sweep)
     made = []
     for point in found:

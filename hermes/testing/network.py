@@ -153,9 +153,26 @@ class NetworkContract:
         network.check(self.nodes)
         network.check([])
 
+    def test_streams_leave_as_they_come(self) -> None:
+        for src in self.nodes:
+            for over_ns in (0, 1_000, 10_000_000_000):
+                env, network = self.build()
+                times: list[int] = []
+                network.stream(src, self.nodes[-1], 50 * _MEGABYTE, over_ns, partial(_note, times, env))
+                assert not times, "out was called before stream returned"
+                env.run()
+                alone = network.estimate_ns(src, self.nodes[-1], 50 * _MEGABYTE)
+                assert len(times) == 1
+                assert over_ns <= times[0] <= max(over_ns, alone) + 1
+                assert network.bytes_sent == network.bytes_received == 50 * _MEGABYTE
+
     def test_link_use_is_what_was_sent(self) -> None:
         network, log = self._run()
         end_s = max(end for _, end in log) / 1e9
         for use in network.links():
             assert 0 <= use.num_bytes <= network.bytes_sent
             assert use.utilisation(end_s) <= 1 + 1e-6
+
+
+def _note(times: list[int], env: Environment) -> None:
+    times.append(int(env.now))

@@ -5,6 +5,8 @@ Inherit it in a test module, give `pipeline()`, and pytest checks what the coord
     class TestMyPipeline(PipelineContract):
         def pipeline(self):
             return my_pipeline
+
+A pipeline with parameters is tested with those that `parameters()` gives, its defaults where left out.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hermes.pipelines import PIPELINES, Pipeline
+from hermes.pipelines.mixing import asked, pipeline_from
 from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
+from hermes.stages import AnyOf
 
 __all__ = ["PipelineContract"]
+
+_CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0)
 
 
 class PipelineContract(ABC):
@@ -34,20 +40,34 @@ class PipelineContract(ABC):
     """A pipeline that yields more than this is taken for one that does not end."""
 
     @abstractmethod
-    def pipeline(self) -> Callable[[Any], Pipeline]:
-        """The pipeline: a generator function of one request, registered in `PIPELINES`."""
+    def pipeline(self) -> Any:
+        """What is registered in `PIPELINES`: a generator function of one request, or a class with parameters."""
+
+    def parameters(self) -> dict[str, Any]:
+        """Parameters, for a pipeline that has any."""
+        return {}
 
     def clients(self) -> list[dict[str, Any]]:
-        """Clients that serve all its stages. Override it for stages other than generations."""
-        return [{
+        """Clients that serve all its stages: two engines, and one that serves every other kind in a moment."""
+        clients: list[dict[str, Any]] = [{
             "count": 2, "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
             "memory": {"num_blocks": 5000},
         }]
+        others = [kind for kind in self.kinds if kind != "generate"]
+        if others:
+            moment = {"kind": "per_item", "per_item": 0.001}
+            clients.append({"kind": "processing", "name": "others", "serves": dict.fromkeys(others, moment)})
+        return clients
+
+    @property
+    def made(self) -> Callable[[Any], Pipeline]:
+        """The pipeline as a simulation runs it."""
+        return pipeline_from(self.pipeline(), self.name, self.parameters(), 0)   # type: ignore[return-value]
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of stage it declares: `pipeline.stages`, or generations only."""
-        return tuple(getattr(self.pipeline(), "stages", ("generate",)))
+        return tuple(dict.fromkeys(kind for kind, _ in asked(self.made)))
 
     @property
     def name(self) -> str:
@@ -64,25 +84,40 @@ class PipelineContract(ABC):
             prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
-                content=None, arrival_ns=0, model="", client=None,
+                content=None, arrival_ns=0, model="", client=None, past_tokens=0, context=None,
+                branch_outputs=(),
             )
 
     def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:
-        """What the pipeline yields for `request`, each yield as a tuple, served as soon as it is asked for."""
-        running = self.pipeline()(request)
+        """What the pipeline asks for with each yield, as a tuple, served as soon as it is waited for.
+
+        Stages that it started before come with the next yield.
+        """
+        started: list[Any] = []
+        request.start = lambda stage: started.append(stage) or stage   # type: ignore[func-returns-value]
+        running = self.made(request)
         result, count = None, 0
+        known: set[Any] = set()
         while True:
             try:
                 wanted = running.send(result)
             except StopIteration:
                 return
-            stages = wanted if type(wanted) is tuple else (wanted,)
-            count += len(stages)
+            any_of = type(wanted) is AnyOf
+            waited = wanted.stages if any_of else wanted if type(wanted) is tuple else (wanted,)
+            assert waited, "it yields an empty tuple, which would never be done"
+            again = [stage for stage in waited if stage in known and stage not in started]
+            assert any_of or not again, "it yields a stage a second time"
+            new = tuple(dict.fromkeys(stage for stage in (*started, *waited) if stage not in known))
+            known.update(new)
+            count += len(new)
             assert count <= self.most_stages, f"more than {self.most_stages} stages: it does not end"
-            yield stages
-            for stage in stages:
+            if new:
+                yield new
+            for stage in waited[:1] if any_of else waited:
                 stage.num_tokens = stage.prompt_tokens + stage.output_tokens
-            result = wanted
+                stage.client, stage.done = _CLIENT, True
+            result = waited[0] if any_of else wanted
 
     def test_is_registered(self) -> None:
         assert self.name
@@ -94,7 +129,6 @@ class PipelineContract(ABC):
     def test_stages_are_of_the_declared_kinds(self) -> None:
         for request in self.requests():
             for stages in self.yields(request):
-                assert stages, "it yields an empty tuple, which would never be done"
                 for stage in stages:
                     assert stage.kind in self.kinds, f"{stage.kind!r} is not among `stages`: {self.kinds}"
 
@@ -125,15 +159,20 @@ class PipelineContract(ABC):
         """A request that is refused closes its pipeline, which must not go on then."""
         for request in list(self.requests())[:10]:
             for stop in range(len(list(self.yields(request)))):
-                running = self.pipeline()(request)
+                request.start = lambda stage: stage
+                running = self.made(request)
                 result = None
                 for _ in range(stop + 1):
-                    result = running.send(result)
+                    wanted = running.send(result)
+                    result = wanted.stages[0] if type(wanted) is AnyOf else wanted
+                    for stage in result if type(result) is tuple else (result,):
+                        stage.client, stage.done = _CLIENT, True
                 running.close()   # RuntimeError if it yields again
 
     def test_requests_complete(self) -> None:
         workload = {
-            "requests": 30, "arrivals": {"kind": "poisson", "rate": 5.0}, "pipeline": self.name,
+            "requests": 30, "arrivals": {"kind": "poisson", "rate": 5.0},
+            "pipeline": {"name": self.name, **self.parameters()},
             "lengths": {"kind": "fixed", "prompt": 200, "output": 30},
         }
         records = []

@@ -24,18 +24,20 @@ from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
 
 _STATS = tuple(sorted(StepStats.__slots__))
+OTHER_BRANCH = 1000
 _MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
 
 
 @dataclass(frozen=True)
 class Request:
     """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
-    comes with it."""
+    comes with it; `branches`: tokens of several answers, in place of one."""
 
     step: int
     prompt: int
@@ -44,11 +46,20 @@ class Request:
     group: int = -1
     shared: int = 0
     kv: bool = False
+    branches: tuple[int, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Tokens of its answers."""
+        return self.branches or (self.output,)
 
 
 @dataclass
 class ServedSteps:
-    """What a scheduler did, step by step, however it was grouped into runs."""
+    """What a scheduler did, step by step, however it was grouped into runs.
+
+    A sequence is called by its request's number; branches after the first by that and `OTHER_BRANCH` times theirs.
+    """
 
     stats: list[tuple[int, ...]] = field(default_factory=list)
     prefills: list[list[tuple[int, int]]] = field(default_factory=list)   # (request, new tokens)
@@ -105,20 +116,30 @@ class _Drive:
         done = {number for _, number in self.served.finished}
         return [number for number in self.numbers.values() if number not in done]
 
+    def _number(self, seq: Sequence) -> int:
+        """What a sequence is called."""
+        if seq.branch < 0:
+            return self.numbers[seq]
+        return self.numbers[seq.branches.lead] + OTHER_BRANCH * seq.branch
+
     def _arrive(self, plan: Plan | None = None, ended: int = 0) -> bool:
         """The next request arrives, where a plan is in flight after `ended` of its steps. Whether to cut it there."""
         request, number, scheduler = self.requests[self.next], self.next, self.scheduler
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
-        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
+        order = OTHER_BRANCH * number   # branches have numbers of their own
+        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=order, content=content)
+        if request.branches:
+            branch_into(seq, request.branches)
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
             assert reason.strip(), "a refusal without a reason"
             self.served.refused[number] = reason
             return False
         self.numbers[seq] = number
-        self.open += 1
-        if request.kv and request.output > 1 and scheduler.takes_over_kv:
+        taken_over = _taken_over(request, scheduler)
+        self.open += sum(tokens > taken_over for tokens in request.outputs)
+        if taken_over:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
             if plan is not None:   # so many steps' blocks are taken by now
@@ -133,14 +154,14 @@ class _Drive:
 
     def _preempted(self, plan: Plan) -> None:
         if plan.preempted:
-            self.served.preempted.append((self.steps, [self.numbers[s] for s in plan.preempted]))
+            self.served.preempted.append((self.steps, [self._number(s) for s in plan.preempted]))
 
     def _steps(self, plan: Plan) -> None:
         """The planned steps run; whoever arrives meanwhile may cut them."""
         self._check(plan)
         self._preempted(plan)
         # A step of one token after the prompt is a decode, whether the scheduler lists it or has it in its group.
-        prefills = [(self.numbers[s], n) for s, n in plan.prefills if n > 1 or s.num_computed <= s.prompt_tokens]
+        prefills = [(self._number(s), n) for s, n in plan.prefills if n > 1 or s.num_computed <= s.prompt_tokens]
         values = {name: getattr(plan, name) for name in _STATS}
         count = plan.num_steps
         while self.next < len(self.requests) and self._due() < count:
@@ -157,7 +178,7 @@ class _Drive:
         self.steps += count
         served.sampled += plan.sampled * count
         for seq in self.scheduler.complete(plan, count, self.steps - 1, self.steps):
-            number = self.numbers[seq]
+            number = self._number(seq)
             served.finished.append((self.steps, number))
             served.tokens[number] = self._tokens(seq)
             self.scheduler.release(seq)
@@ -175,7 +196,8 @@ class _Drive:
         assert plan.prefill_seqs + plan.decode_seqs <= self.scheduler.max_num_seqs, "more sequences than slots"
         assert plan.prefill_seqs + plan.decode_seqs >= 1
         assert plan.prefill_tokens >= plan.prefill_seqs
-        assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs
+        others = sum(seq.width - 1 for seq in seqs)   # branches that start
+        assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs + others
         assert plan.decode_ctx_max <= plan.decode_ctx
 
     def _tokens(self, seq: Sequence) -> list[int]:
@@ -194,6 +216,11 @@ class _Drive:
             found += [emitted] if emitted >= 0 else []
             found += range(start, stop) if scheduler.ticks_every_step else self.ticks[start:stop]
         return found
+
+
+def _taken_over(request: Request, scheduler: LLMScheduler) -> bool:
+    """Whether another client has computed a request's prompt, and first tokens."""
+    return request.kv and max(request.outputs) > 1 and scheduler.takes_over_kv
 
 
 class SchedulerContract(ABC):
@@ -222,6 +249,7 @@ class SchedulerContract(ABC):
         return Request(
             step, prompt, int(rng.integers(1, 25)), int(rng.integers(0, 3)), group,
             int(rng.integers(0, prompt + 1)) if group >= 0 else 0, bool(rng.random() < 0.2),
+            tuple(rng.integers(1, 25, int(rng.integers(2, 6))).tolist()) if rng.random() < 0.2 else (),
         )
 
     @staticmethod
@@ -260,17 +288,20 @@ class SchedulerContract(ABC):
         for requests, served, _ in self.both():
             finished = [number for _, number in served.finished]
             assert len(finished) == len(set(finished)), "a sequence finished twice"
-            assert {*finished, *served.refused} == set(range(len(requests)))
+            assert {number % OTHER_BRANCH for number in finished} | {*served.refused} == set(range(len(requests)))
             served_any = served_any or bool(finished)
         assert served_any, "every request of every case was refused"
 
     def test_tokens_out_are_tokens_asked(self) -> None:
         for requests, served, scheduler in self.both():
-            for number, steps in served.tokens.items():
-                request = requests[number]
-                taken_over = request.kv and request.output > 1 and scheduler.takes_over_kv
-                assert len(steps) == request.output - taken_over, f"request {number}: tokens in steps {steps}"
-                assert steps == sorted(set(steps)), f"request {number}: tokens in steps {steps}"
+            for number, request in enumerate(requests):
+                taken_over = _taken_over(request, scheduler)
+                alive = [i for i, tokens in enumerate(request.outputs) if tokens > taken_over]
+                # What goes on as the first branch is called by the request's number.
+                mine = [steps for n, steps in served.tokens.items() if n % OTHER_BRANCH == number]
+                wanted = [] if number in served.refused else [request.outputs[i] - taken_over for i in alive]
+                assert sorted(map(len, mine)) == sorted(wanted), f"request {number}: tokens in steps {mine}"
+                assert all(steps == sorted(set(steps)) for steps in mine), f"request {number}: tokens in steps {mine}"
             assert served.sampled == sum(len(steps) for steps in served.tokens.values())
 
     def test_blocks_are_conserved(self) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import yaml
 
 from fuzzing import traces
-from fuzzing.inputs import SCENARIOS, profile_inputs
+from fuzzing.inputs import SCENARIOS, SWEEP, profile_inputs
 from fuzzing.mutations import ELSEWHERE, TEXT_MUTATIONS, TREE_MUTATIONS, Path_
+from hermes.sweep import load_sweep
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
 from hermes.yamlfile import parse_yaml
 
 __all__ = ["Case", "difference", "generate"]
 
-SHARES = {"scenario": 0.5, "trace": 0.25, "profile": 0.25}
+SHARES = {"scenario": 0.46, "sweep": 0.1, "trace": 0.22, "profile": 0.22}
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Case:
         if ELSEWHERE in line:  # the mutation made it refer to another file, and that one is to blame
             return True
         keys = [str(key) for key in self.field or () if isinstance(key, str)][-2:]
+        keys += [key.partition(".")[0] for key in keys]   # a sweep's key is a path: its first part may be to blame
         return self.path.name in line and (not keys or any(key in line for key in keys))
 
     def ignored(self, output: str) -> str | None:
@@ -80,7 +82,7 @@ def _equal(written: Any, shown: Any) -> bool:
 
 def generate(number: int, rng: random.Random, folder: Path) -> Iterator[Case]:
     """`number` cases in the order of their families, the same for the same generator."""
-    makers = {"scenario": _scenario, "trace": traces_case, "profile": _profile}
+    makers = {"scenario": _scenario, "sweep": _sweep, "trace": traces_case, "profile": _profile}
     made = 0
     for family, share in SHARES.items():
         last = family == list(SHARES)[-1]
@@ -116,6 +118,16 @@ def _scenario(number: int, rng: random.Random, folder: Path) -> Case:
     return Case(
         "scenario", mutation, path, ["validate", str(path), "--resolved"], changed,
         understood=lambda output: parse_yaml(output).plain(), written=lambda: _yaml(path),
+    )
+
+
+def _sweep(number: int, rng: random.Random, folder: Path) -> Case:
+    path = folder / f"sweep-{number}.yaml"
+    mutation, text, changed = _mutated(SWEEP, rng)
+    path.write_bytes(text)
+    return Case(
+        "sweep", mutation, path, ["sweep", str(path), "--dry-run", "--workers", "0"], changed,
+        understood=lambda output: load_sweep(path).config.model_dump(), written=lambda: _yaml(path),
     )
 
 

@@ -15,7 +15,21 @@ from hermes.hardware.table import load_table
 from hermes.resources import resource_dir
 from hermes.workload import load_workload_profile
 
-__all__ = ["SCENARIOS", "ProfileInput", "profile_inputs"]
+__all__ = ["SCENARIOS", "SWEEP", "ProfileInput", "profile_inputs"]
+
+SWEEP = b"""\
+name: loads
+description: two ways of batching
+scenario: quickstart
+cases:
+  - {label: chunked}
+  - {label: static, set: {clients.0.scheduler: {kind: static, max_num_seqs: 4}}}
+zip: {clients.0.count: [1, 2], workload.arrivals.rate: [3, 6 /s]}
+grid: {workload.requests: [20], workload.lengths: [{kind: fixed, prompt: 30, output: 3}]}
+seeds: [3, 5]
+columns: {clients.0.count: clients}
+keep: summary
+"""
 
 SCENARIOS = [b"""\
 name: plain

@@ -13,20 +13,26 @@ import hermes
 from hermes.clients import CLIENTS
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
+from hermes.memory.eviction import EVICTION
 from hermes.network import NETWORKS
 from hermes.pipelines import PIPELINES
 from hermes.routing import ROUTERS
 from hermes.scenario import json_schema
 from hermes.schedulers import SCHEDULERS
 from hermes.schedulers.queues import PACKING
+from hermes.services import SERVICES
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.lengths import LENGTHS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-REGISTRIES = (ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS)
+REGISTRIES = (
+    ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES, EVICTION,
+)
 PLUG_INS = {
     "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
+    "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
+    "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
 }
 
 
@@ -56,7 +62,7 @@ def folder(tmp_path, monkeypatch):
             sys.modules.pop(stale, None)
 
 
-def test_the_page_has_the_five_examples():
+def test_the_page_has_all_examples():
     assert set(named("python")) == {f"{prefix}{name}.py" for name in PLUG_INS for prefix in ("", "test_")}
     assert set(named("yaml")) == {"base.yaml", *(f"{name}.yaml" for name in PLUG_INS)}
 
@@ -106,6 +112,6 @@ def test_the_entry_points_name_registries_and_what_the_examples_define(folder):
             announced[module] = (names[group], kind)
     assert announced == PLUG_INS
     text = PAGE.read_text().rpartition("```")[2]
-    for group in ("hermes.lengths", "hermes.schedulers", "hermes.network", "hermes.clients"):
+    for group in ("hermes.lengths", "hermes.schedulers", "hermes.network"):
         assert group in names
         assert f"`{group}`" in text

@@ -12,7 +12,7 @@ import pytest
 from markdown_blocks import Block, blocks, matches
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [DOCS / name for name in ("tutorial.md", "sweeps.md")]
+PAGES = [DOCS / name for name in ("tutorial.md", "sweeps.md", "pipelines.md")]
 
 
 def run_python(page: Path, block: Block, namespace: dict[str, object]) -> str:

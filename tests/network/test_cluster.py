@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy.core import Environment
 
+from hermes.cli import main
 from hermes.errors import InputError
 from hermes.network import HgxBox, MultiRack, Network, Rack, Site
 from hermes.network.draw import link_rows, simplified
@@ -169,3 +172,13 @@ def test_a_scenario_of_128_clients_needs_five_lines() -> None:
     assert (record.status == 1).all()
     uplinks = [use for use in simulation.network.links() if use.name.endswith("-> spine")]
     assert sum(use.num_bytes for use in uplinks) == int(record.transfers["bytes"].sum())   # decodes are racks 2 and 3
+
+
+def test_commands_list_and_draw_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["network", "links", "network/multi-rack", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert sum(row["links"] for row in rows) == 128 * 2 + 4
+    assert main(["network", "draw", "network/multi-rack", "-o", str(tmp_path / "x.png")]) == 0
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["network", "links", "batching/chunked"]) == 2
+    assert "network.kind" in capsys.readouterr().err

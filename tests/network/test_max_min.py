@@ -43,6 +43,20 @@ def test_textbook_network() -> None:
     assert rates([3 * third] * 4, [(0, 1, 2), (1, 2), (2,), (1,), (3,)]) == [third, third, third, third, 3 * third]
 
 
+def test_two_bottlenecks_on_one_path() -> None:
+    # link 0 (100) fills first, with two flows; link 1 (300) has 250 left for the two flows that only it stops
+    assert rates([100, 300], [(0, 1), (0,), (1,), (1,)]) == [50, 50, 125, 125]
+
+
+def test_water_filling_in_three_levels() -> None:
+    # an uplink for three flows: the first's access link fills at 10, the second's at 20, and the third is stopped at 50
+    # by the flow beside it on its access link, or at 30 by the uplink, which leaves that flow 70
+    assert rates([90, 10, 20, 100], [(1, 0), (2, 0), (3, 0), (3,)]) == [10, 20, 50, 50]
+    assert rates([60, 10, 20, 100], [(1, 0), (2, 0), (3, 0), (3,)]) == [10, 20, 30, 70]
+    # three levels on one link: two flows at 10, one at 20, and two that share the rest of 120
+    assert rates([120, 20, 20], [(1, 0), (1, 0), (2, 0), (0,), (0,)]) == [10, 10, 20, 40, 40]
+
+
 def test_a_flow_with_a_slow_access_link_leaves_the_rest_to_the_others() -> None:
     assert rates([10, 100], [(0, 1), (1,), (1,)]) == [10, 45, 45]
 

@@ -217,3 +217,23 @@ def test_bytes_are_conserved_whatever_the_graph(
     assert arrived == [1] * len(transfers)
     assert network.bytes_sent == network.bytes_received == sum(t[3] for t in transfers)
     assert {use.name: use.num_bytes for use in network.links()} == expected
+    for link_use in network.links():
+        assert 0 <= link_use.full_ns <= link_use.busy_ns <= env.now
+        assert not link_use.times_ns or link_use.sent_bytes[-1] == pytest.approx(link_use.num_bytes, abs=1e-6)
+        sent = list(zip(link_use.times_ns, link_use.sent_bytes, strict=True))
+        for (before, less), (after, more) in pairwise(sent):
+            # never above the bandwidth; ends are rounded to a nanosecond, with several flows on the link
+            assert -1e-6 <= more - less <= link_use.bandwidth * (after - before + 20) / 1e9 + 1e-6
+
+
+def test_what_a_link_carried_by_when() -> None:
+    # 1 kB/s for both: the first is alone for 1 s, then they share until it has sent 2 kB at 3 s, then the second is
+    env, network = build(["x", "y", "z"], links=[link("x", "y", "1 kB/s"), link("y", "z", "4 kB/s")])
+    at(env, 1_000_000_000, ARRIVAL, lambda _: network.transfer("x", "z", 2000, lambda: None))
+    network.transfer("x", "y", 2000, lambda: None)
+    env.run(until=6_000_000_000)
+    first, _, second, _ = network.links()
+    assert (first.num_bytes, first.busy_ns, first.full_ns) == (4000, 4_000_000_000, 4_000_000_000)
+    assert (second.num_bytes, second.busy_ns, second.full_ns) == (2000, 3_000_000_000, 0)
+    carried = dict(zip(second.times_ns, second.sent_bytes, strict=True))
+    assert carried == {0: 0, 1_000_000_000: 0, 3_000_000_000: 1000, 4_000_000_000: 2000, 6_000_000_000: 2000}

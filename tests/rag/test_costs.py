@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +116,26 @@ def test_hnsw_by_hand():
     assert {phase.bound for phase in phases_of(quick, query()).values()} == {"core bandwidth"}
 
 
+def test_a_graph_is_walked_as_the_formula_says():
+    """Candidates expanded by faiss on real vectors within a fifth; distances no more than the upper bound."""
+    faiss = pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(100, 24))
+    vectors = (centres[rng.integers(0, 100, 8000)] + 0.7 * rng.normal(size=(8000, 24))).astype(np.float32)
+    index = faiss.IndexHNSWFlat(24, 16)
+    index.hnsw.efConstruction = 40
+    faiss.omp_set_num_threads(1)
+    index.add(vectors)
+    service = Hnsw(vectors=8000, dim=24, new_share=1.0).build(SPEC)
+    for effort in (32, 128):
+        index.hnsw.efSearch = effort
+        faiss.cvar.hnsw_stats.reset()
+        index.search(vectors[:100] + np.float32(0.1), 10)
+        seen = faiss.cvar.hnsw_stats
+        assert seen.nhops / 100 == pytest.approx(sum(service.steps(effort)), rel=0.2)
+        assert seen.ndis / 100 < sum(service.distances(effort))
+
+
 INDICES: list[Any] = [
     IvfPq(vectors=10**8, nlist=10_000), IvfPq(vectors=10**8, nlist=10_000, coarse="two_level"),
     IvfFlat(vectors=10**8, nlist=10_000), Hnsw(vectors=10**8), IvfPq(vectors=10**8, nlist=10_000, threads_per_query=7),
@@ -198,6 +219,19 @@ def test_an_embedding_is_a_prefill_by_hand():
     assert work.bandwidth == pytest.approx(work.memory_s / work.alone_s)
     # weights lie in memory
     assert service.memory_bytes == pytest.approx(4 * 109e6, rel=0.01)
+
+
+def test_a_measured_profile_says_what_lies_outside_and_what_the_weights_take():
+    model = {"kind": "encoder", "max_tokens": 10**6, "hardware": {
+        "kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}}
+    service = validate(Encoder, model).build(machine("h100-sxm"))
+    assert service.memory_bytes == pytest.approx(16.06e9, rel=0.01)
+    assert service.outside([query(tokens=1000)]) == []
+    assert service.outside([query(tokens=10**6)]) == ["prefill"]
+    # nothing is known of the cores and the bandwidth it leaves: none
+    assert service.work([query(tokens=1000)])[1:3] == (1.0, 1.0)
+    rerank = {"kind": "rerank", "hardware": model["hardware"], "max_tokens": 10**6, "document_tokens": 10**6 - 1}
+    assert validate(Rerank, rerank).build(machine("h100-sxm")).outside([query(tokens=1)]) == ["prefill"]
 
 
 def test_items_are_sequences_of_their_own():

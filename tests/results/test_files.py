@@ -25,7 +25,7 @@ from hermes.results.stored import open_run
 META = {"name": "by hand", "version": "1", "seed": 7, "scenario": {"name": "by hand", "z": 1, "a": "µ"}, "wall_s": 0.1}
 FILES = {
     "summary.json", "requests.parquet", "stages.parquet", "runs.parquet", "transfers.parquet", "clients.parquet",
-    "steps.parquet", "token_steps.parquet", "scenario.resolved.yaml", "trace.json.gz",
+    "utilisation.parquet", "steps.parquet", "token_steps.parquet", "scenario.resolved.yaml", "trace.json.gz",
 }
 fast = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

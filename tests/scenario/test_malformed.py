@@ -30,7 +30,7 @@ def test_malformed_inputs(fuzz, tmp_path):
     print(dict(counts))
     assert not wrong, "\n".join(wrong)
     assert sum(counts.values()) == 300
-    assert all(counts[family, "refused"] > 20 for family in ("scenario", "trace", "profile"))
+    assert all(counts[family, "refused"] > 20 for family in ("scenario", "sweep", "trace", "profile"))
 
 
 def test_cases_are_the_same_every_time(fuzz, tmp_path):

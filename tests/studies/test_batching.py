@@ -80,7 +80,7 @@ def test_the_best_meet_the_slos(grid):
 
 def test_the_report_is_complete(grid, tmp_path):
     weights = grid[(grid.pipeline == "plain")].assign(memory="all")
-    report = batching_report.build("t", grid, weights, None, None, "speed", 10)
+    report = batching_report.build("t", grid, weights, None, None, "speed", {"small": 10})
     files = {path.name for path in report.write(tmp_path)}
     assert {"points.csv", "best.csv", "highest-rate.csv", "batching-plain.png", "batching-rag.png"} <= files
     points = next(table for table in report.tables if table.name == "points").frame

@@ -1,0 +1,76 @@
+"""`hermes services`: what the services of a scenario keep in memory, and what a batch costs, phase by phase."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("services")(services)
+
+
+def services(
+    scenario: Scenario,
+    overrides: Overrides = [],  # noqa: B006
+    batch: Annotated[list[int], typer.Option(min=1, max=10**6, help="Tasks of a batch; may be given often.")] = [1, 64],  # noqa: B006
+    tokens: Annotated[int, typer.Option(min=0, max=10**9, help="Tokens of each task.")] = 512,
+    as_json: Json = False,
+) -> None:
+    """What embedding, retrieval and the like cost in a scenario: memory, and flops, bytes and time of each phase."""
+    from hermes.scenario import load_scenario
+    from hermes.simulation import Simulation
+
+    loaded = load_scenario(scenario, overrides)
+    clients = Simulation(loaded, loaded.source.base_dir or Path()).clients
+    found = [client for client in clients if getattr(client, "services", None)]
+    memory = [_memory(client, kind, service) for client in found for kind, service in client.services.items()]
+    phases = [row for client in found for kind, service in client.services.items() for size in batch
+              for row in _phases(client, kind, service, size, tokens)]
+    if as_json:
+        print_json({"services": memory, "phases": phases})
+        return
+    if not found:
+        print("no client of this scenario serves anything but generations and KV")
+        return
+    _print("Memory", memory)
+    print()
+    _print(f"Batches, {tokens:,} tokens a task", phases)
+
+
+def _memory(client: Any, kind: str, service: Any) -> dict[str, Any]:
+    spec = client.spec
+    return {
+        "client": client.name, "stage": kind, "device": spec.device.name if spec.device is not None else "-",
+        "cores": spec.cores, "memory_bytes": service.memory_bytes, "of_bytes": spec.memory_bytes or None,
+    }
+
+
+def _phases(client: Any, kind: str, service: Any, size: int, tokens: int) -> list[dict[str, Any]]:
+    """One row per phase; one row of the whole batch for a service that reports none."""
+    from hermes.services import PhaseCost
+    from hermes.stages import Stage
+
+    tasks = [Stage(kind, tokens=tokens) for _ in range(size)]
+    costs = getattr(service, "costs", None)
+    found = costs(tasks) if costs is not None else [PhaseCost("batch", 0.0, 0.0, service.work(tasks).alone_s, "-")]
+    return [
+        {"client": client.name, "stage": kind, "batch": size, "phase": cost.name, "flops": cost.flops,
+         "bytes": cost.num_bytes, "seconds": cost.seconds, "bound": cost.bound} for cost in found
+    ]
+
+
+def _print(title: str, rows: list[dict[str, Any]]) -> None:
+    scales = {"memory_bytes": ("GB", 1e9), "of_bytes": ("of GB", 1e9), "flops": ("GFLOP", 1e9), "bytes": ("MB", 1e6),
+              "seconds": ("ms", 1e-3)}
+    names = [scales[name][0] if name in scales else name for name in rows[0]]
+    print_table(title, names, [
+        ["-" if value is None else value / scales[name][1] if name in scales else value for name, value in row.items()]
+        for row in rows
+    ])

@@ -1,0 +1,178 @@
+"""Where the time of a request goes, by stage and by cause, so that the parts add up to its latency.
+
+A request's *critical path*: its last stage, before that the stage whose end it waited for, and so on back to the
+arrival. Of stages side by side only the one that ended last is on it; the others ran in its shadow, and making them
+faster would not have helped. What comes after completion (a write-back) is not on it either.
+
+Each stage on the path is split by cause:
+
+    communication   between being handed over and being scheduled, while its data was on its way
+    queue           the rest of that time
+    compute         from being scheduled to its end; for stages that prefill and decode, up to the first token as well
+
+The sum over the path is completion - arrival, to the nanosecond: a stage is handed over at the instant at which the
+one before it ended. (`other_ns` is what a pipeline of one's own may leave in between.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.branches import generations
+from hermes.results.distribution import Distribution
+from hermes.results.metrics import transfers_of_stages
+from hermes.results.record import STATUS_COMPLETED, RunRecord
+from hermes.units import NS_PER_S
+
+__all__ = ["CAUSES", "CriticalPath", "breakdown", "critical_path"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+CAUSES = ("queue", "communication", "compute")
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Per stage row, shape (stages,): whether it is on the path of a completed request, and its times by cause.
+
+    first_token_ns: of `compute_ns` the part up to the first token, 0 where there is none
+    other_ns: per request, shape (requests,): latency that is in no stage of the path
+    """
+
+    on_path: BoolArray
+    queue_ns: IntArray
+    communication_ns: IntArray
+    compute_ns: IntArray
+    first_token_ns: IntArray
+    other_ns: IntArray
+
+    def per_request(self, record: RunRecord, cause: str, rows: BoolArray | None = None) -> IntArray:
+        """Nanoseconds of one of `CAUSES` (or "first_token") on the paths, of some stages only; shape (requests,)."""
+        chosen = self.on_path if rows is None else self.on_path & rows
+        weights = getattr(self, f"{cause}_ns")[chosen]
+        return np.bincount(record.stages["request"][chosen], weights=weights,
+                           minlength=len(record.arrival_ns)).astype(np.int64)
+
+
+def critical_path(record: RunRecord) -> CriticalPath:
+    """Find the path of every completed request and split its stages by cause."""
+    stages = record.stages
+    assigned, start, end = stages["assigned_ns"], stages["start_ns"], stages["end_ns"]
+    before = _waited_for(record)
+    on_path = np.zeros(len(end), dtype=bool)
+    rows = _last_stages(record)
+    while len(rows):
+        on_path[rows] = True
+        rows = before[rows]
+        rows = rows[rows >= 0]
+    moving = _on_the_way(record)
+    tokens = stages["first_token_ns"] >= 0
+    accounted = np.bincount(stages["request"][on_path], weights=(end - assigned)[on_path],
+                            minlength=len(record.arrival_ns)).astype(np.int64)
+    completed = record.status == STATUS_COMPLETED
+    return CriticalPath(
+        on_path, start - assigned - moving, moving, end - start,
+        np.where(tokens, np.maximum(stages["first_token_ns"] - start, 0), 0),
+        np.where(completed, record.finish_ns - record.arrival_ns - accounted, 0),
+    )
+
+
+def _waited_for(record: RunRecord) -> IntArray:
+    """Per stage row: the row of the stage of its request that ended last before it was handed over; -1 for none.
+
+    Stages are recorded in order of completion, and one is handed over after what it waited for is recorded, so that
+    of several ends at that very time only those of earlier rows count.
+    """
+    stages = record.stages
+    n = len(stages["end_ns"])
+    row = np.arange(n)
+    request = np.concatenate((stages["request"], stages["request"]))
+    time = np.concatenate((stages["end_ns"], stages["assigned_ns"]))
+    order = np.lexsort((np.concatenate((2 * row + 1, 2 * row)), time, request))   # a stage asks before it ends
+    is_end = order < n
+    latest = np.maximum.accumulate(np.where(is_end, np.arange(2 * n), -1))
+    at = np.flatnonzero(~is_end)
+    asking, found = order[at] - n, latest[at]
+    out = np.full(n, -1, dtype=np.int64)
+    known = found >= 0
+    asking, parent = asking[known], order[found[known]]
+    same = stages["request"][parent] == stages["request"][asking]
+    out[asking[same]] = parent[same]
+    return out
+
+
+def _last_stages(record: RunRecord) -> IntArray:
+    """The row of each completed request's last stage that ended before, or when, it was complete."""
+    stages = record.stages
+    request = stages["request"]
+    counted = (record.status == STATUS_COMPLETED)[request] & (stages["end_ns"] <= record.finish_ns[request])
+    last = np.full(len(record.arrival_ns), -1, dtype=np.int64)
+    rows = np.flatnonzero(counted)
+    last[request[rows]] = rows      # the last assignment of a request counts
+    return last[last >= 0]
+
+
+def _on_the_way(record: RunRecord) -> IntArray:
+    """Per stage row: time between hand-over and start in which its data was on its way. Inputs move side by side."""
+    stages, sent = record.stages, record.transfers
+    n = len(stages["end_ns"])
+    transfer, stage = transfers_of_stages(record)
+    begin = np.full(n, np.iinfo(np.int64).max, dtype=np.int64)
+    upto = np.zeros(n, dtype=np.int64)
+    np.minimum.at(begin, stage, sent["start_ns"][transfer])
+    np.maximum.at(upto, stage, sent["end_ns"][transfer])
+    rows, generation, first = generations(record)   # the KV of a prompt is that of all its branches
+    for column, function in ((begin, np.minimum), (upto, np.maximum)):
+        of_all = column[first]
+        function.at(of_all, generation, column[rows])
+        column[rows] = of_all[generation]
+    within = np.minimum(upto, stages["start_ns"]) - np.maximum(begin, stages["assigned_ns"])
+    return np.asarray(np.maximum(within, 0), dtype=np.int64)
+
+
+def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
+    """Kinds of stage on the paths, by the mean time from arrival to hand-over where that is not at once (so that a
+    generation after a retrieval stands after it, although other requests begin with theirs)."""
+    stages = record.stages
+    kind, since = stages["kind"], stages["assigned_ns"] - record.arrival_ns[stages["request"]]
+    later = path.on_path & (since > 0)
+    n = len(record.stage_kinds)
+    count, total = np.bincount(kind[later], minlength=n), np.bincount(kind[later], weights=since[later], minlength=n)
+    mean = total / np.maximum(count, 1)
+    present = np.unique(kind[path.on_path])
+    return [int(code) for code in present[np.argsort(mean[present], kind="stable")]]
+
+
+def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
+    """`breakdown` of the summary: statistics over completed requests, by cause and by kind of stage.
+
+    A request that has no stage of a kind on its path counts with zero, so that means add up to the mean latency. Kinds
+    come in the order in which they are handed over, on average.
+    """
+    completed = record.status == STATUS_COMPLETED
+    latency = (record.finish_ns - record.arrival_ns)[completed]
+    total = float(latency.sum())
+
+    def stats(values: IntArray) -> dict[str, Any]:
+        return Distribution(values[completed], divisor=NS_PER_S).stats()
+
+    causes = {f"{cause}_s": stats(path.per_request(record, cause)) for cause in CAUSES}
+    out: dict[str, Any] = {}
+    for code in _in_order(record, path):
+        kind, rows = record.stage_kinds[code], record.stages["kind"] == code
+        parts = {cause: path.per_request(record, cause, rows) for cause in CAUSES}
+        whole = np.sum(list(parts.values()), axis=0)
+        out[kind] = {
+            "share": float(whole[completed].sum()) / total if total else None,
+            "on_path": int((rows & path.on_path).sum()), "beside": int((rows & ~path.on_path).sum()),
+            "total_s": stats(whole), **{f"{cause}_s": stats(values) for cause, values in parts.items()},
+        }
+        first = path.per_request(record, "first_token", rows)
+        if first.any() and kind not in ("prefill", "decode"):   # which are what it would be split into
+            out[kind]["first_token_s"] = stats(first)
+    return {"causes": causes, "stages": out, "other_s": stats(path.other_ns)["mean"]}

@@ -1,0 +1,154 @@
+"""How much of everything was used: links, tiers, machines, clients. What is used nearly all the time is a bottleneck.
+
+    link      bytes that left it over what it could have carried; one row for each direction of a full-duplex link
+    tier      the same of the link that a store of KV is read and written over
+    machine   cores, or memory bandwidth, of a machine without an LLM engine
+    client    time in which it served (an LLM client: in which a step ran, with however small a batch)
+
+Shares are of the window (`hermes.results.usage`: first arrival to last completion), and of the busiest of `WINDOWS`
+equal parts of it, so that a resource that was the limit only while requests arrived is seen too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.network import LinkUse
+from hermes.results.record import RunRecord
+from hermes.results.usage import client_names, window_ns
+from hermes.units import NS_PER_S
+
+__all__ = ["KINDS", "THRESHOLD", "WINDOWS", "Use", "bottlenecks", "resource_uses", "utilisation_summary"]
+
+THRESHOLD = 0.95
+WINDOWS = 20
+KINDS = ("link", "tier", "machine", "client")
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One resource.
+
+    kind: one of `KINDS`; capacity: bytes/s, NaN where it is counted in time; num_bytes: moved in the window, NaN
+    likewise; busy_s: time with anything to do; full_s: time in which a link or tier held up what was on it, else NaN
+    utilisation: share used of the window; peak: of its busiest twentieth, NaN where that is not known
+    """
+
+    kind: str
+    name: str
+    capacity: float
+    num_bytes: float
+    busy_s: float
+    full_s: float
+    utilisation: float
+    peak: float
+
+
+def resource_uses(record: RunRecord) -> list[Use]:
+    """Every link, tier, machine and client, in this order."""
+    start, end = window_ns(record)
+    if end <= start:
+        return []
+    edges = np.linspace(start, end, WINDOWS + 1)
+    return [
+        *(_of_link("link", use.name, use, edges) for use in record.links),
+        *(_of_link("tier", _tier_name(tier), tier.link, edges) for tier in record.tiers if tier.link is not None),
+        *_machines(record, end - start),
+        *_clients(record, edges),
+    ]
+
+
+def bottlenecks(uses: list[Use]) -> list[Use]:
+    """What was used more than `THRESHOLD` of the window, or of a part of it, most used first.
+
+    The peak of clients does not count: any client has parts in which a step runs all the time.
+    """
+    found = [u for u in uses if u.utilisation > THRESHOLD or (u.kind != "client" and u.peak > THRESHOLD)]
+    return sorted(found, key=lambda u: (u.utilisation <= THRESHOLD, KINDS.index(u.kind), -u.utilisation, u.name))
+
+
+def utilisation_summary(record: RunRecord) -> dict[str, Any]:
+    """`bottlenecks` of the summary: name -> how much was used; and the most used resource of each kind."""
+    uses = resource_uses(record)
+    most: dict[str, Any] = {}
+    for kind in KINDS:
+        mine = [use for use in uses if use.kind == kind]
+        if mine:
+            top = max(mine, key=lambda use: use.utilisation)
+            most[kind] = {"name": top.name, "utilisation": top.utilisation, "peak": _plain(top.peak)}
+    return {
+        "threshold": THRESHOLD, "windows": WINDOWS, "most_used": most,
+        "bottlenecks": {
+            f"{use.kind} {use.name}": {
+                "utilisation": use.utilisation, "peak": _plain(use.peak), "whole_window": use.utilisation > THRESHOLD,
+            }
+            for use in bottlenecks(uses)
+        },
+    }
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _tier_name(tier: Any) -> str:
+    return f"{tier.name} of {tier.where}" if tier.where else str(tier.name)
+
+
+def _of_link(kind: str, name: str, use: LinkUse, edges: FloatArray) -> Use:
+    width = float(edges[-1] - edges[0]) / NS_PER_S
+    if not use.times_ns:
+        return Use(kind, name, use.bandwidth, 0.0, 0.0, 0.0, 0.0, 0.0)
+    sent = np.interp(edges, use.times_ns, np.maximum.accumulate(use.sent_bytes))
+    moved = float(sent[-1] - sent[0])
+    part = float(np.diff(sent).max()) / (use.bandwidth * width / WINDOWS)
+    return Use(kind, name, use.bandwidth, moved, use.busy_ns / NS_PER_S, use.full_ns / NS_PER_S,
+               moved / (use.bandwidth * width), part)
+
+
+def _machines(record: RunRecord, window: int) -> Iterator[Use]:
+    names = client_names(record)
+    for machine in record.machines:
+        for what, used in (("cores", machine.core_ns), ("memory bandwidth", machine.bandwidth_ns)):
+            yield Use("machine", f"{names[machine.client]}: {what}", np.nan, np.nan, machine.busy_ns / NS_PER_S, np.nan,
+                      used / window, np.nan)
+
+
+def _clients(record: RunRecord, edges: FloatArray) -> Iterator[Use]:
+    """Runs of steps do not overlap; stages of clients that record none may."""
+    runs, stages, n = record.runs, record.stages, len(record.clients)
+    by_run, by_stage = (np.argsort(table["client"], kind="stable") for table in (runs, stages))
+    ranges = np.arange(n + 1)
+    run_at = pairwise(np.searchsorted(runs["client"][by_run], ranges))
+    stage_at = pairwise(np.searchsorted(stages["client"][by_stage], ranges))
+    for name, (a, b), (c, d) in zip(client_names(record), run_at, stage_at, strict=True):
+        table, rows = (runs, by_run[a:b]) if b > a else (stages, by_stage[c:d])
+        busy = _busy_by(edges, table["start_ns"][rows], table["end_ns"][rows])
+        inside = np.diff(busy)
+        whole = float(busy[-1] - busy[0])
+        yield Use("client", name, np.nan, np.nan, whole / NS_PER_S, np.nan, whole / float(edges[-1] - edges[0]),
+                  float(inside.max()) / float(edges[1] - edges[0]))
+
+
+def _busy_by(times: FloatArray, start: IntArray, end: IntArray) -> FloatArray:
+    """How long at least one of the intervals was under way before each of `times`."""
+    if len(start) == 0:
+        return np.zeros(len(times))
+    order = np.argsort(start, kind="stable")
+    start, upto = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate(([True], start[1:] > upto[:-1]))      # where a stretch without a break begins
+    begin = start[first]
+    stop = upto[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(upto) - 1]))]
+    done = np.concatenate(([0], np.cumsum(stop - begin)))
+    index = np.searchsorted(begin, times, side="right")
+    running = np.where(index > 0, np.minimum(times, stop[index - 1]) - begin[index - 1], 0.0)
+    return np.asarray(done[np.maximum(index - 1, 0)] + running, dtype=np.float64)

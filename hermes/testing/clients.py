@@ -1,0 +1,128 @@
+"""Contract suite for clients that are no LLM engines.
+
+Inherit it in a test module, give `component()`, and pytest checks what the coordinator, routers and results rely on:
+
+    class TestMyClient(ClientContract):
+        def component(self):
+            return MyClient(name="mine")
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hermes.clients.base import CLIENTS, LOADS
+from hermes.kernel import Clock
+from hermes.recorder import RowLog
+from hermes.results import Results
+from hermes.results.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
+from hermes.scenario import load_scenario
+from hermes.simulation import Simulation
+from hermes.stages import Stage
+
+__all__ = ["ClientContract"]
+
+
+class ClientContract(ABC):
+    """What holds for every such client. Inherit it and give `component()`."""
+
+    requests: ClassVar[int] = 40
+    """How many requests each simulation has."""
+    rates: ClassVar[tuple[float, ...]] = (0.1, 5.0, 1000.0)
+    """Requests a second: one at a time, some at once, all at once."""
+
+    @abstractmethod
+    def component(self) -> Any:
+        """The client's configuration as YAML would give it; the same at each call."""
+
+    def options(self, kind: str) -> dict[str, Any]:
+        """Options of its stages (`nprobe`, ...), where it needs any."""
+        return {}
+
+    def built(self, **changes: Any) -> list[Any]:
+        """Its clients, on a clock of their own."""
+        config = self.component().model_copy(update=changes)
+        clients: list[Any] = config.build(Clock(), 3, RowLog(RUN_FIELDS), every_step=False, base_dir=None, moves_kv="")
+        return clients
+
+    def run(self, rate: float = 5.0, *, count: int = 1, stepping: str = "runs") -> RunRecord:
+        """A simulation whose requests have one stage of each kind it serves, one after the other."""
+        kinds = sorted(self.built()[0].stages)
+        before = [[], *([kind] for kind in kinds)]
+        stages = {
+            kind: {"kind": kind, "after": after, "options": self.options(kind), "tokens": "prompt"}
+            for kind, after in zip(kinds, before, strict=False)
+        }
+        config = self.component().model_copy(update={"count": count}).model_dump()
+        scenario = load_scenario({
+            "workload": [{
+                "requests": self.requests, "arrivals": {"kind": "poisson", "rate": rate}, "pipeline": "all",
+                "sessions": {"count": 5}, "lengths": {
+                    "kind": "independent", "prompt": {"kind": "lognormal", "mean": 200, "sigma": 1.0, "max": 2000},
+                    "output": {"kind": "fixed", "tokens": 1},
+                },
+            }],
+            "pipelines": {"all": {"stages": stages}}, "clients": [config], "stepping": stepping,
+        })
+        return Simulation(scenario, Path()).run()
+
+    def test_is_registered_under_its_kind(self) -> None:
+        component = self.component()
+        assert CLIENTS.get(component.kind) is type(component)
+
+    def test_a_written_component_is_read_back(self) -> None:
+        component = self.component()
+        assert type(component).model_validate(component.model_dump()) == component
+
+    def test_a_group_has_names_and_numbers_of_its_own(self) -> None:
+        clients = self.built(count=3)
+        assert len({client.name for client in clients}) == 3
+        assert [client.index for client in clients] == [3, 4, 5]
+        assert all(client.stages for client in clients)
+
+    def test_it_says_what_load_it_has(self) -> None:
+        for client in self.built():
+            assert all(client.load(kind) == 0 for kind in LOADS), "load before anything was assigned"
+            assert all(len(client.load_line(kind)) == 5 for kind in LOADS)
+
+    def test_submitting_completes_nothing_at_once(self) -> None:
+        (client,) = self.built()
+        done: list[Any] = []
+        client.on_done = lambda client, stage: done.append(stage)
+        for kind in sorted(client.stages):
+            stage = Stage(kind, tokens=10, options=self.options(kind))
+            stage.request = _Request()
+            assert client.refusal(stage) is None
+            client.submit(stage)
+            assert not done, f"{kind} was done before `submit` returned"
+
+    def test_every_stage_is_served_once(self) -> None:
+        for rate in self.rates:
+            record = self.run(rate)
+            assert (record.status == STATUS_COMPLETED).all(), record.reject_reasons
+            kinds = len(self.built()[0].stages)
+            assert np.bincount(record.stages["request"]).tolist() == [kinds] * self.requests
+            assert (record.stages["start_ns"] >= record.stages["assigned_ns"]).all()
+            assert (record.stages["end_ns"] >= record.stages["start_ns"]).all()
+
+    def test_same_scenario_same_times(self) -> None:
+        first, second, steps = self.run(50.0), self.run(50.0), self.run(50.0, stepping="every_step")
+        for other in (second, steps):
+            assert all(np.array_equal(first.stages[name], other.stages[name]) for name in first.stages)
+
+    def test_a_group_serves_and_results_know_it(self) -> None:
+        results = Results(self.run(50.0, count=2))
+        assert len(results.clients) == 2
+        assert results.summary["requests"]["completed"] == self.requests
+
+
+class _Request:
+    """A request with just what clients may look at."""
+
+    id, session, priority, prompt_tokens, output_tokens, past_tokens, context = 0, 0, 0, 10, 1, 0, None
+    model, content, client = "", None, None
+    stream = type("Stream", (), {"name": "main"})()

@@ -1,0 +1,27 @@
+"""`hermes services`: flops, bytes and time of the phases that a simulation charges."""
+
+import json
+
+from hermes.cli import main
+from hermes.scenario import load_scenario
+from hermes.simulation import Simulation
+from hermes.stages import Stage
+
+
+def test_phases_are_those_of_the_scenario(capsys):
+    assert main(["services", "pipelines/rag", "--batch", "3", "--tokens", "200", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    scenario = load_scenario("pipelines/rag")
+    client = next(c for c in Simulation(scenario, scenario.source.base_dir).clients if c.name == "cpu")
+    for kind, service in client.services.items():
+        mine = [row for row in printed["phases"] if (row["client"], row["stage"]) == ("cpu", kind)]
+        charged = service.work([Stage(kind, tokens=200) for _ in range(3)]).alone_s
+        assert abs(sum(row["seconds"] for row in mine) - charged) < 1e-12 * charged
+        assert all(row["flops"] > 0 and row["bytes"] > 0 for row in mine)
+        assert {row["memory_bytes"] for row in printed["services"] if row["stage"] == kind} >= {service.memory_bytes}
+
+
+def test_a_scenario_without_services_says_so(capsys):
+    assert main(["services", "quickstart"]) == 0
+    assert "no client" in capsys.readouterr().out
+    assert main(["services", "pipelines/rag", "--batch", "0"]) == 2

@@ -1,0 +1,77 @@
+"""The study of remote KV storage: its arithmetic, its scenarios, its search; and one small point."""
+
+import pytest
+
+from hermes import simulate
+from hermes.resources import resource_dir
+from hermes.scenario import load_scenario
+from hermes.studies.remote_kv import _Search
+from hermes.studies.remote_kv_points import DESIGNS, Point, document, extract, hit_share, store_of, verdict
+
+FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("population", ["private", "shared"])
+@pytest.mark.parametrize("mode", ["expected", "contention"])
+def test_every_point_is_a_scenario(design, population, mode):
+    scenario = load_scenario(document(Point(design, 24576, population, 16, mode), FOLDER))
+    assert sum(c.count * 2 for c in scenario.clients if c.kind == "llm") == 256
+    stores = [c for c in scenario.clients if c.kind == "kv_retrieval"]
+    assert len(stores) == (design != "recompute")
+    if stores:   # the spec's designs have the same capacity in all
+        assert stores[0].count * stores[0].tiers[0].capacity == 128 * 10**12
+        assert (stores[0].tiers[0].hit_rate is not None) == (mode == "expected")
+
+
+def test_what_fits_by_hand():
+    """24,576 tokens of fp8 KV are 4.03 GB: 248 fit 1 TB. Of 20,000 users, 128 x 124 fit in bf16."""
+    point = Point("A", 24576, "shared")
+    harmonic = [sum(1 / k for k in range(1, n + 1)) for n in (248, 10_000)]
+    assert hit_share(point, store_of(point, FOLDER)) == pytest.approx(harmonic[0] / harmonic[1])
+    wide = Point("A", 24576, "private", 16)
+    assert hit_share(wide, store_of(wide, FOLDER)) == pytest.approx(128 * 124 / 20_000)
+    assert hit_share(Point("A", 4096), store_of(point, FOLDER)) == 1.0
+
+
+@pytest.mark.parametrize("limit", [0.1, 3.0, 33.3, 479.0, 1000.0])
+def test_the_search_ends_beside_the_limit(limit):
+    search = _Search(Point("recompute", 4096), None, 2 ** (1 / 3), 4.0, 24.0)
+    tried = 0
+    while search.open:
+        point = search.next()
+        late = 100.0 if point.rate > limit else 10.0
+        assert point.requests >= 399
+        search.tell({"point.in_system_early": 10.0, "point.in_system_late": late, "point.window_s": 100.0})
+        tried += 1
+    row = search.row()
+    assert tried <= 5
+    assert row["stable /s"] is None or row["stable /s"] <= limit
+    assert row["unstable /s"] is None or row["unstable /s"] > limit * 0.999
+    if row["stable /s"] and row["unstable /s"]:
+        assert row["unstable /s"] / row["stable /s"] == pytest.approx(2 ** (1 / 3))
+
+
+def test_verdict():
+    row = {"point.in_system_early": 100.0, "point.in_system_late": 150.0, "point.window_s": 40.0}
+    assert verdict(row, 5.0) is True
+    assert verdict(row | {"point.in_system_late": 160.0}, 5.0) is False
+    assert verdict(row, 11.0) is None
+
+
+def test_a_small_point():
+    """Two nodes of design A: all is found; the same without a store computes everything."""
+    def small(design):
+        data = document(Point(design, 4096, rate=2.0, requests=40), FOLDER)
+        data["workload"]["contexts"]["keys"] = 40
+        for client in data["clients"]:
+            client["count"] = 2
+        return simulate(data)
+
+    kept, computed = small("A"), small("recompute")
+    figures = extract(kept)
+    assert figures["fetch.found"] == 1.0
+    assert figures["fetch.mean_s"] == pytest.approx(4096 * 163_840 / 128e9, rel=0.2)
+    assert figures["e2e_000"] <= figures["e2e_050"] <= figures["e2e_100"]
+    prefilled = [int(r.record.runs["prefill_tokens"].sum()) for r in (kept, computed)]
+    assert prefilled[1] - prefilled[0] == 40 * 4096
