@@ -17,7 +17,7 @@ from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
+from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
@@ -181,7 +181,7 @@ class Simulation:
         routers: dict[tuple[str, str], Router] = {}
         for way in (way for ways in self.ways for way in ways):
             for kind, model in asked(way.pipeline):
-                wanted = model or (way.model if kind in GENERATIONS else "")
+                wanted = model or (way.model if kind in OF_THE_MODEL else "")
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
