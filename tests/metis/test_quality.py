@@ -111,7 +111,7 @@ def test_draws_are_what_the_data_set_says(name):
         assert np.mean([q.profile.pieces == pieces for q in queries]) == pytest.approx(weight / total, abs=0.04)
     found = [q for q in queries if max(q.ranks) < 1000 and len(q.ranks) > 1]
     # gaps are geometric: the last of n pieces ranks n / precision on average
-    assert np.mean([q.ranks[-1] * one.precision / len(q.ranks) for q in found]) == pytest.approx(1, abs=0.04)
+    assert np.mean([q.ranks[-1] * one.precision / len(q.ranks) for q in found]) == pytest.approx(1, abs=0.08)
     heavy = [rank for q in queries for rank in q.heavy_ranks]
     assert np.mean([r <= 20 for r in heavy]) == pytest.approx(0.794, abs=0.025)
     assert np.mean([r <= 100 for r in heavy]) == pytest.approx(0.860, abs=0.02)

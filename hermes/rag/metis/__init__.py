@@ -1,8 +1,8 @@
 """METIS: which configuration a RAG query gets (Ray et al., SOSP '25).
 
 `decision` is the decision alone, profile -> pruned space -> chosen configuration, with the standard library only. The
-other modules stand in for what a simulation has no text for: queries with true profiles (`datasets`), a profiler that is
-sometimes wrong (`profiler`), the quality of an answer (`quality`), and what is compared with (`baselines`).
+other modules stand in for what a simulation has no text for: queries with true profiles (`datasets`), a profiler that
+is sometimes wrong (`profiler`), the quality of an answer (`quality`), and what is compared with (`baselines`).
 `hermes.pipelines.metis` puts them on the clock.
 """
 

@@ -9,8 +9,8 @@ A simulation writes no text, so this is a model, replaceable (`QUALITY`) and sta
 - synthesis: joint reasoning loses 1/1.35 with map_rerank, which sees one chunk at a time; high complexity loses 1/1.30
   without map_reduce (METIS measured gains of about 35% and 30%).
 - dilution: chunks that are not needed cost up to 20% (measured there too; "Lost in the middle", Liu et al. 2023, finds
-  the same order for 10 to 30 documents): 1 - 0.2 (1 - exp(-u / 10)) for u of them in one prompt. Calls that see one chunk
-  each suffer half as much (`seen_apart`, assumed): a chunk that says nothing still competes for the answer.
+  the same order for 10 to 30 documents): 1 - 0.2 (1 - exp(-u / 10)) for u of them in one prompt. Calls that see one
+  chunk each suffer half as much (`seen_apart`, assumed): a chunk that says nothing still competes for the answer.
 - summaries: 1 - exp(-tokens / t). Simple queries saturate at 10-20 tokens, t = 5; complex ones need 70-100, t = 28.
 
 It decides signs and orderings. Sizes follow from the assumptions, which is why alternatives stand beside it.
