@@ -53,7 +53,7 @@ def simulate(
     }
     if simulation.interrupted:
         meta["interrupted"] = True
-    return Results(record, meta, checked.slo)
+    return Results(record, meta, checked.slo, checked.measure)
 
 
 class _Bar:

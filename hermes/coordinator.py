@@ -474,7 +474,7 @@ class Coordinator:
             assert self.handoff is not None
             self.handoff.start(client, stage)
             return
-        if stage.kind == "generate":
+        if stage.kind == "generate" or stage.num_blocks:
             client.scheduler.release(stage)
         self._served(request, client, stage)
 

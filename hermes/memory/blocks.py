@@ -61,8 +61,11 @@ class BlockPool:
             need -= common.num_blocks
         return max(0, need)
 
-    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
-        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked."""
+    def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
+        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked.
+
+        known: as for `grow`; tokens that are computed later are not known yet, whoever holds their blocks.
+        """
         common = seq.common
         if common is not None and not seq.num_blocks:
             if common.holders:

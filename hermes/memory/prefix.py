@@ -57,7 +57,7 @@ class PrefixBlockPool(BlockPool):
         # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
         return max(0, self.blocks_for(num_tokens) - len(hits)) + sum(1 for b in hits if refs[b] == 0)
 
-    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
+    def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
         if seq not in self._blocks:
             hits = self._hits(seq)
             for block in hits:   # before allocating, so that a sequence never evicts its own hits
@@ -67,7 +67,7 @@ class PrefixBlockPool(BlockPool):
                 self._refs[block] += 1
             self._blocks[seq] = hits
             self._committed[seq] = seq.num_blocks = len(hits)
-        self.grow(seq, num_tokens)
+        self.grow(seq, num_tokens, known)
 
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
         held = self._blocks.setdefault(seq, [])

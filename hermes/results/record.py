@@ -40,8 +40,10 @@ STAGE_FIELDS = (
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
-    "preempted",
+    "preempted", "embed_tokens", "embedded", "overhead_ns",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
+# embed_tokens: of prefill_tokens, those of embeddings; embedded: embeddings that ended; overhead_ns: time at the start
+# of the run in which the serving stack held up the hardware
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
 
 

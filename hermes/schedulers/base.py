@@ -40,6 +40,7 @@ class Plan(StepStats):
         # Written out: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
+        self.embed_tokens = self.embedded = 0
         self.prefills: list[tuple[Sequence, int]] = []
         self.decodes = False
         self.num_steps = 1
@@ -59,7 +60,10 @@ class Plan(StepStats):
             self.prefill_tokens += n
             self.prefill_past += past
             self.prefill_attn += n * past + n * (n + 1) // 2
-        if past + n == seq.num_tokens:
+        if not seq.target_tokens:   # an embedding: its prompt is all there is to it
+            self.embed_tokens += n
+            self.embedded += past + n == seq.num_tokens
+        elif past + n == seq.num_tokens:
             self.sampled += seq.width
 
 
@@ -70,6 +74,7 @@ class LLMScheduler:
     takes_over_kv = True       # can continue a sequence that another client has prefilled
     asynchronous = False       # plans a step while the one before runs: who arrives meanwhile is seen one plan later
     returns_together = False   # sequences come back when their batch ends, maybe long after their last token
+    stages = frozenset(("generate",))   # kinds of stage it serves; those other than generations end with their prompt
 
     def __init__(
         self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",
@@ -171,6 +176,10 @@ class LLMScheduler:
         tick = self.group.clock
         for seq, _n in plan.prefills:
             if seq.num_computed != seq.num_tokens:
+                continue
+            if not seq.target_tokens:   # it emits nothing
+                del self.partial[seq]
+                finished.append(seq)
                 continue
             seq.num_tokens += 1
             if seq.emit_step < 0:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence
+from hermes.stages import Stage
 
 __all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
 
@@ -37,7 +38,8 @@ _MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
 @dataclass(frozen=True)
 class Request:
     """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
-    comes with it; `branches`: tokens of several answers, in place of one."""
+    comes with it; `branches`: tokens of several answers, in place of one; `embed`: there is no answer, it ends with its
+    prompt."""
 
     step: int
     prompt: int
@@ -47,11 +49,12 @@ class Request:
     shared: int = 0
     kv: bool = False
     branches: tuple[int, ...] = ()
+    embed: bool = False
 
     @property
     def outputs(self) -> tuple[int, ...]:
         """Tokens of its answers."""
-        return self.branches or (self.output,)
+        return (0,) if self.embed else self.branches or (self.output,)
 
 
 @dataclass
@@ -128,9 +131,12 @@ class _Drive:
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
         order = OTHER_BRANCH * number   # branches have numbers of their own
-        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=order, content=content)
+        seq: Any = Sequence(request.prompt, request.output, request.priority, arrival_order=order, content=content)
         if request.branches:
             branch_into(seq, request.branches)
+        if request.embed:
+            seq = Stage("embed", tokens=request.prompt, priority=request.priority)
+            seq.arrival_order, seq.content = order, content
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
             assert reason.strip(), "a refusal without a reason"
@@ -138,7 +144,7 @@ class _Drive:
             return False
         self.numbers[seq] = number
         taken_over = _taken_over(request, scheduler)
-        self.open += sum(tokens > taken_over for tokens in request.outputs)
+        self.open += request.embed or sum(tokens > taken_over for tokens in request.outputs)
         if taken_over:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
@@ -203,6 +209,9 @@ class _Drive:
     def _tokens(self, seq: Sequence) -> list[int]:
         """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
+        if not wanted:
+            assert first == -1
+            return []
         assert 0 <= first < self.steps
         if scheduler.returns_together:
             return list(range(first, first + wanted))
@@ -229,6 +238,9 @@ class SchedulerContract(ABC):
     examples: ClassVar[int] = 60
     """How many random workloads each test draws."""
 
+    kinds: ClassVar[tuple[str, ...]] = ("generate",)
+    """Kinds of stage the scheduler serves; with `embed`, about half of the requests are embeddings."""
+
     @abstractmethod
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
         """A new scheduler over `pool`. every_step: it is asked for one step at a time."""
@@ -241,7 +253,11 @@ class SchedulerContract(ABC):
             tokens = int(rng.choice([40, 70, 120, 5000]))
             memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
             gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
-            yield memory, [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            requests = [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            if "embed" in self.kinds:   # drawn apart: the others stay what they are
+                requests = [replace(r, embed=True, branches=()) if which else r for r, which in zip(
+                    requests, np.random.default_rng(i).integers(0, 2, len(requests)), strict=True)]
+            yield memory, requests
 
     @staticmethod
     def _request(rng: np.random.Generator, step: int) -> Request:
@@ -296,7 +312,7 @@ class SchedulerContract(ABC):
         for requests, served, scheduler in self.both():
             for number, request in enumerate(requests):
                 taken_over = _taken_over(request, scheduler)
-                alive = [i for i, tokens in enumerate(request.outputs) if tokens > taken_over]
+                alive = [i for i, tokens in enumerate(request.outputs) if tokens > taken_over or request.embed]
                 # What goes on as the first branch is called by the request's number.
                 mine = [steps for n, steps in served.tokens.items() if n % OTHER_BRANCH == number]
                 wanted = [] if number in served.refused else [request.outputs[i] - taken_over for i in alive]

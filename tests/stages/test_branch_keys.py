@@ -68,6 +68,15 @@ def test_amounts_may_say_how_many_branches() -> None:
     assert stages.groupby("request").size().tolist() == [3, 3, 3]
 
 
+def test_rag_reasoning_branches() -> None:
+    from hermes.pipelines.builtin import RagReasoning
+
+    node = RagReasoning(branches=8, branch_spread=0.3).nodes()["answer"]
+    assert (node["branches"], node["branch_spread"]) == (8, 0.3)
+    with pytest.raises(InputError, match="several branches for a spread"):
+        RagReasoning(branch_spread=0.3).graph()
+
+
 @pytest.mark.parametrize(("data", "message"), [
     (scenario({"a": {"kind": "filter", "branches": 2}}), "branches for `generate` only"),
     (scenario({"a": {"kind": "generate", "branch_spread": 0.3}}), "several branches for a spread"),
