@@ -299,10 +299,18 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            labels=self._labels(),
+            labels=self._labels(), notes=self._notes(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )
+
+    def _notes(self) -> dict[str, np.ndarray]:
+        """What pipelines kept of their requests, NaN where they kept nothing."""
+        notes = {}
+        for name, values in sorted(self.coordinator.notes.items()):
+            notes[name] = np.full(len(self.coordinator.finish_ns), np.nan)
+            notes[name][list(values)] = list(values.values())
+        return notes
 
     def _labels(self) -> dict[str, tuple[np.ndarray, list[str]]]:
         """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""

@@ -31,6 +31,7 @@ REGISTRIES = (
 PLUG_INS = {
     "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
+    "my_careful_pipeline": (PIPELINES, "shorter_when_full"),
     "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
     "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
 }
