@@ -110,7 +110,7 @@ def _variants(folder: Path) -> dict[tuple[str, int], Point]:
     """(what differs, percent) -> Orthrus IBS with it."""
     changes: dict[str, dict[str, Any]] = {
         "512 tokens a step": {"max_num_batched_tokens": 512}, "128 places": {"max_num_seqs": 128},
-        "LoRA rank 64": {"rank": 64},
+        "LoRA rank 64": {"rank": 64}, "engine 2 ms a step": {"step_overhead": "2 ms"},
     }
     return {(name, percent): mix(folder, IBS, percent, label=f"variant {name} {percent}", **change)
             for name, change in changes.items() for percent in PAPER}

@@ -42,10 +42,10 @@ class Point:
     settings: dict[str, Any]
 
 
-def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, **scheduler: Any,
-            ) -> list[dict[str, Any]]:
+def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, step_overhead: str = "",
+            **scheduler: Any) -> list[dict[str, Any]]:
     """A system's clients. mode: of the overhead; model, rank: another model than Mistral-7B, and its adapter's rank;
-    scheduler: further options of the schedulers."""
+    step_overhead: of the engine; scheduler: further options of the schedulers."""
     name, embed_gpus = SYSTEMS[system]
     found: list[dict[str, Any]] = load_document(folder / f"{name}.yaml").plain()["clients"]
     for client in found:
@@ -53,6 +53,8 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
             client["count"] = embed_gpus if client["name"] == "embed" else 4 - embed_gpus
         client["request_overhead"]["mode"] = mode
         client["scheduler"] |= scheduler
+        if step_overhead:
+            client["hardware"]["step_overhead"] = step_overhead
         if model:
             client["model"] = model
             merged = "embed_lora_rank" not in client["hardware"]
