@@ -29,7 +29,8 @@ def mix_plot(rows: Rows, systems: list[str], mixes: tuple[int, ...]) -> Figure:
     for system in systems:
         colour, line = STYLES[system]
         values = [served(rows[f"mix {system} {percent} serial"])[2] for percent in mixes]
-        axes.plot(mixes, values, line, color=colour, marker="o", markersize=4, label=system)
+        wide = 5.0 if system == "Orthrus FCFS" else 1.6   # it lies under IBS nearly everywhere
+        axes.plot(mixes, values, line, color=colour, marker="o", markersize=4, linewidth=wide, label=system)
     for system in (SPLIT, IBS):
         axes.plot(list(PAPER), [PAPER[percent][system][2] for percent in PAPER], linestyle="none", marker="x",
                   markersize=9, markeredgewidth=2, color=STYLES[system][0], label=f"{system}, paper")
@@ -53,12 +54,12 @@ def burst_plot(rows: Rows, systems: list[str]) -> Figure:
             row = rows[f"burst {system}"]
             times = [row[f"{kind}_{round(100 * q):03d}"] for q in QUANTILES]
             axes.plot(times, QUANTILES, line, color=colour, linewidth=1.8, label=system)
-        axes.set_xscale("log")
+        axes.set_xlim(left=0)
         axes.set_title(f"1,000 {title}", fontsize=10)
         axes.set_xlabel("latency, s")
         axes.grid(which="both", alpha=0.25)
     panels[0].set_ylabel("share of requests")
-    panels[0].legend(fontsize=8, loc="upper left")
+    panels[1].legend(fontsize=8, loc="upper left")
     return figure
 
 
@@ -81,6 +82,6 @@ def phase_plot(rows: Rows, systems: list[str]) -> Figure:
         axes.set_ylim(0, 1.05)
         axes.set_title(system, fontsize=9, loc="left")
         axes.set_ylabel("busy", fontsize=9)
-        axes.legend(fontsize=7, loc="lower left", ncols=3)
+        axes.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, frameon=False)
     panels[-1][0].set_xlabel("time, s (10%, 50%, 90% embeddings, 60 s each)")
     return figure
