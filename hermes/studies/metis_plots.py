@@ -94,7 +94,7 @@ def pressure_plot(sweep: pd.DataFrame) -> Figure:
             axes.set_xlabel("KV budget, tokens")
             axes.grid(True, which="both", alpha=0.25)
         line[0].set_yscale("log")
-    panels[0][2].legend(fontsize=7)
+    panels[0][1].legend(fontsize=6)
     return figure
 
 
