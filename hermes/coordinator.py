@@ -8,12 +8,14 @@ process's start, resume and end events for each request; everything that takes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hermes.clients.base import Client
+from hermes.clients.view import ClientView
 from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
@@ -39,6 +41,8 @@ class Request:
     pipeline: Any = None
     past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
     context: Any = None
+    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
+    background = False   # whether this is what a request runs beside itself
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -58,6 +62,23 @@ class Request:
         """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
         self.stream.coordinator._start(self, stage)
         return stage
+
+    def beside(self, pipeline: Iterator[Any]) -> None:
+        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
+        request is complete without it. What no client accepts of it ends it, and not the request."""
+        other = copy(self)
+        other.pipeline, other.background, other.pending = pipeline, True, None
+        self.stream.coordinator._advance(other, None)
+
+    def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
+        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
+        return views
+
+    def note(self, name: str, value: float) -> None:
+        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
+        value replaces the first."""
+        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
 
 
 class Stream:
@@ -96,6 +117,7 @@ class Coordinator:
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
+        self.notes: dict[str, dict[int, float]] = {}   # what pipelines keep of their requests
         self.gaps: dict[int, list[tuple[int, int, int]]] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
         for stream in streams:
@@ -160,6 +182,8 @@ class Coordinator:
                 request = Request(stream, request_id, arrival, prompt, output, priority, session, content)
                 if table.population is not None:
                     self._give_context(request, table, request_id - first)
+                if table.branch_tokens is not None:
+                    request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
                 request.pipeline = stream.pipeline(request)
                 yield request
 
@@ -195,6 +219,8 @@ class Coordinator:
         )
         if table.population is not None:
             self._give_context(request, table, i)
+        if table.branch_tokens is not None:
+            request.branch_outputs = tuple(table.branch_tokens[i].tolist())
         request.pipeline = stream.pipeline(request)
         self.arrivals[request.id] = request.arrival_ns
         self.env.tick_at(request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
@@ -213,10 +239,10 @@ class Coordinator:
             try:
                 wanted = request.pipeline.send(result)
             except StopIteration:
-                if not self.status[request.id]:
+                if not self._over(request) and not request.background:
                     self._finish(request, DONE)
                 return
-            if self.status[request.id]:   # a stage it started was refused
+            if self._over(request):   # a stage it started was refused
                 request.pipeline.close()
                 return
             if type(wanted) is tuple:
@@ -242,14 +268,22 @@ class Coordinator:
                 continue
             request.pending = [wanted, len(missing)]
             for stage in missing:
-                if not stage.detached and not self.status[request.id]:
+                if not stage.detached and not self._over(request):
                     self._dispatch(request, stage)
             return
 
     def _start(self, request: Request, stage: Any) -> None:
         stage.detached = True
-        if not self.status[request.id]:
+        if not self._over(request):
             self._dispatch(request, stage)
+
+    def _over(self, request: Request) -> bool:
+        """Whether a pipeline is not to go on: its request is over; one beside it, if it was given up."""
+        return request.pipeline is None if request.background else bool(self.status[request.id])
+
+    def _views(self, kind: str, model: str) -> tuple[ClientView, ...]:
+        candidates = self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+        return tuple(client.view() for client in candidates)
 
     def _finish(self, request: Request, status: int) -> None:
         self.status[request.id] = status
@@ -259,15 +293,22 @@ class Coordinator:
             self._closed_loop_next(request.stream)
 
     def _reject(self, request: Request, reason: str) -> None:
-        self.reject_reasons[request.id] = reason
-        if not request.pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
-            request.pipeline.close()
-        self._finish(request, REJECTED)
+        pipeline = request.pipeline
+        if request.background:
+            request.pipeline = None
+        else:
+            self.reject_reasons[request.id] = reason
+        if not pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
+            pipeline.close()
+        if not request.background:
+            self._finish(request, REJECTED)
 
     def _dispatch(self, request: Request, stage: Any) -> None:
         """Choose a client for a stage and hand it over."""
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
+        if stage.width > 1:
+            self._stage_count += stage.width - 1   # its branches have numbers of their own
         if stage.content is None:
             stage.content = request.content
         model = stage.model or request.model
@@ -370,25 +411,28 @@ class Coordinator:
 
     def _assign(self, client: Any, stage: Sequence) -> None:
         stage.assigned_ns = self.env._now
+        # A decode client emits all but the first.
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
         client.input_tokens += stage.prompt_tokens
-        client.output_tokens += stage.target_tokens - stage.transferred   # a decode client emits all but the first
+        client.output_tokens += outputs
         client.num_assigned += 1
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] += stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
+                values[pos] += stage.prompt_tokens if is_input else outputs
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
 
     def _unassign(self, client: Any, stage: Sequence) -> None:
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
         client.input_tokens -= stage.prompt_tokens
-        client.output_tokens -= stage.target_tokens - stage.transferred
+        client.output_tokens -= outputs
         client.num_assigned -= 1
         cells = self._cells[client.index]
         if cells:
             for values, pos, is_input in cells:
-                values[pos] -= stage.prompt_tokens if is_input else stage.target_tokens - stage.transferred
+                values[pos] -= stage.prompt_tokens if is_input else outputs
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -397,6 +441,9 @@ class Coordinator:
 
     def _stage_done(self, client: Any, stage: Any) -> None:
         """A client has completed a stage at this instant."""
+        if stage.branches is not None:
+            self._branch_done(client, stage)
+            return
         self._unassign(client, stage)
         log = self.stages
         if stage.kind == "generate":
@@ -415,7 +462,7 @@ class Coordinator:
         log.write(
             log.buffer, log.pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
             stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
-            stage.preemptions, stage.cached_tokens,
+            stage.preemptions, stage.cached_tokens, -1, -1,
         )
         log.pos += log.size
         if log.pos == log.limit:
@@ -427,9 +474,51 @@ class Coordinator:
             assert self.handoff is not None
             self.handoff.start(client, stage)
             return
-        if stage.kind == "generate":
+        if stage.kind == "generate" or stage.num_blocks:
             client.scheduler.release(stage)
         self._served(request, client, stage)
+
+    def _branch_done(self, client: Any, stage: Sequence) -> None:
+        """A client has completed one branch of a generation, or the prompt of all that another client decodes."""
+        branches, request = stage.branches, stage.request
+        hand_over = stage.target_tokens < stage.output_tokens
+        if hand_over:
+            for index, tokens in enumerate(branches.outputs):
+                self._add_branch(client, stage, "prefill" if tokens > 1 else "generate", 1, index)
+            branches.open -= branches.outputs.count(1)
+        else:
+            kind = "decode" if stage.transferred else "generate"
+            self._add_branch(client, stage, kind, stage.target_tokens - stage.transferred, stage.branch)
+            branches.open -= 1
+            client.scheduler.release(stage)
+            if branches.open:
+                return
+        lead = stage if hand_over else branches.lead
+        self._unassign(client, lead)
+        client.emitted -= lead.assigned_outputs
+        request.client = client
+        if self._observers:
+            self._observe("prefilled" if hand_over else "done", client, lead)
+        if hand_over:
+            assert self.handoff is not None
+            self.handoff.start(client, lead)
+        else:
+            self._served(request, client, lead)
+
+    def _add_branch(self, client: Any, stage: Sequence, kind: str, emitted: int, index: int) -> None:
+        """The row of a branch. What a prompt took (cached tokens, preemptions before it was computed) is the lead's."""
+        if stage.segments is not None:
+            stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+            self.gaps[len(self.stages)] = stage.segments
+        together = client.scheduler.returns_together
+        last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
+        mine = kind != "prefill" or index == 0
+        self.stages.add(
+            stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
+            self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
+            stage.preemptions if mine else 0, stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order,
+            index,
+        )
 
     def _served(self, request: Request, client: Any, stage: Any) -> None:
         """A stage is done: go on with its pipeline if that is what it waits for."""
@@ -445,7 +534,7 @@ class Coordinator:
             group = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else ()
             if stage not in group:
                 return
-        if self.status[request.id]:
+        if self._over(request):
             return
         pending[1] -= 1
         if not pending[1]:

@@ -106,6 +106,7 @@ class Handoff:
         twin.num_tokens = stage.prompt_tokens + 1
         twin.source = source
         twin.decode_on = stage.decode_on
+        twin.branches, twin.width = stage.branches, stage.width
         return twin
 
     def _prefilling(self, source: Any, prefills: list[tuple[Sequence, int]], end_ns: int) -> None:

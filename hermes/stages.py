@@ -20,14 +20,19 @@ class Stage:
 
     tokens: text it reads (embedding, reranking, filtering); items: queries or documents; inputs: (earlier stage, bytes)
     done, client: whether it has been served, and by whom
+
+    An LLM client serves one as a sequence that ends with its prompt (`hermes.schedulers.sequence` says what the fields
+    mean), if its scheduler knows the kind.
     """
 
     # What the coordinator and routers read of every stage; a generation has its own.
-    output_tokens = target_tokens = 0
+    output_tokens = target_tokens = all_outputs = 0
     transferred = False
     decode_on: Any = None
     source: Any = None
     content: Any = None
+    branches: Any = None
+    width = 1
     client: Any = None
     original: Any = None
     request: Any = None
@@ -38,6 +43,10 @@ class Stage:
     assigned_ns = start_ns = first_token_ns = -1
     first_step = -1
     preemptions = cached_tokens = 0
+    num_computed = num_blocks = run_order = join_tick = 0
+    emit_step = branch = -1
+    grouped = False
+    common: Any = None
     overlap: tuple[int, float] | None = None   # (layers, seconds of prefill) that what it found may arrive beside
 
     def __init__(
@@ -51,6 +60,10 @@ class Stage:
         self.priority = priority
         self.inputs = inputs
         self.options = options
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Nobody's KV: an embedding goes through an adapter, which changes keys and values."""
+        return (self.kind, self.arrival_order, index)
 
     @property
     def tokens(self) -> int:

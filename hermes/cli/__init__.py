@@ -18,6 +18,7 @@ from hermes.cli import (
     calibrate,
     checks,
     fit,
+    fit_overhead,
     network,
     pipelines,
     plot,
@@ -66,6 +67,7 @@ fit.add_to(app)
 roofline.add_to(app)
 validate_engine.add_to(app)
 study.add_to(app)
+fit_overhead.add_to(app)
 pipelines.add_to(app)
 network.add_to(app)
 plot.add_to(app)

@@ -12,6 +12,7 @@ from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.offload import OffloadConfig, OffloadingClient
+from hermes.clients.overhead import RequestOverhead
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
@@ -55,6 +56,8 @@ class LLMClientConfig(ConfigModel):
     """In which order the client serves."""
     memory: MemoryConfig = MemoryConfig()
     """KV memory; may be left out where the client, or its hardware model, has a device."""
+    request_overhead: RequestOverhead | None = None
+    """Time of the serving stack for each request, beside the steps; none where left out."""
     kv_offload: OffloadConfig | None = None
     """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
@@ -105,6 +108,10 @@ class LLMClientConfig(ConfigModel):
         options: dict[str, Any] = {
             "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
         }
+        if self.request_overhead is not None:
+            with inside("request_overhead"):
+                options["overhead_ns"] = self.request_overhead.times_ns(base_dir)
+            options["overlapped"] = self.request_overhead.mode == "overlapped"
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, **options)

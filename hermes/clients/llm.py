@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hermes.clients.base import StageDone
+from hermes.clients.view import ClientView
 from hermes.hardware.base import HardwareModel
-from hermes.kernel import START, STEP_END, Clock, Tick
+from hermes.kernel import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.recorder import RowLog, StepLog
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.sequence import Sequence
@@ -31,25 +32,31 @@ class LLMClient:
     """See the module's docstring and `hermes.clients.base.Client`.
 
     role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
+    overhead_ns, overlapped: the serving stack's time per request, by kind of stage (`hermes.clients.overhead`)
     """
 
     __slots__ = (
-        "_ahead", "_end", "_end_priority", "_ended", "_fits", "_futile", "_late", "_max_run", "_plan", "_planned",
-        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index",
-        "input_tokens", "kv_bytes_per_token", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done",
-        "on_first_token", "on_prefill", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps",
-        "ticks", "tracks",
+        "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
+        "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start",
+        "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token",
+        "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill",
+        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
+        overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
         self.model, self.role, self.platform = model, role, platform
-        self.stages = frozenset({"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
-                                 "decode": ("decode",)}[role])
+        generations = {"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
+                       "decode": ("decode",)}[role]
+        served = scheduler.stages
+        self.stages = served.difference(("generate",)) if role != "decode" else frozenset()
+        if "generate" in served:
+            self.stages |= frozenset(generations)
         self.on_done: StageDone = _nobody
         self.on_room: Callable[[], None] | None = None   # called when blocks may have become free
         self.on_first_token: Callable[[Any, Sequence], None] | None = None   # a prompt ended, the answer goes on here
@@ -79,13 +86,17 @@ class LLMClient:
         self._ended = self._on_end        # bound once
         self._end_priority = STEP_END + index
         self._start: Tick | None = None
+        self._overhead_ns = overhead_ns or None
+        self._overlapped = overlapped and self._overhead_ns is not None
+        self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
+        self._host_free_ns = self._at_host = 0   # overlapped: when its thread is free, requests that wait for it
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def refusal(self, stage: Sequence) -> str | None:
         prompt, output = self._fits
-        if stage.prompt_tokens <= prompt and stage.target_tokens <= output:
+        if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
@@ -94,10 +105,29 @@ class LLMClient:
 
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
+        if self._overlapped and not stage.transferred:
+            self._to_host(stage)
+        else:
+            self._take(stage)
+
+    def _to_host(self, stage: Sequence) -> None:
+        """The serving stack's thread works on a request before the scheduler sees it."""
+        def done(tick: Tick) -> None:
+            self._at_host -= 1
+            self._take(stage)
+
+        assert self._overhead_ns is not None
+        self._host_free_ns = max(self._host_free_ns, self.env._now) + self._overhead_ns.get(stage.kind, 0)
+        self._at_host += 1
+        self.env.tick_at(self._host_free_ns, ARRIVAL, done)
+
+    def _take(self, stage: Sequence) -> None:
         scheduler = self.scheduler
         if self._ahead:
             self._late.append((self.env._now, stage))
         else:
+            if stage.branches is not None:
+                self._catch_up()   # if its KV has come, the branches take blocks
             scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
@@ -193,15 +223,20 @@ class LLMClient:
             steps.reserve(num_steps)
             pos, last = 0, num_steps
         if num_steps == 1:
+            held_up, overhead = 0, None if self._overlapped else self._overhead_ns
             for seq, _n in plan.prefills:
                 if seq.start_ns < 0:
                     seq.start_ns = now
-            end = now + self.hardware.step_ns(plan)
+                    if overhead is not None and not seq.transferred:
+                        held_up += overhead.get(seq.kind, 0)
+            self._held_up = held_up
+            end = now + held_up + self.hardware.step_ns(plan)
             if self.on_prefill is not None and plan.prefills:
                 self.on_prefill(self, plan.prefills, end)
             steps.view[pos] = end
             self._step_range = end - now, end - now
         else:
+            self._held_up = 0
             durations = self.hardware.run_ns(plan, num_steps)
             if self.tracks:
                 self._step_range = int(durations.min()), int(durations.max())
@@ -254,7 +289,8 @@ class LLMClient:
         self._record(plan, first, count, now)
         if self.on_first_token is not None:
             for seq, _n in plan.prefills:
-                if seq.first_token_ns == now and not seq.transferred and seq in scheduler.running:
+                going_on = seq in scheduler.running or seq.branches is not None
+                if going_on and seq.first_token_ns == now and not seq.transferred:
                     self.on_first_token(self, seq)
         for seq in finished:
             self.on_done(self, seq)
@@ -279,8 +315,8 @@ class LLMClient:
             log.buffer, log.pos, self.index, self._start_ns, now, first, count, plan.prefill_seqs, plan.prefill_tokens,
             plan.prefill_past, plan.prefill_attn, plan.decode_seqs, plan.decode_ctx, plan.decode_ctx_max, plan.sampled,
             plan.decode_seqs + plan.prefill_seqs,
-            len(scheduler.waiting) + len(scheduler.holding) + len(self._late),
-            pool.num_blocks - pool.free_blocks, len(plan.preempted),
+            len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
+            pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
         )
         log.pos += log.size
         if log.pos == log.limit:
@@ -300,6 +336,20 @@ class LLMClient:
             self._plan = None
 
     # -- load, as of now -------------------------------------------------------------------------------------------
+
+    def view(self) -> ClientView:
+        """What a pipeline may know of it (`request.view`). Steps in flight have taken the blocks of their tokens."""
+        self._catch_up()
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        late = [seq for _, seq in self._late]
+        asked = sum(max(0, pool.blocks_for(seq.num_tokens) - seq.num_blocks)
+                    for group in (scheduler.partial, scheduler.holding, scheduler.waiting, late) for seq in group)
+        size = pool.block_size
+        return ClientView(
+            self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
+            size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
+            scheduler.max_num_batched_tokens,
+        )
 
     def load(self, kind: str) -> int:
         """See `hermes.clients.base.LOADS`.

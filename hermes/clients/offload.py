@@ -107,7 +107,7 @@ class OffloadingClient(LLMClient):
         super().submit(stage)
 
     def _done(self, client: Any, stage: Sequence) -> None:
-        if not stage.transferred and stage.content is not None:
+        if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
             keys = block_keys(stage.content, stage.prompt_tokens, unit)

@@ -33,16 +33,19 @@ class StepStats:
     decode_ctx: KV tokens already cached for them, summed
     decode_ctx_max: the longest of those contexts
     sampled: sequences that emit a token at the end of the step
+    embed_tokens: of the prefill tokens, those of embeddings (they go through an adapter, if any, and are pooled)
+    embedded: embeddings whose prompt ends in this step
     """
 
     __slots__ = (
-        "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs",
-        "prefill_tokens", "sampled",
+        "decode_ctx", "decode_ctx_max", "decode_seqs", "embed_tokens", "embedded", "prefill_attn", "prefill_past",
+        "prefill_seqs", "prefill_tokens", "sampled",
     )
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
-        decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0,
+        decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0, embed_tokens: int = 0,
+        embedded: int = 0,
     ) -> None:
         self.prefill_seqs = prefill_seqs
         self.prefill_tokens = prefill_tokens
@@ -52,6 +55,8 @@ class StepStats:
         self.decode_ctx = decode_ctx
         self.decode_ctx_max = decode_ctx_max
         self.sampled = sampled
+        self.embed_tokens = embed_tokens
+        self.embedded = embedded
 
     def __repr__(self) -> str:
         return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(self.__slots__))})"

@@ -25,6 +25,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "qwen3": _DECODER | {"qk_norm": True},
     "qwen3_moe": _DECODER | {"qk_norm": True},
     "gemma": _DECODER | {"output_head": "tied"},
+    "gemma2": _DECODER | {"output_head": "tied", "norms_per_layer": 4},
     "bloom": {
         "gated_ffn": False, "output_head": "tied", "norm": "layer", "linear_bias": True, "embedding_norm": True,
     },

@@ -78,6 +78,8 @@ class ModelDescription(ConfigModel):
     """False for encoders, whose tokens attend in both directions."""
     norm: Literal["rms", "layer"] = "rms"
     """RMSNorm has one vector, LayerNorm a scale and a bias."""
+    norms_per_layer: Annotated[int, Field(ge=1, le=16)] = 2
+    """Norms of a layer; Gemma 2 has four, before and after attention and feed-forward network."""
     qkv_bias: bool = False
     linear_bias: bool = False
     """Biases on every linear layer, qkv included."""
@@ -128,7 +130,7 @@ class ModelDescription(ConfigModel):
 
     def _layer_vector_params(self) -> int:
         norm = self.hidden_size * (2 if self.norm == "layer" else 1)
-        total = 2 * norm + self.num_experts * self.hidden_size  # a router row per expert
+        total = self.norms_per_layer * norm + self.num_experts * self.hidden_size  # a router row per expert
         heads = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         if self.qkv_bias or self.linear_bias:
             total += heads

@@ -114,7 +114,9 @@ class Work:
                               2 * hidden + matrices * inner, 2, times))
         vocab = model.vocab_size / tp if model.output_head != "none" else 0.0
         elementwise = (2 * 4 * hidden + 2 * (heads + kv_heads) * hd + matrices * inner * times) * act
-        kernels = 4
+        more_norms = model.norms_per_layer - 2    # each reads and writes the hidden state
+        elementwise += more_norms * 2 * hidden * act
+        kernels = 4 + more_norms
         if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
             elementwise += (2 * hidden + heads * hd + inner * times) * (act + kind.layer_bytes)
             kernels += 4

@@ -28,11 +28,12 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
+from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
 from hermes.hardware.files import find
-from hermes.hardware.models import ModelDescription, load_model
+from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
 from hermes.validation import validate
@@ -51,7 +52,7 @@ class Roofline(ConfigModel):
     kind: Literal["roofline"] = "roofline"
     profile: Reference = ""
     """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the rest in
-    one; fields given here win over it."""
+    one; fields that are not at their default here win over it."""
     model: Reference = ""
     """A model description: shipped name, YAML file, or Hugging Face config.json. Required without `profile`."""
     device: Reference = ""
@@ -67,6 +68,8 @@ class Roofline(ConfigModel):
     efficiency: Reference | Efficiency = "auto"
     """Efficiency factors: shipped name, YAML file, or the factors themselves; `auto` is the set that the device's
     description names."""
+    embed_lora_rank: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Rank of the LoRA adapter that the tokens of embeddings go through; 0: none, or merged into the weights."""
     step_overhead: Duration | None = None
     """Time per step outside the operators (the engine, sampling); that of the factors where left out."""
 
@@ -75,7 +78,12 @@ class Roofline(ConfigModel):
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
-            given = {name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}}
+            # A resolved scenario names every field; those at their default say nothing.
+            fields = type(self).model_fields
+            given = {
+                name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}
+                if getattr(self, name) != fields[name].default
+            }
             return described.model_copy(update=given).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):
@@ -167,6 +175,7 @@ class RooflineModel:
         self._elementwise = work.elementwise_bytes * byte / factors.elementwise
         self._step = latency * work.elementwise_kernels
         self._step += (factors.step_overhead if step_overhead is None else step_overhead) * NS_PER_S
+        self._set_adapter(factors, latency, wide, byte)
         self._link = self._link_fixed = 0.0
         if work.all_reduces:
             share = factors.all_reduce_of(self.options.tp)
@@ -176,6 +185,17 @@ class RooflineModel:
             share = factors.all_reduce_of(2)
             self._link += work.hop_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
             self._link_fixed += work.hops * share.latency * NS_PER_S
+
+    def _set_adapter(self, factors: Efficiency, latency: float, wide: float, byte: float) -> None:
+        """Embedding tokens: adapters reach the share of peak arithmetic of the projections, and stream their
+        activations as element-wise operators do."""
+        options = self.options
+        adapter = Adapter.of(
+            self.model, options.embed_lora_rank, options.tp, precision(options.dtype).other_bytes)
+        self._adapter_flop = adapter.flops * wide / factors.qkv_o.compute
+        self._adapter_token = adapter.token_bytes * byte / factors.elementwise
+        self._adapter_fixed = adapter.weight_bytes * byte / factors.elementwise
+        self._adapter_latency = latency * adapter.kernels
 
     def _linear(self, linear: Linear, factors: Efficiency) -> tuple[bool, float, float, float, float, float]:
         """(experts?, arithmetic ns per token and whatever the tokens, weight ns, activation ns per token, latency)."""
@@ -216,6 +236,10 @@ class RooflineModel:
         out["elementwise"] = self._elementwise * tokens
         out["all_reduce"] = self._link * tokens + self._link_fixed
         out["overhead"] = self._step
+        embed = getattr(stats, "embed_tokens", 0)
+        if type(embed) is not int or embed:   # columns, or a step with embeddings
+            c, m = self._adapter_flop * embed, self._adapter_fixed + self._adapter_token * embed
+            out["adapter"] = (embed > 0) * (maximum(c, m) + hidden * minimum(c, m) + self._adapter_latency)
         return out
 
     def step_ns(self, stats: StepStats) -> int:

@@ -1,6 +1,7 @@
-"""What fits: paged KV blocks, with and without a prefix cache."""
+"""What fits: paged KV blocks, with and without a prefix cache; stores outside the device and who is evicted there."""
 
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
+from hermes.memory.size_aware import Gdsf, Tamm
 
-__all__ = ["BlockPool", "PrefixBlockPool"]
+__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "Tamm"]

@@ -1,12 +1,15 @@
 """Paged KV memory without a prefix cache: blocks are counted, not named.
 
-Without sharing, which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's
-count. `PrefixBlockPool` has the same methods and names its blocks.
+Which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's count. What the
+branches of a prompt share is counted by a `CommonPrompt`. `PrefixBlockPool` has the same methods and names its blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+from hermes.memory.common import CommonPrompt
 
 __all__ = ["BlockHolder", "BlockPool"]
 
@@ -14,9 +17,11 @@ __all__ = ["BlockHolder", "BlockPool"]
 class BlockHolder(Protocol):
     """What the memory needs to know of a sequence."""
 
-    num_blocks: int      # blocks held
+    num_blocks: int      # blocks held, common ones included
     num_computed: int    # tokens whose KV is in those blocks
     num_tokens: int      # prompt and outputs so far
+    prompt_tokens: int
+    common: CommonPrompt | None   # what it shares with others of one prompt
 
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of the content of full block `index` and of everything before it (a chained hash)."""
@@ -39,15 +44,33 @@ class BlockPool:
         return -(-num_tokens // self.block_size)
 
     def hit_tokens(self, seq: BlockHolder) -> int:
-        """Tokens of a waiting sequence that are in the cache (whole blocks, at most num_tokens - 1)."""
-        return 0
+        """Tokens of a waiting sequence that are in memory already (whole blocks, at most num_tokens - 1)."""
+        common = seq.common
+        return 0 if common is None or seq.num_blocks or not common.ready else common.num_tokens
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
-        """Free blocks it would take for `seq` to hold its first `num_tokens` tokens, cache hits considered."""
-        return max(0, -(-num_tokens // self.block_size) - seq.num_blocks)
+        """Free blocks it would take for `seq` to hold its first `num_tokens` tokens, what is there considered.
 
-    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
-        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked."""
+        More than there are, where it has to wait for another that computes their common prompt.
+        """
+        need = -(-num_tokens // self.block_size) - seq.num_blocks
+        common = seq.common
+        if common is not None and not seq.num_blocks and common.holders:
+            if not common.ready:
+                return self.num_blocks + 1
+            need -= common.num_blocks
+        return max(0, need)
+
+    def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
+        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked.
+
+        known: as for `grow`; tokens that are computed later are not known yet, whoever holds their blocks.
+        """
+        common = seq.common
+        if common is not None and not seq.num_blocks:
+            if common.holders:
+                seq.num_blocks = common.num_blocks
+            common.holders[seq] = None
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > 0:
             self.free_blocks -= need
@@ -70,6 +93,29 @@ class BlockPool:
         """The first `num_tokens` tokens of `seq`, computed already, are known now; see `grow`."""
 
     def free(self, seq: BlockHolder) -> None:
-        """Return all blocks of `seq`."""
-        self.free_blocks += seq.num_blocks
+        """Return all blocks of `seq` that nobody else holds."""
+        if seq.common is None or not seq.num_blocks:
+            self.free_blocks += seq.num_blocks
+        else:
+            self.free_blocks += seq.common.leave(seq)
         seq.num_blocks = 0
+
+    # -- branches of one prompt ------------------------------------------------------------------------------------
+
+    def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
+        """`others` have the prompt of `lead`, which holds it now or is going to: its whole blocks are common to all."""
+        whole = lead.prompt_tokens // self.block_size
+        if not whole:
+            return
+        common = CommonPrompt(whole, self.block_size)
+        if lead.num_blocks:
+            common.holders[lead] = None
+        for seq in (lead, *others):
+            seq.common = common
+
+    def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
+        """`seq` holds the whole blocks of the prompt of `lead` as well, computed there; this takes no block."""
+        common = seq.common
+        if common is not None:
+            common.holders[seq] = None
+            seq.num_blocks = common.num_blocks

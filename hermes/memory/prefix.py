@@ -12,6 +12,7 @@ has no tokens; `block_key` of a sequence plays that role.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from hermes.memory.blocks import BlockHolder, BlockPool
@@ -56,7 +57,7 @@ class PrefixBlockPool(BlockPool):
         # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
         return max(0, self.blocks_for(num_tokens) - len(hits)) + sum(1 for b in hits if refs[b] == 0)
 
-    def admit(self, seq: BlockHolder, num_tokens: int) -> None:
+    def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
         if seq not in self._blocks:
             hits = self._hits(seq)
             for block in hits:   # before allocating, so that a sequence never evicts its own hits
@@ -66,7 +67,7 @@ class PrefixBlockPool(BlockPool):
                 self._refs[block] += 1
             self._blocks[seq] = hits
             self._committed[seq] = seq.num_blocks = len(hits)
-        self.grow(seq, num_tokens)
+        self.grow(seq, num_tokens, known)
 
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
         held = self._blocks.setdefault(seq, [])
@@ -116,6 +117,16 @@ class PrefixBlockPool(BlockPool):
                     cached[key] = [carriers, block]
                 else:
                     carriers.append(block)  # type: ignore[union-attr]
+
+    def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
+        """Nothing to do: `others` find what they have in common with `lead` by its content."""
+
+    def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
+        held = self._blocks[lead][: lead.prompt_tokens // self.block_size]
+        for block in held:
+            self._refs[block] += 1
+        self._blocks[seq] = held
+        self._committed[seq] = seq.num_blocks = len(held)
 
     def free(self, seq: BlockHolder) -> None:
         held = self._blocks.pop(seq, [])

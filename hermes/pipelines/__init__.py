@@ -9,10 +9,14 @@ tuple back when all are done. When it returns, the request is complete.
         draft = yield Generate(request.prompt_tokens, 64)
         yield Generate(request.prompt_tokens + draft.output_tokens, request.output_tokens)
 
+`branch_into(stage, (300, 500, 400))` makes a generation one with several answers that share their prompt's KV.
+
 One with parameters is a class whose fields they are: a `GraphTemplate`, or any `ConfigModel` with `build(name, seed)`.
 """
 
-from hermes.pipelines.base import PIPELINES, Generate, Pipeline, plain
+from hermes.pipelines.base import PIPELINES, Generate, Pipeline, branch_into, plain
 from hermes.pipelines.builtin import GraphTemplate
+from hermes.pipelines.embedding import embedding
+from hermes.pipelines.metis import Metis
 
-__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "plain"]
+__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Metis", "Pipeline", "branch_into", "embedding", "plain"]

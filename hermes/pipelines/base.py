@@ -6,9 +6,10 @@ from collections.abc import Generator
 from typing import Any
 
 from hermes.registry import Registry
+from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 
-__all__ = ["PIPELINES", "Generate", "Pipeline", "plain"]
+__all__ = ["PIPELINES", "Generate", "Pipeline", "branch_into", "plain"]
 
 Pipeline = Generator[Any, Any, None]
 
@@ -17,8 +18,9 @@ PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline")
 
 @PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def plain(request: Any) -> Pipeline:
-    """Prefill and decode, nothing else."""
-    yield Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
+    """Prefill and decode, nothing else; with as many branches as the workload says."""
+    stage = Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
+    yield branch_into(stage, request.branch_outputs) if request.branch_outputs else stage
 
 
 plain.stages = ("generate",)  # type: ignore[attr-defined]

@@ -140,15 +140,17 @@ class RagReasoning(_Passages, GraphTemplate):
     scale: Annotated[float, Field(gt=0, le=10_000)] = 8.0
     """How many times longer than the workload's the output of each path is."""
     branches: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Paths, each with an output of its own."""
+    """Paths side by side, each with an output of its own; they share the prompt's KV."""
+    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the lengths of the paths lie from their mean: 0.3 is uniform from 0.7 to 1.3 of it."""
 
     def nodes(self) -> Stages:
         answer: dict[str, Any] = {
             "kind": "generate", "after": "retrieve", "prompt": self._prompt(), "output": f"output * {self.scale:g}",
             "input_bytes": self._text(self.documents),
         }
-        if self.branches > 1:
-            answer["copies"] = self.branches
+        if self.branches > 1 or self.branch_spread:
+            answer |= {"branches": self.branches, "branch_spread": self.branch_spread}
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 

@@ -26,6 +26,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
+from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 from hermes.stages import AnyOf, Stage
 
@@ -55,6 +56,10 @@ class Node(ConfigModel):
     """Prompt tokens of a generation."""
     output: str | int | float = "output"
     """Output tokens of a generation."""
+    branches: str | int | float = 1
+    """Of a generation: answers side by side that share the prompt's KV; it is done with the last of them."""
+    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the lengths of its branches lie from `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
     kv: Annotated[str, Field(max_length=200)] = ""
     """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
     background: bool = False
@@ -88,13 +93,17 @@ class Node(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("tokens", "items", "prompt", "output", "input_bytes", "copies"):
+        for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
             try:
                 self._amounts[name] = Amount(getattr(self, name))
             except InputError as error:
                 raise error.located(field=name) from None
         if (self.kind == "loop") != bool(self.stages):
             raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
+        if self.branches != 1 and self.kind != "generate":
+            raise InputError("branches for `generate` only", self.kind, field="branches")
+        if self.branch_spread and self.branches == 1:
+            raise InputError("several branches for a spread among them", self.branches, field="branch_spread")
         return self
 
     @property
@@ -106,9 +115,9 @@ class Node(ConfigModel):
 class Graph:
     """Checked nodes: order, parents, alternatives."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        """Raises `InputError` for names that are not there and for cycles."""
-        self.nodes = dict(nodes)
+    def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
+        """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
+        self.nodes, self.path = dict(nodes), path
         self.net = nx.DiGraph()
         self.net.add_nodes_from(nodes)
         for name, node in nodes.items():
@@ -118,6 +127,8 @@ class Graph:
                         f"one of {', '.join(nodes)}", parent, field=f"{name}.after.{i}",
                         suggestion=suggest(parent, nodes),
                     )
+                if parent in node.after[:i]:
+                    raise InputError("each node once", parent, field=f"{name}.after.{i}")
                 self.net.add_edge(parent, name)
         try:
             cycle = [edge[0] for edge in nx.find_cycle(self.net)]
@@ -135,6 +146,9 @@ class Graph:
             if node.kv and node.kv not in node.after:
                 raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
                                  field=f"{name}.kv")
+            if node.kv and (node.kind != "generate" or nodes[node.kv].kind not in ("fetch_kv", "loop")):
+                raise InputError("a generation that reads what a `fetch_kv` node found", f"{node.kind} of {node.kv}",
+                                 field=f"{name}.kv")
         for name, node in nodes.items():
             later = next((n for n, other in nodes.items() if name in other.after), None)
             if node.background and later is not None:
@@ -151,7 +165,7 @@ class Graph:
         for name, node in nodes.items():
             if node.kind == "loop":
                 try:
-                    self.loops[name] = Graph(node.stages)
+                    self.loops[name] = Graph(node.stages, f"{path}{name}.stages.")
                 except InputError as error:
                     raise error.located(field=f"{name}.stages") from None
 
@@ -159,7 +173,7 @@ class Graph:
     def random(self) -> bool:
         """Whether two requests may take different ways."""
         return bool(self.choices) or any(
-            node.probability < 1 or node.kind == "loop" for node in self.nodes.values()
+            node.probability < 1 or node.kind == "loop" or node.branch_spread for node in self.nodes.values()
         )
 
     def asked(self) -> Iterator[tuple[str, str]]:
@@ -186,7 +200,7 @@ class _Execution:
         self.open = len(graph.order)
         self.dead: set[str] = set()                   # not taken of their choices
         self.skipped: set[str] = set()                # left out by their probability
-        self.rounds: dict[str, random.Random] = {}    # what a loop draws from
+        self.rounds: dict[str, random.Random] = {}    # what a loop, or the lengths of branches, are drawn from
         if rng is not None:
             self._draw(graph, rng)
 
@@ -198,7 +212,7 @@ class _Execution:
         for name, node in graph.nodes.items():
             if node.probability < 1 and rng.random() >= node.probability:
                 self.skipped.add(name)
-            if node.kind == "loop":
+            if node.kind == "loop" or node.branch_spread:
                 self.rounds[name] = random.Random(rng.getrandbits(64))
 
     def begin(self) -> None:
@@ -216,23 +230,22 @@ class _Execution:
         if node.kind == "loop" and name not in self.skipped:
             self._round(name, node, inputs, 1)
             return
-        copies = 0 if name in self.skipped else self.graph.amounts[name]["copies"](run.values)
-        if copies == 0:
+        try:
+            stages = [] if name in self.skipped else self._stages(name, node, inputs)
+        except InputError as error:
+            where = f"pipelines.{run.pipeline}.stages.{self.graph.path}{name}"
+            raise error.located(field=where) from None
+        if not stages:
             self.skipped.add(name)
             self._through(name, True, inputs)
             return
-        if copies > MAX_COPIES:
-            raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
-        found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
-        fetched = self.results[node.kv] if found else []
-        stages = [run.stage(node, self.graph.amounts[name], inputs, fetched) for _ in range(copies)]
         if node.background:   # nothing comes after it, and nobody waits
             run.background.update(stages)
             for stage in stages:
                 run.start(stage, _nothing)
             self._through(name, True, [])
             return
-        left = copies
+        left = len(stages)
 
         def one_done(_: Any) -> None:
             nonlocal left
@@ -242,6 +255,23 @@ class _Execution:
 
         for stage in stages:
             run.start(stage, one_done)
+
+    def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
+        """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
+        run, amounts = self.run, self.graph.amounts[name]
+        copies = amounts["copies"](run.values)
+        if copies > MAX_COPIES:
+            raise InputError(f"at most {MAX_COPIES} copies", copies, field="copies")
+        found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
+        fetched = self.results[node.kv] if found else []
+        stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
+        if node.branches != 1:
+            count = amounts["branches"](run.values)
+            if not 1 <= count <= MAX_COPIES:
+                raise InputError(f"1 to {MAX_COPIES} branches", count, field="branches")
+            for stage in stages:
+                branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
+        return stages
 
     def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
         rng = self.rounds[name]
@@ -269,8 +299,8 @@ class _Execution:
 class _Run:
     """A request on its way through a pipeline."""
 
-    def __init__(self, request: Any) -> None:
-        self.request = request
+    def __init__(self, request: Any, pipeline: str) -> None:
+        self.request, self.pipeline = request, pipeline
         self.values = {
             "prompt": request.prompt_tokens, "output": request.output_tokens,
             "past": getattr(request, "past_tokens", 0),
@@ -320,7 +350,7 @@ class GraphPipeline:
     def __call__(self, request: Any) -> Iterator[Any]:
         # a generator of its own for each request: what one takes does not depend on the others
         rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
-        run = _Run(request)
+        run = _Run(request, self.name)
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
@@ -329,6 +359,13 @@ class GraphPipeline:
             run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"
+
+
+def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:
+    """Output tokens of each branch of a generation of `tokens`."""
+    if rng is None:
+        return (tokens,) * branches
+    return tuple(max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) for _ in range(branches))
 
 
 def _nothing(stage: Any) -> None:

@@ -83,6 +83,7 @@ def describe(name: str, node: Node) -> list[str]:
     lines += [f"needs no prefill of {node.kv}"] if node.kv else []
     lines += [f"receives {node.input_bytes} bytes"] if node.input_bytes != 0 else []
     lines += [f"{node.copies} side by side"] if node.copies != 1 else []
+    lines += [f"{node.branches} branches"] if node.branches != 1 else []
     lines += [f"probability {node.probability:g}"] if node.probability < 1 else []
     lines += [f"choice {node.choice}, weight {node.weight:g}"] if node.choice else []
     return lines + (["in the background"] if node.background else [])

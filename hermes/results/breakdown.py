@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import transfers_of_stages
 from hermes.results.record import STATUS_COMPLETED, RunRecord
@@ -125,6 +126,11 @@ def _on_the_way(record: RunRecord) -> IntArray:
     upto = np.zeros(n, dtype=np.int64)
     np.minimum.at(begin, stage, sent["start_ns"][transfer])
     np.maximum.at(upto, stage, sent["end_ns"][transfer])
+    rows, generation, first = generations(record)   # the KV of a prompt is that of all its branches
+    for column, function in ((begin, np.minimum), (upto, np.maximum)):
+        of_all = column[first]
+        function.at(of_all, generation, column[rows])
+        column[rows] = of_all[generation]
     within = np.minimum(upto, stages["start_ns"]) - np.maximum(begin, stages["assigned_ns"])
     return np.asarray(np.maximum(within, 0), dtype=np.int64)
 

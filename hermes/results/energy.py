@@ -30,7 +30,8 @@ __all__ = ["Attribution", "attribute", "cost_summary", "stage_energy"]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 HOUR_S = 3600.0
-STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens")
+STAGE_COLUMNS = ("request", "kind", "start_ns", "end_ns", "first_token_ns", "prompt_tokens", "cached_tokens",
+                 "branch")
 RUN_COLUMNS = ("start_ns", "end_ns", "prefill_seqs", "prefill_tokens", "decode_seqs")
 
 
@@ -143,7 +144,8 @@ def _members(
     gives = stages["first_token_ns"] >= 0
     begins = np.where(continued | ~gives, start, first + 1)   # a hand-over's prompt was computed elsewhere
     computed = np.maximum(stages["prompt_tokens"] - stages["cached_tokens"], 1).astype(np.float64)
-    prompt, answer = ~continued & gives & (first >= start), begins <= end
+    # The prompt of branches is computed once, for the first of them.
+    prompt, answer = ~continued & gives & (first >= start) & (stages["branch"] <= 0), begins <= end
     return (
         _Members(stages["row"][prompt], start[prompt], first[prompt], computed[prompt]),
         _Members(stages["row"][answer], begins[answer], end[answer], np.ones(int(answer.sum()))),

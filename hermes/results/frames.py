@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
@@ -25,7 +26,8 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "seconds", "step_decodes", "table_columns", "to_frame"]
+__all__ = ["STATUSES", "TABLES", "Coded", "Columns", "branch_columns", "seconds", "step_decodes", "table_columns",
+           "to_frame"]
 
 STATUSES = ["unfinished", "completed", "rejected"]
 TABLES = ("requests", "stages", "runs", "transfers", "clients", "utilisation", "steps", "token_steps")
@@ -71,6 +73,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "last_token_s": seconds(metrics.last_token_ns, undefined=True),
         "ttft_s": seconds(metrics.ttft_ns, undefined=True),
         "tpot_s": metrics.tpot_s,
+        "tpot_worst_s": metrics.tpot_worst_s,
         "e2e_s": seconds(metrics.e2e_ns, undefined=True),
         "queue_s": seconds(metrics.queue_ns),
         "compute_s": seconds(metrics.compute_ns),
@@ -79,11 +82,14 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
         "cached_tokens": metrics.cached_tokens,
         "preemptions": metrics.preemptions,
         "stages": metrics.stages,
+        "branches": metrics.branches,
+        "branch_spread_s": seconds(metrics.branch_spread_ns, undefined=True),
         "energy_j": energy.request_j,
     }
     path = critical_path(record)
     columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in CAUSES}
     columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
+    columns |= {f"note_{name}": values for name, values in record.notes.items()}
     texts = sorted(set(record.reject_reasons.values()))
     place = {text: code for code, text in enumerate(texts)}
     codes = np.full(len(record.arrival_ns), -1, dtype=np.int32)
@@ -183,6 +189,17 @@ def _token_steps(record: RunRecord) -> Columns:
     return {
         "stage": np.repeat(np.array(rows, dtype=np.int64), [len(s) for s in steps]),
         "step": np.concatenate(steps) if steps else np.empty(0, dtype=np.int64),
+    }
+
+
+def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
+    """The branches of a run as columns."""
+    return {
+        "request": found.request, "fork": found.fork, "branch": found.branch,
+        "client": _coded(found.client, client_names(record)), "output_tokens": found.tokens,
+        "first_token_s": seconds(found.first_token_ns), "last_token_s": seconds(found.last_token_ns),
+        "duration_s": seconds(found.last_token_ns - found.first_token_ns), "tpot_s": found.tpot_s,
+        "preemptions": found.preemptions, "answer": found.answer,
     }
 
 

@@ -6,11 +6,13 @@ than a `decode` was handed to its client. So it is one `generate` stage, or a `p
 on another client (whose first token the prefill gives), or several parallel branches.
 
     TTFT = first token of the answer - arrival
-    TPOT = (last token - first token) / (tokens - 1), of the branch that ends last; NaN for a single token
+    TPOT = (last token - first token) / (tokens - 1), of the stage that ends last; NaN for a single token. Of a
+           generation with branches: the mean over its branches (and the worst, `tpot_worst_s`)
     ITL  = gaps between consecutive tokens of each branch, the hand-over from prefill to decode included
     E2E  = completion - arrival
-    queue = sum over stages of (start - assigned), less the transfers to that client that were under way meanwhile (a
-            decode stage is assigned before its KV moves); communication = sum of the transfers
+    queue = sum over stages (the branches of a generation are one) of (start - assigned), less the transfers to that
+            client that were under way meanwhile (a decode stage is assigned before its KV moves)
+    communication = sum of the transfers
 
 All are of completed requests (spec section 7); the others have NaN.
 """
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.results.branches import branch_metrics, of_requests, once_per_generation
 from hermes.results.distribution import Distribution
 from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.units import NS_PER_S
@@ -69,7 +72,10 @@ class RequestMetrics:
     computed_prompt_tokens: IntArray  # prompt tokens of all LLM stages, cached ones included, hand-overs counted once
     preemptions: IntArray
     cached_tokens: IntArray
-    stages: IntArray
+    stages: IntArray             # rows: each branch counts
+    branches: IntArray           # of its answer; 1 without
+    tpot_worst_s: FloatArray     # of its branches; TPOT without
+    branch_spread_ns: IntArray   # last branch done - first; -1 without
 
 
 def _kind_mask(record: RunRecord, kind: str) -> BoolArray:
@@ -188,9 +194,13 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     several = answered & (tokens > 1)
     tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
 
+    branches = of_requests(branch_metrics(record, parts), n)
+    tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
+
     completed = record.status == STATUS_COMPLETED
     llm = stages["first_token_ns"] >= 0
-    prompted = llm & ~_kind_mask(record, "decode")
+    prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
+    stage_owner, waited, computed = once_per_generation(record)
     sent = record.transfers
     moving = _summed(sent["request"], _transfers_within_waits(record), n)
     return RequestMetrics(
@@ -199,14 +209,17 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         ttft_ns=np.where(answered, first - record.arrival_ns, -1),
         e2e_ns=np.where(completed, record.finish_ns - record.arrival_ns, -1),
         tpot_s=tpot,
-        queue_ns=np.maximum(_summed(request, stages["start_ns"] - stages["assigned_ns"], n) - moving, 0),
-        compute_ns=_summed(request, stages["end_ns"] - stages["start_ns"], n),
+        queue_ns=np.maximum(_summed(stage_owner, waited, n) - moving, 0),
+        compute_ns=_summed(stage_owner, computed, n),
         communication_ns=_summed(sent["request"], sent["end_ns"] - sent["start_ns"], n),
         emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
         computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
         preemptions=_summed(request, stages["preemptions"], n),
         cached_tokens=_summed(request, stages["cached_tokens"], n),
         stages=np.bincount(request, minlength=n),
+        branches=branches.branches,
+        tpot_worst_s=np.where(branches.spread_ns >= 0, branches.tpot_worst_s, tpot),
+        branch_spread_ns=branches.spread_ns,
     )
 
 

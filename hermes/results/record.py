@@ -34,12 +34,16 @@ STAGE_FIELDS = (
     "last_step",        # ... its last token. last_step - first_step + 1 == output_tokens unless the stage is in `gaps`
     "preemptions",
     "cached_tokens",    # prompt tokens found in the prefix cache when first admitted
+    "fork",             # number of the generation of which it is a branch; -1 for stages without branches
+    "branch",           # which of its branches, from 0; -1
 )
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
-    "preempted",
+    "preempted", "embed_tokens", "embedded", "overhead_ns",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
+# embed_tokens: of prefill_tokens, those of embeddings; embedded: embeddings that ended; overhead_ns: time at the start
+# of the run in which the serving stack held up the hardware
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
 
 
@@ -147,6 +151,8 @@ class RunRecord:
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
     # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
+    # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
+    notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     # These three are not read back from files: see the summary and the table `utilisation`.
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)

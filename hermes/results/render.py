@@ -72,6 +72,8 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
 def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
     """What is worth showing at once."""
     out = [_overview(summary, meta), _latency(summary), _slo(summary)]
+    if summary.get("measured"):
+        out.append(_measured(summary["measured"]))
     reasons = summary["requests"]["reject_reasons"]
     if reasons:
         rows = [(reason, f"{count:,}") for reason, count in list(reasons.items())[:8]]
@@ -105,6 +107,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
         ("preemptions", f"{steps['preemptions']:,} (of {requests['preempted']:,} requests)"),
         ("steps", f"{steps['steps']:,} in {steps['runs']:,} runs, mean batch {format_number(steps['mean_batch'])}"),
     ]
+    branches = summary.get("branches")
+    if branches is not None:
+        rows.append(("branches", f"{branches['branches']:,} of {branches['requests']:,} requests; p50 from the first "
+                                 f"that is done to the last {format_s(branches['spread_s']['p50'])}"))
     if steps["out_of_range"]:
         rows.append(("outside the measured range",
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
@@ -124,6 +130,20 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
     if meta.get("wall_s") is not None:
         rows.append(("simulated in", format_s(float(meta["wall_s"]))))
     return Section(str(meta.get("name") or "results"), ("", ""), rows)
+
+
+def _measured(measured: dict[str, Any]) -> Section:
+    """What was served in the measured window."""
+    rows = [
+        (kind, f"{format_number(of['per_s'])}/s, p50 {format_s(of['latency_s']['p50'])}, "
+               f"p99 {format_s(of['latency_s']['p99'])}")
+        for kind, of in measured["served"].items()
+    ]
+    if measured["weighted_per_s"] is not None:
+        rows.append(("weighted", f"{format_number(measured['weighted_per_s'])}/s"))
+    rows.append(("accelerators busy", _percent(measured["hardware_busy"])))
+    title = f"from {format_s(measured['start_s'])} to {format_s(measured['until_s'])}"
+    return Section(title, ("", ""), rows)
 
 
 def _sources(clients: dict[str, Any], key: str) -> str:

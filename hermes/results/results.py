@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
+from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
-from hermes.results.frames import Columns, seconds, table_columns, to_frame
+from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
+from hermes.results.measure import MeasureConfig, measure
 from hermes.results.record import RunRecord
 from hermes.results.render import headline, to_html, to_rich, to_text
 from hermes.results.slo import SloConfig
@@ -40,16 +42,17 @@ class Results:
     meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
         `seed`, `interrupted`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give
         equal files
-    slo: what counts as served well
+    slo: what counts as served well; measure: a window of the run that the summary tells of
     """
 
     def __init__(
         self, record: RunRecord | Callable[[], RunRecord], meta: dict[str, Any] | None = None,
-        slo: SloConfig | None = None,
+        slo: SloConfig | None = None, measure: MeasureConfig | None = None,
     ) -> None:
         self._source = record
         self.meta = dict(meta or {})
         self.slo = slo or SloConfig()
+        self.measure = measure
         self._frames: dict[str, pd.DataFrame] = {}
 
     @cached_property
@@ -70,7 +73,10 @@ class Results:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
-        return summarise(self.record, self.answer, self.metrics, self.slo)
+        summary = summarise(self.record, self.answer, self.metrics, self.slo)
+        if self.measure is not None:
+            summary["measured"] = measure(self.record, self.measure)
+        return summary
 
     def columns(self, table: str) -> Columns:
         """One of `hermes.results.frames.TABLES` as columns."""
@@ -105,6 +111,13 @@ class Results:
     def clients(self) -> pd.DataFrame:
         """One row per client: what it is, and what it did."""
         return self._frame("clients")
+
+    @property
+    def branches(self) -> pd.DataFrame:
+        """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
+        if "branches" not in self._frames:
+            self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
+        return self._frames["branches"]
 
     @property
     def utilisation(self) -> pd.DataFrame:

@@ -91,7 +91,9 @@ def _ns(values: Any) -> Any:
 def _fields(columns: Columns, fields: tuple[str, ...], codes: dict[str, dict[str, int]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in fields:
-        if name in codes:
+        if name in ("fork", "branch") and name not in columns:
+            out[name] = np.full(len(out["request"]), -1, dtype=np.int64)   # results from before there were branches
+        elif name in codes:
             mapping = np.array([codes[name][text] for text in columns[name].names] + [-1], dtype=np.int64)
             out[name] = mapping[columns[name].codes]
         elif name.endswith("_ns"):
@@ -151,6 +153,8 @@ def _read_record(stored: StoredResults) -> RunRecord:
             name: (requests[name].codes.astype(np.int64), requests[name].names)
             for name in ("workload", "pipeline", "model") if name in requests
         },
+        notes={name.removeprefix("note_"): np.asarray(column, dtype=np.float64)
+               for name, column in requests.items() if name.startswith("note_")},
     )
 
 

@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any
 
+from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary, stage_energy
@@ -86,6 +87,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "breakdown": breakdown(record, path),
         "by": grouped(record, metrics, path, good),
         "transfers": _transfers(record),
+        **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),

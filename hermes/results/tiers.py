@@ -40,6 +40,7 @@ def stores_summary(record: RunRecord) -> dict[str, Any]:
     was found, on the device or in a tier, and what each tier did."""
     stages = record.stages
     prompts = np.isin(stages["kind"], [i for i, k in enumerate(record.stage_kinds) if k in ("generate", "prefill")])
+    prompts &= stages["branch"] <= 0   # branches share their prompt
     cached, prompt = int(stages["cached_tokens"][prompts].sum()), int(stages["prompt_tokens"][prompts].sum())
     cache = {"prompt_tokens": prompt, "cached_tokens": cached, "hit_rate": cached / prompt} if cached else None
     return ({"cache": cache} if cache else {}) | ({"tiers": _tiers(record)} if record.tiers else {})

@@ -19,8 +19,9 @@ def client_timeseries(
 ) -> dict[str, FloatArray]:
     """Columns of shape (bins,) over equal bins of [start_s, end_s] (default: the window, see `usage`).
 
-    t_s: middle of the bin; busy: share of the bin under way; running, waiting, batch, kv_blocks: means over the bin,
-    zero while no run is under way (between runs a client with work waits for hardware or transfers only);
+    t_s: middle of the bin; busy: share of the bin under way; hardware_busy: less the serving stack's time; running,
+    waiting, batch, kv_blocks: means over the bin, zero while no run is under way (between runs a client with work waits
+    for hardware or transfers only);
     steps_per_s, prefill_tokens_per_s, output_tokens_per_s. A run counts as constant from its start to its end.
     """
     window = window_ns(record)
@@ -44,6 +45,7 @@ def client_timeseries(
     return {
         "t_s": (edges[:-1] + edges[1:]) / 2,
         "busy": per_second(span),
+        "hardware_busy": per_second(span - runs["overhead_ns"] / NS_PER_S),
         "running": per_second(runs["running"] * span),
         "waiting": per_second(runs["waiting"] * span),
         "batch": per_second((runs["prefill_seqs"] + runs["decode_seqs"]) * span),

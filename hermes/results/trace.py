@@ -131,12 +131,20 @@ def _runs(record: RunRecord, rows: IntArray) -> Iterator[Event]:
 
 def _stages(record: RunRecord, rows: IntArray) -> Iterator[Event]:
     shown = ("request", "prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
+    names = record.stage_kinds
     for row, stage in zip(rows.tolist(), _lists(record.stages, rows), strict=True):
-        pid, kind = _FIRST_CLIENT + stage["client"], record.stage_kinds[stage["kind"]]
+        pid, kind, start = _FIRST_CLIENT + stage["client"], names[stage["kind"]], stage["start_ns"]
         args = {key: stage[key] for key in shown}
-        if stage["start_ns"] > stage["assigned_ns"]:
-            yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], stage["start_ns"], args)
-        yield from _span(pid, "stage", row, kind, stage["start_ns"], stage["end_ns"], args)
+        if start > stage["assigned_ns"] and stage["branch"] <= 0:
+            yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], start, args)
+        if kind == "prefill" and stage["branch"] > 0:
+            continue   # the same as the first branch's
+        if stage["branch"] >= 0:
+            args |= {"branch": stage["branch"], "fork": stage["fork"]}
+            if stage["branch"] and kind != "decode":   # the prompt is computed with the first branch
+                start = stage["first_token_ns"]
+            kind = f"{kind} branch {stage['branch']}"
+        yield from _span(pid, "stage", row, kind, start, stage["end_ns"], args)
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics, rows: IntArray) -> Iterator[Event]:

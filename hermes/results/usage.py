@@ -101,6 +101,8 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
     client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
     prefill = runs["prefill_seqs"] > 0
     batch = runs["prefill_seqs"] + runs["decode_seqs"]
+    once = stages["branch"] <= 0   # the branches of a generation wait as one
+    waiting = np.maximum(stages["start_ns"] - stages["assigned_ns"], 0)
     columns = {
         "prefill_ns": _sums(client[prefill], span[prefill], n),
         "decode_ns": _sums(client[~prefill], span[~prefill], n),
@@ -108,7 +110,7 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
         "steps": _sums(client, runs["num_steps"], n),
         "batch": _sums(client, batch * runs["num_steps"], n),
         "max_batch": _peaks(client, batch, n),
-        "waiting_ns": _sums(stages["client"], np.maximum(stages["start_ns"] - stages["assigned_ns"], 0), n),
+        "waiting_ns": _sums(stages["client"][once], waiting[once], n),
         "block_ns": _sums(client, runs["used_blocks"] * span, n),
         "peak_blocks": _peaks(client, runs["used_blocks"], n),
         "preemptions": _sums(client, runs["preempted"], n),

@@ -71,9 +71,9 @@ def request_load(stage: Any, kind: str) -> int:
     if stage.kind != "generate":
         return int(stage.prompt_tokens)
     if kind == "output_tokens":
-        return int(stage.output_tokens)
+        return int(stage.all_outputs)
     if kind == "tokens_left":
-        return int(stage.output_tokens - max(0, stage.num_tokens - stage.prompt_tokens))
+        return int(stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens))
     if kind == "kv_tokens":   # what it will hold once its prompt is computed
         return int(stage.num_tokens)
     return int(stage.prompt_tokens)

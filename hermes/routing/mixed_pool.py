@@ -97,7 +97,7 @@ class MixedPool:
     # -- placement -----------------------------------------------------------------------------------------------
 
     def choose(self, stage: Any) -> Any:
-        tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.output_tokens
+        tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.all_outputs
         pools = self._pools
         if stage.transferred:   # its prompt was computed where this router did not put it
             return (_best_decode(pools["token"], total) or _best_decode(pools["mixed"], total)
@@ -145,7 +145,7 @@ class MixedPool:
         return min((book for book in self._listed() if able(book)), key=load)
 
     def _place(self, stage: Any, prompt: _Book, decode: _Book) -> Any:
-        placed = _Placed(prompt, decode, stage.prompt_tokens, stage.output_tokens)
+        placed = _Placed(prompt, decode, stage.prompt_tokens, stage.all_outputs)
         self._placed[stage.arrival_order] = placed
         prompt.pending_tokens += placed.prompt_tokens
         decode.pending_tokens += 1

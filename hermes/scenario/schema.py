@@ -14,6 +14,7 @@ from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.network import NETWORKS
 from hermes.pipelines.graph import Node as Stage
+from hermes.results.measure import MeasureConfig
 from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
 from hermes.units import parse_duration
@@ -99,6 +100,8 @@ class Scenario(ConfigModel):
     frees, where left out."""
     slo: SloConfig = SloConfig()
     """What counts as served well."""
+    measure: MeasureConfig | None = None
+    """A window after a warm-up whose rates, latencies and utilisation are wanted; `measured` in the summary."""
 
     _source: Source = PrivateAttr(default_factory=Source)
 

@@ -40,6 +40,7 @@ class Plan(StepStats):
         # Written out: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
+        self.embed_tokens = self.embedded = 0
         self.prefills: list[tuple[Sequence, int]] = []
         self.decodes = False
         self.num_steps = 1
@@ -59,8 +60,11 @@ class Plan(StepStats):
             self.prefill_tokens += n
             self.prefill_past += past
             self.prefill_attn += n * past + n * (n + 1) // 2
-        if past + n == seq.num_tokens:
-            self.sampled += 1
+        if not seq.target_tokens:   # an embedding: its prompt is all there is to it
+            self.embed_tokens += n
+            self.embedded += past + n == seq.num_tokens
+        elif past + n == seq.num_tokens:
+            self.sampled += seq.width
 
 
 class LLMScheduler:
@@ -70,6 +74,7 @@ class LLMScheduler:
     takes_over_kv = True       # can continue a sequence that another client has prefilled
     asynchronous = False       # plans a step while the one before runs: who arrives meanwhile is seen one plan later
     returns_together = False   # sequences come back when their batch ends, maybe long after their last token
+    stages = frozenset(("generate",))   # kinds of stage it serves; those other than generations end with their prompt
 
     def __init__(
         self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",
@@ -90,6 +95,7 @@ class LLMScheduler:
         self._run = Plan()   # of pure decode runs; one is in flight at a time, and it is made for most events
         self._run.decodes = True
         self._admissions = 0
+        self._split: list[Sequence] = []   # branches whose prompt was computed in the step that is being completed
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -104,9 +110,15 @@ class LLMScheduler:
     def enqueue(self, seq: Sequence) -> None:
         """A sequence has arrived and waits."""
         if seq.num_blocks:
-            self.holding.append(seq)
+            self._hold(seq)
         else:
             self.waiting.push(seq)
+        if seq.width > 1 and seq.transferred:
+            self._branches_arrive(seq)
+
+    def _hold(self, seq: Sequence) -> None:
+        """A sequence whose KV is here waits for a slot."""
+        self.holding.append(seq)
 
     @property
     def num_waiting(self) -> int:
@@ -118,8 +130,8 @@ class LLMScheduler:
 
     def wants_cut(self, seq: Sequence) -> bool:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
-        return len(self.running) < self.max_num_seqs and (
-            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding))
+        return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
+            not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +166,8 @@ class LLMScheduler:
                     finished.sort(key=run_order)
         for seq in finished:
             del self.running[seq]
+        if self._split:
+            self._start_branches(finished)
         return finished
 
     def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Sequence]:
@@ -163,6 +177,10 @@ class LLMScheduler:
         for seq, _n in plan.prefills:
             if seq.num_computed != seq.num_tokens:
                 continue
+            if not seq.target_tokens:   # it emits nothing
+                del self.partial[seq]
+                finished.append(seq)
+                continue
             seq.num_tokens += 1
             if seq.emit_step < 0:
                 seq.emit_step = step
@@ -170,6 +188,8 @@ class LLMScheduler:
                 if seq.first_step < 0:
                     seq.first_step = step
                     seq.first_token_ns = now_ns
+            if seq.width > 1 and seq.target_tokens == seq.output_tokens:   # else another client has its branches
+                self._split_up(seq)
             self.partial.pop(seq, None)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
                 finished.append(seq)
@@ -188,6 +208,75 @@ class LLMScheduler:
     def release(self, seq: Sequence) -> None:
         """The blocks of a finished sequence return to the pool."""
         self.pool.free(seq)
+
+    # -- branches ------------------------------------------------------------------------------------------------
+
+    def _split_up(self, lead: Sequence) -> list[Sequence]:
+        """`lead` has its prompt and first token; the others of its branches, which have the same."""
+        others: list[Sequence] = lead.branches.split(lead)
+        self.pool.relate(lead, others)
+        self._split += others
+        return others
+
+    def _start_branches(self, finished: list[Sequence]) -> None:
+        """Branches go on from the step that gave their first token, at the end of running, where a slot and a block
+        (for their copy of the prompt's last, partial one) are free. The others wait as if preempted."""
+        split, self._split = self._split, []
+        slots = self._free_slots(finished)
+        late: list[Sequence] = []
+        for seq in split:
+            self.pool.share(seq.branches.lead, seq)
+            if seq.target_tokens == 1:
+                seq.run_order = self._admissions
+                self._admissions += 1
+                finished.append(seq)
+            elif slots > 0 and self._start_branch(seq):
+                slots -= 1
+            else:
+                late.append(seq)
+        for seq in late:
+            self._close_segment(seq)
+        self._wait_in_front(late)
+
+    def _free_slots(self, finished: list[Sequence]) -> int:
+        """Sequences that may still join running, at the end of a step in which these finished."""
+        taken = len(self.running) + (len(finished) if self.asynchronous else 0)
+        return self.max_num_seqs - taken
+
+    def _start_branch(self, seq: Sequence) -> bool:
+        """A branch that shares its prompt's whole blocks takes the rest of its own and decodes from the next step on;
+        False, and nothing changes, if it cannot."""
+        if not self.pool.grow(seq, seq.num_computed):
+            return False
+        self.running[seq] = None
+        seq.run_order = self._admissions
+        self._admissions += 1
+        self.group.add(seq)
+        return True
+
+    def _wait_in_front(self, seqs: list[Sequence]) -> None:
+        """Branches that find no room give back what they hold, and wait where preempted sequences do."""
+        for seq in reversed(seqs):
+            self.pool.free(seq)
+            seq.num_computed = 0
+            self.waiting.push_preempted(seq)
+
+    def _branches_arrive(self, lead: Sequence) -> None:
+        """The KV of a prompt has come over the network, or (no blocks) is to be computed anew; `lead` waits already."""
+        others: list[Sequence] = lead.branches.split(lead)
+        self.pool.relate(lead, others)
+        if not lead.num_blocks:
+            for seq in others:
+                self.waiting.push(seq)
+            return
+        late: list[Sequence] = []
+        for seq in others:
+            self.pool.share(lead, seq)
+            if self.pool.grow(seq, seq.prompt_tokens + 1):   # as `reserve` does, and for the same reason
+                self._hold(seq)
+            else:
+                late.append(seq)
+        self._wait_in_front(late)
 
     # -- helpers for subclasses ----------------------------------------------------------------------------------
 

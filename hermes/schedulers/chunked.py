@@ -179,7 +179,7 @@ class ChunkedScheduler(LLMScheduler):
         while budget > 0 and (holding or waiting) and slots > 0:
             seq = holding[0] if holding else waiting.peek()
             past = seq.num_computed
-            if caching and not past:
+            if not past and (caching or seq.common is not None):
                 past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
             if 0 < cap < n:

@@ -30,6 +30,9 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["MixedConfig", "MixedScheduler"]
 
 
+UNLIMITED = 2**31
+
+
 @SCHEDULERS.register("mixed")
 class MixedConfig(ConfigModel):
     """Whole prompts and decodes in one step."""
@@ -82,23 +85,21 @@ class MixedScheduler(LLMScheduler):
         return None
 
     def enqueue(self, seq: Sequence) -> None:
-        if seq.num_blocks:
-            insort(self.holding, seq, key=_arrival)
-            self._outside -= 1
-            room = self.group.n < self._seats
-        else:
-            self.waiting.push(seq)
-            room = seq.num_tokens <= self.max_num_batched_tokens or (
-                seq.target_tokens > 1 and self.group.n < self._seats)
-        if room:
+        self._outside -= seq.num_blocks > 0
+        super().enqueue(seq)
+        seat = self.group.n < self._seats and (seq.num_blocks > 0 or seq.target_tokens > 1)
+        if seat or (not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens):
             self._stale = True
+
+    def _hold(self, seq: Sequence) -> None:
+        insort(self.holding, seq, key=_arrival)
 
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding) + len(self.left)
 
     def wants_cut(self, seq: Sequence) -> bool:
-        return self._stale
+        return self._stale or seq.branches is not None
 
     def reserve(self, seq: Sequence) -> bool:
         taken = super().reserve(seq)
@@ -255,9 +256,24 @@ class MixedScheduler(LLMScheduler):
                 if seq.grouped:   # it has no memory yet for the rest of its answer
                     self.group.remove(seq)
                     self.partial[seq] = None
-                    insort(self.holding, seq, key=_arrival)
+                    self._hold(seq)
                     self._fresh.append(seq)
         return finished
+
+    # -- branches ------------------------------------------------------------------------------------------------
+
+    def _free_slots(self, finished: list[Sequence]) -> int:
+        return UNLIMITED   # whoever has no place in the next batch keeps its memory
+
+    def _start_branch(self, seq: Sequence) -> bool:
+        if not self.up_front:
+            return super()._start_branch(seq)
+        if not self.pool.grow(seq, seq.num_computed + 1):
+            return False
+        self._run_now(seq)
+        self._hold(seq)
+        self._fresh.append(seq)
+        return True
 
 
 def _arrival(seq: Sequence) -> int:

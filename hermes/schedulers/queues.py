@@ -6,11 +6,11 @@ with a total order (key, arrival), in which a preempted sequence goes back to wh
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from hermes.indexed_heap import IndexedHeap
 from hermes.registry import Registry
 from hermes.schedulers.sequence import Sequence
 
@@ -44,29 +44,33 @@ class FcfsQueue(deque[Sequence]):
 
 
 class KeyedQueue:
-    """A heap ordered by (key, arrival order)."""
+    """A heap ordered by (key, arrival order). `update` puts a sequence where its key has moved to."""
 
     key: Callable[[Sequence], float]
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Sequence]] = []
+        self._heap: IndexedHeap[Sequence] = IndexedHeap()
 
     def push(self, seq: Sequence) -> None:
-        heapq.heappush(self._heap, (self.key(seq), seq.arrival_order, seq))
+        self._heap.push(seq, (self.key(seq), seq.arrival_order))
 
     push_preempted = push
 
+    def update(self, seq: Sequence) -> None:
+        """Its key has changed while it waits. Raises `KeyError` where it does not wait here."""
+        self._heap.update(seq, (self.key(seq), seq.arrival_order))
+
     def peek(self) -> Sequence:
-        return self._heap[0][2]
+        return self._heap.peek()
 
     def pop(self) -> Sequence:
-        return heapq.heappop(self._heap)[2]
+        return self._heap.pop()
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return (entry[2] for entry in sorted(self._heap, key=lambda e: e[:2]))
+        return iter(self._heap)
 
 
 @PACKING.register("priority")
@@ -82,7 +86,7 @@ class ShortestJobQueue(KeyedQueue):
     """Fewest tokens in all (prompt + output) first."""
 
     def key(self, seq: Sequence) -> float:
-        return seq.prompt_tokens + seq.output_tokens
+        return seq.prompt_tokens + seq.all_outputs
 
 
 @PACKING.register("least_work_left")
@@ -90,4 +94,4 @@ class LeastWorkQueue(KeyedQueue):
     """Fewest tokens still to compute first: what is missing of the prompt and the outputs not yet emitted."""
 
     def key(self, seq: Sequence) -> float:
-        return seq.prompt_tokens + seq.output_tokens - seq.num_computed
+        return seq.prompt_tokens + seq.all_outputs - seq.num_computed

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.memory.common import CommonPrompt
+
 __all__ = ["Sequence"]
 
 
@@ -28,6 +30,10 @@ class Sequence:
     inputs, done, client, detached: as for every stage (`hermes.stages.Stage`)
     original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
+    branches, branch: the branches of its generation and which of them it is (`hermes.schedulers.branches`), None and -1
+        for the many without; width: sequences it will be with its next token; output_tokens: till then, of the longest;
+        assigned_outputs: tokens of all branches that its client is to emit
+    common: what of its prompt's memory it shares with other branches (`hermes.memory.common`)
     """
 
     # Defaults live on the class: a sequence is made for every generation, and most of these are set late, or never.
@@ -56,6 +62,11 @@ class Sequence:
     original: Any = None
     done = False
     detached = False
+    branches: Any = None
+    branch = -1
+    width = 1
+    assigned_outputs = 0
+    common: CommonPrompt | None = None
 
     def __init__(
         self, prompt_tokens: int, output_tokens: int, priority: int = 0, request: Any = None, arrival_order: int = 0,
@@ -67,6 +78,11 @@ class Sequence:
         self.request = request
         self.arrival_order = arrival_order
         self.content = content
+
+    @property
+    def all_outputs(self) -> int:
+        """Output tokens of all its branches as long as it stands for them, else its own."""
+        return self.output_tokens if self.width == 1 else sum(self.branches.outputs)
 
     def block_key(self, index: int, block_size: int) -> object:
         """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""

@@ -1,7 +1,9 @@
 """Static batching (FasterTransformer): a batch is formed, runs to the end of its longest member, then the next is.
 
 The batch is a rectangle: prompts are padded to the longest, every member decodes until the longest answer is complete,
-and all members return together. Blocks for the whole rectangle are taken when the batch is formed.
+and all members return together. Blocks for the whole rectangle are taken when the batch is formed. Each branch of a
+generation is a row; its prompt is computed once for all its rows, which share the prompt's whole blocks (the padding is
+each row's own).
 """
 
 from __future__ import annotations
@@ -51,11 +53,30 @@ class StaticScheduler(LLMScheduler):
         self._longest = 0     # tokens the longest answer has
 
     def can_ever_fit(self, seq: Sequence) -> str | None:
-        need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens)
+        rows = self._rows(seq)
+        if rows > self.max_num_seqs:
+            return f"{rows} branches are in one batch, the client has room for {self.max_num_seqs} sequences"
+        need = self._blocks(seq, self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens))
+        if need > self.pool.num_blocks and rows > 1:
+            return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
+                    f"{rows} times {seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         if need > self.pool.num_blocks:
             return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         return None
+
+    @staticmethod
+    def _rows(seq: Sequence) -> int:
+        """Rows of the batch a waiting sequence takes; one where its branches are decoded elsewhere."""
+        return seq.width if seq.target_tokens == seq.output_tokens else 1
+
+    def _blocks(self, seq: Sequence, row: int) -> int:
+        """Blocks of its rows, `row` blocks long each."""
+        return self._rows(seq) * row - self._common(seq)
+
+    def _common(self, seq: Sequence) -> int:
+        """Blocks that its rows need not have again."""
+        return (self._rows(seq) - 1) * (seq.prompt_tokens // self.pool.block_size)
 
     def wants_cut(self, seq: Sequence) -> bool:
         return False   # nobody joins a batch that runs
@@ -81,16 +102,19 @@ class StaticScheduler(LLMScheduler):
     def _form_batch(self) -> Plan | None:
         """The next members, as many as fit as a padded rectangle of prompts and answers."""
         members: list[Sequence] = []
-        prompt = output = 0
-        while self.num_waiting and len(members) < self.max_num_seqs:
+        prompt = output = rows = common = 0
+        while self.num_waiting and rows < self.max_num_seqs:
             seq = self.next_waiting()
             longest, answer = max(prompt, seq.prompt_tokens), max(output, seq.target_tokens)
-            rows = len(members) + 1
-            if members and (rows * longest > self.max_num_batched_tokens
-                            or rows * self.pool.blocks_for(longest + answer) > self.pool.num_blocks):
+            row = self.pool.blocks_for(longest + answer)
+            if members and ((len(members) + 1) * longest > self.max_num_batched_tokens
+                            or rows + self._rows(seq) > self.max_num_seqs
+                            or (rows + self._rows(seq)) * row - common - self._common(seq) > self.pool.num_blocks):
                 break
             self._admit(seq)
             members.append(seq)
+            rows += self._rows(seq)
+            common += self._common(seq)
             prompt, output = longest, answer
         if not members:
             return None
@@ -98,10 +122,11 @@ class StaticScheduler(LLMScheduler):
         blocks = self.pool.blocks_for(prompt + output)
         for seq in members:
             self.partial.pop(seq)
-            self.pool.grow(seq, blocks * self.pool.block_size)
+            # The first row holds the blocks of all rows of its generation: they come and go together.
+            self.pool.grow(seq, self._blocks(seq, blocks) * self.pool.block_size)
             plan.prefills.append((seq, prompt))
-        width = len(members)
-        plan.prefill_seqs = plan.sampled = width
+            plan.sampled += seq.width
+        width = plan.prefill_seqs = len(members)
         plan.prefill_tokens = width * prompt
         plan.prefill_attn = width * (prompt * (prompt + 1) // 2)
         self._length, self._longest, self._emitted = prompt, output, 0
@@ -115,6 +140,9 @@ class StaticScheduler(LLMScheduler):
             for seq, _n in plan.prefills:
                 seq.first_step = step
                 seq.first_token_ns = now_ns
+                if self._rows(seq) > 1:
+                    for branch in seq.branches.split(seq):
+                        self.running[branch] = None
         if self._emitted < self._longest:
             return []
         finished = list(self.running)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.errors import HermesError
 from hermes.hardware.models import load_model
 from hermes.results import Results
 from hermes.results.record import STATUS_COMPLETED
@@ -146,6 +147,8 @@ def run_points(points: list[Point], context: Context, folder: str) -> list[dict[
              "extract": f"{__name__}:extract"}
     context.say(f"{folder}: {len(cases)} points")
     swept = run_sweep(sweep, context.out / folder, workers=context.workers)
+    for number, reason in swept.failed().items():
+        raise HermesError(f"point {number} of {folder} ({wanted[number].label}) failed: {reason}")
     rows: dict[str, Any] = {row["case"]: row for row in swept.frame().to_dict("records")}
     return [rows[point.label] for point in points]
 

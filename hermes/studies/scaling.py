@@ -22,7 +22,8 @@ SHARE = 0.99                  # of the arrivals
 STEP = 0.05                   # requests/s and client: rates are multiples of it
 HIGHEST = 256                 # steps: no client takes 12.8 requests a second here
 PREFILL_SHARE = 0.6
-CLIENT_SECONDS, SHORTEST_S = 2400, 100
+SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly: what a client more or less does
+CLIENT_SECONDS, SHORTEST_S = 1600, 100
 BF16 = {
     "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"},
     "memory": {"capacity": "80 GiB", "utilization": 0.9, "weights": 141_104_775_168, "activations": 4_989_124_608},
@@ -92,16 +93,19 @@ class Scaling:
             Search(weights, strategy, count, speed)
             for weights in WEIGHTS for strategy in COLOURS for count in counts for speed in SPEEDS
         ]
+        splits = [Search("fp8", name, count, speed) for count, names in SPLITS.items() if count in counts
+                  for name in names for speed in SPEEDS]
         points: dict[tuple[str, str, int, int], dict[str, Any]] = {}
         for number in range(HIGHEST.bit_length()):
             wanted = list(dict.fromkeys(
-                (s.weights, s.strategy, s.count, s.next) for s in searches if s.open and s.next not in s.fine))
+                (s.weights, s.strategy, s.count, s.next) for s in [*searches, *splits]
+                if s.open and s.next not in s.fine))
             if not wanted:
                 break
             points |= self._round(context, number, wanted)
-            for search in searches:
+            for search in [*searches, *splits]:
                 search.learn(points)
-        return build(self.title, searches, points, context.quick)
+        return build(self.title, searches, splits, points, context.quick)
 
     def _round(
         self, context: Context, number: int, wanted: list[tuple[str, str, int, int]],
@@ -159,7 +163,8 @@ def details(searches: list[Search], points: Mapping[tuple[str, str, int, int], M
 
 
 def build(
-    title: str, searches: list[Search], points: Mapping[tuple[str, str, int, int], Mapping[str, Any]], quick: bool,
+    title: str, searches: list[Search], splits: list[Search],
+    points: Mapping[tuple[str, str, int, int], Mapping[str, Any]], quick: bool,
 ) -> Report:
     table, every = highest(searches), details(searches, points)
     hours = sum(point["device_hours"] for point in points.values())
@@ -175,6 +180,8 @@ def build(
     ], [
         Table("highest-rate", "Highest rate (requests/s per client)", table, "", {
             name: 2 for name in table.columns if name.isdigit()}),
+        *([Table("splits", "fp8: the same for other splits", details(splits, points), "", {"share": 4, "peak": 2})]
+          if splits else []),
         Table("details", "The points of these rates, and what ends them one step further", every,
               "share: of the arrivals that keep the speed; contradictions: simulated points on the wrong side.",
               {"share": 4, "peak": 2, "rate": 2, "contradictions": 0}),

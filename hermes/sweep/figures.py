@@ -64,14 +64,19 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     sweeps may have one of the same name. `InputError` where there is none."""
     module, _, attribute = name.partition(":")
     file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
-    sys.path.append(str(folder.resolve()))   # for what it imports
+    beside = file.is_file() and module.split(".")[0] != "hermes"   # whatever the folder, hermes is this one
+    place = str(folder.resolve())
+    added = place not in sys.path   # else removing it again would take the entry that was there
+    if added:
+        sys.path.append(place)   # for what it imports
     try:
-        found = getattr(_executed(module, file) if file.is_file() else importlib.import_module(module), attribute)
+        found = getattr(_executed(module, file) if beside else importlib.import_module(module), attribute)
     except Exception as error:   # a module may fail with anything
         expected = f"module:function, importable here or beside the sweep ({type(error).__name__}: {error})"
         raise InputError(expected, name, field="extract") from None
     finally:
-        sys.path.remove(str(folder.resolve()))
+        if added:
+            sys.path.remove(place)
     if not callable(found):
         raise InputError("module:function", name, field="extract")
     return found  # type: ignore[no-any-return]

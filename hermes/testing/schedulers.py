@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,18 +24,22 @@ from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence
+from hermes.stages import Stage
 
 __all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
 
 _STATS = tuple(sorted(StepStats.__slots__))
+OTHER_BRANCH = 1000
 _MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
 
 
 @dataclass(frozen=True)
 class Request:
     """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
-    comes with it."""
+    comes with it; `branches`: tokens of several answers, in place of one; `embed`: there is no answer, it ends with its
+    prompt."""
 
     step: int
     prompt: int
@@ -44,11 +48,21 @@ class Request:
     group: int = -1
     shared: int = 0
     kv: bool = False
+    branches: tuple[int, ...] = ()
+    embed: bool = False
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Tokens of its answers."""
+        return (0,) if self.embed else self.branches or (self.output,)
 
 
 @dataclass
 class ServedSteps:
-    """What a scheduler did, step by step, however it was grouped into runs."""
+    """What a scheduler did, step by step, however it was grouped into runs.
+
+    A sequence is called by its request's number; branches after the first by that and `OTHER_BRANCH` times theirs.
+    """
 
     stats: list[tuple[int, ...]] = field(default_factory=list)
     prefills: list[list[tuple[int, int]]] = field(default_factory=list)   # (request, new tokens)
@@ -105,20 +119,33 @@ class _Drive:
         done = {number for _, number in self.served.finished}
         return [number for number in self.numbers.values() if number not in done]
 
+    def _number(self, seq: Sequence) -> int:
+        """What a sequence is called."""
+        if seq.branch < 0:
+            return self.numbers[seq]
+        return self.numbers[seq.branches.lead] + OTHER_BRANCH * seq.branch
+
     def _arrive(self, plan: Plan | None = None, ended: int = 0) -> bool:
         """The next request arrives, where a plan is in flight after `ended` of its steps. Whether to cut it there."""
         request, number, scheduler = self.requests[self.next], self.next, self.scheduler
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
-        seq = Sequence(request.prompt, request.output, request.priority, arrival_order=number, content=content)
+        order = OTHER_BRANCH * number   # branches have numbers of their own
+        seq: Any = Sequence(request.prompt, request.output, request.priority, arrival_order=order, content=content)
+        if request.branches:
+            branch_into(seq, request.branches)
+        if request.embed:
+            seq = Stage("embed", tokens=request.prompt, priority=request.priority)
+            seq.arrival_order, seq.content = order, content
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
             assert reason.strip(), "a refusal without a reason"
             self.served.refused[number] = reason
             return False
         self.numbers[seq] = number
-        self.open += 1
-        if request.kv and request.output > 1 and scheduler.takes_over_kv:
+        taken_over = _taken_over(request, scheduler)
+        self.open += request.embed or sum(tokens > taken_over for tokens in request.outputs)
+        if taken_over:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
             if plan is not None:   # so many steps' blocks are taken by now
@@ -133,14 +160,14 @@ class _Drive:
 
     def _preempted(self, plan: Plan) -> None:
         if plan.preempted:
-            self.served.preempted.append((self.steps, [self.numbers[s] for s in plan.preempted]))
+            self.served.preempted.append((self.steps, [self._number(s) for s in plan.preempted]))
 
     def _steps(self, plan: Plan) -> None:
         """The planned steps run; whoever arrives meanwhile may cut them."""
         self._check(plan)
         self._preempted(plan)
         # A step of one token after the prompt is a decode, whether the scheduler lists it or has it in its group.
-        prefills = [(self.numbers[s], n) for s, n in plan.prefills if n > 1 or s.num_computed <= s.prompt_tokens]
+        prefills = [(self._number(s), n) for s, n in plan.prefills if n > 1 or s.num_computed <= s.prompt_tokens]
         values = {name: getattr(plan, name) for name in _STATS}
         count = plan.num_steps
         while self.next < len(self.requests) and self._due() < count:
@@ -157,7 +184,7 @@ class _Drive:
         self.steps += count
         served.sampled += plan.sampled * count
         for seq in self.scheduler.complete(plan, count, self.steps - 1, self.steps):
-            number = self.numbers[seq]
+            number = self._number(seq)
             served.finished.append((self.steps, number))
             served.tokens[number] = self._tokens(seq)
             self.scheduler.release(seq)
@@ -175,12 +202,16 @@ class _Drive:
         assert plan.prefill_seqs + plan.decode_seqs <= self.scheduler.max_num_seqs, "more sequences than slots"
         assert plan.prefill_seqs + plan.decode_seqs >= 1
         assert plan.prefill_tokens >= plan.prefill_seqs
-        assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs
+        others = sum(seq.width - 1 for seq in seqs)   # branches that start
+        assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs + others
         assert plan.decode_ctx_max <= plan.decode_ctx
 
     def _tokens(self, seq: Sequence) -> list[int]:
         """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
+        if not wanted:
+            assert first == -1
+            return []
         assert 0 <= first < self.steps
         if scheduler.returns_together:
             return list(range(first, first + wanted))
@@ -196,11 +227,19 @@ class _Drive:
         return found
 
 
+def _taken_over(request: Request, scheduler: LLMScheduler) -> bool:
+    """Whether another client has computed a request's prompt, and first tokens."""
+    return request.kv and max(request.outputs) > 1 and scheduler.takes_over_kv
+
+
 class SchedulerContract(ABC):
     """What holds for every LLM scheduler. Inherit it and give `make()`."""
 
     examples: ClassVar[int] = 60
     """How many random workloads each test draws."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("generate",)
+    """Kinds of stage the scheduler serves; with `embed`, about half of the requests are embeddings."""
 
     @abstractmethod
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
@@ -214,7 +253,11 @@ class SchedulerContract(ABC):
             tokens = int(rng.choice([40, 70, 120, 5000]))
             memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
             gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
-            yield memory, [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            requests = [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            if "embed" in self.kinds:   # drawn apart: the others stay what they are
+                requests = [replace(r, embed=True, branches=()) if which else r for r, which in zip(
+                    requests, np.random.default_rng(i).integers(0, 2, len(requests)), strict=True)]
+            yield memory, requests
 
     @staticmethod
     def _request(rng: np.random.Generator, step: int) -> Request:
@@ -222,6 +265,7 @@ class SchedulerContract(ABC):
         return Request(
             step, prompt, int(rng.integers(1, 25)), int(rng.integers(0, 3)), group,
             int(rng.integers(0, prompt + 1)) if group >= 0 else 0, bool(rng.random() < 0.2),
+            tuple(rng.integers(1, 25, int(rng.integers(2, 6))).tolist()) if rng.random() < 0.2 else (),
         )
 
     @staticmethod
@@ -260,17 +304,20 @@ class SchedulerContract(ABC):
         for requests, served, _ in self.both():
             finished = [number for _, number in served.finished]
             assert len(finished) == len(set(finished)), "a sequence finished twice"
-            assert {*finished, *served.refused} == set(range(len(requests)))
+            assert {number % OTHER_BRANCH for number in finished} | {*served.refused} == set(range(len(requests)))
             served_any = served_any or bool(finished)
         assert served_any, "every request of every case was refused"
 
     def test_tokens_out_are_tokens_asked(self) -> None:
         for requests, served, scheduler in self.both():
-            for number, steps in served.tokens.items():
-                request = requests[number]
-                taken_over = request.kv and request.output > 1 and scheduler.takes_over_kv
-                assert len(steps) == request.output - taken_over, f"request {number}: tokens in steps {steps}"
-                assert steps == sorted(set(steps)), f"request {number}: tokens in steps {steps}"
+            for number, request in enumerate(requests):
+                taken_over = _taken_over(request, scheduler)
+                alive = [i for i, tokens in enumerate(request.outputs) if tokens > taken_over or request.embed]
+                # What goes on as the first branch is called by the request's number.
+                mine = [steps for n, steps in served.tokens.items() if n % OTHER_BRANCH == number]
+                wanted = [] if number in served.refused else [request.outputs[i] - taken_over for i in alive]
+                assert sorted(map(len, mine)) == sorted(wanted), f"request {number}: tokens in steps {mine}"
+                assert all(steps == sorted(set(steps)) for steps in mine), f"request {number}: tokens in steps {mine}"
             assert served.sampled == sum(len(steps) for steps in served.tokens.values())
 
     def test_blocks_are_conserved(self) -> None:

@@ -40,6 +40,7 @@ class RequestTable:
         follows is unique to the request; -1 and 0 for none
     hash_ids: for traces with block hashes (Mooncake): per request the chained ids of its consecutive blocks of
         `hash_block_tokens` tokens; overrides prefix_group
+    branch_tokens: output tokens of each branch of the answer, shape (n, branches); None for one answer each
     context, population: the past context that each request brings along, a key of the population; -1 for none
     users, think_ns: closed loop: `users` clients; before submitting request i a user waits think_ns[i] after its
         previous answer (the first `users` requests wait theirs from time zero)
@@ -54,6 +55,7 @@ class RequestTable:
     prefix_tokens: IntArray = None  # type: ignore[assignment]
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    branch_tokens: IntArray | None = None
     context: IntArray = None  # type: ignore[assignment]
     population: Population | None = None
     users: int | None = None

@@ -14,6 +14,7 @@ from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
+from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
@@ -41,6 +42,12 @@ class WorkloadConfig(ConfigModel):
     """When requests arrive."""
     lengths: Annotated[Any, Component(LENGTHS)]
     """How long prompts and answers are."""
+    output_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """How many times longer than drawn answers are (reasoning: 8 to 32), rounded to tokens."""
+    branches: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Answers to each prompt, side by side: they share the prompt's KV, and the request ends with the last."""
+    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """How far the lengths of branches lie from the answer's length: 0.3 is uniform from 0.7 to 1.3 of it."""
     max_total_tokens: Annotated[int, Field(ge=2, le=2**41)] | None = None
     """Longest prompt plus output, as a context window has it: prompts are cut to one less, then outputs to what is
     left."""
@@ -69,6 +76,8 @@ class WorkloadConfig(ConfigModel):
             raise InputError("either requests or duration", Verbatim("both"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
             raise InputError("a number of requests, or a duration", Verbatim("neither"), field="requests")
+        if self.branch_spread and self.branches == 1:
+            raise InputError("several branches for a spread among them", self.branches, field="branches")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
             raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
@@ -139,10 +148,20 @@ class WorkloadConfig(ConfigModel):
                 ("prompt_tokens", "prefix_group", "prefix_tokens"),
                 self.prefixes.draw(drawn.prompt_tokens, self._stream(seed, "prefixes")), strict=True,
             ))
+        if self.output_scale != 1:
+            columns["output_tokens"] = scaled_outputs(columns["output_tokens"], self.output_scale)
+        if self.branches > 1:
+            columns["branch_tokens"] = branch_tokens(
+                columns["output_tokens"], self.branches, self.branch_spread, self._stream(seed, "branches")
+            )
         if self.max_total_tokens is not None:
             prompt = np.minimum(columns["prompt_tokens"], self.max_total_tokens - 1)
             columns["prompt_tokens"] = prompt
             columns["output_tokens"] = np.minimum(columns["output_tokens"], self.max_total_tokens - prompt)
+            if "branch_tokens" in columns:
+                columns["branch_tokens"] = np.minimum(
+                    columns["branch_tokens"], (self.max_total_tokens - prompt)[:, None]
+                )
             if "prefix_tokens" in columns:
                 columns["prefix_tokens"] = np.minimum(columns["prefix_tokens"], prompt)
             if "hash_ids" in columns:

@@ -11,7 +11,7 @@ from hermes.api import simulate
 from hermes.scenario import load_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = {"profile", "regress", "trace"}
+GROUPS = {"network", "pipeline", "profile", "regress", "trace"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -29,7 +29,8 @@ def test_the_scenario_of_the_readme_runs():
 
 def test_the_commands_of_the_readme_exist(bash):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?m)`hermes ((?:trace |regress |profile )?[a-z]+)", text)) - GROUPS
+    groups = "|".join(f"{group} " for group in sorted(GROUPS))
+    named = set(re.findall(rf"(?m)`hermes ((?:{groups})?[a-z]+)", text)) - GROUPS
     listed = set()
     for group in ("", *(f"{name} " for name in sorted(GROUPS))):
         code, printed = bash(f"hermes {group}--help")

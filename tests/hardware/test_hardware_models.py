@@ -25,6 +25,7 @@ PUBLISHED = {
     "qwen2-7b": 7_615_616_512,
     "qwen3-32b": 32_762_123_264,
     "gemma-2b": 2_506_172_416,
+    "gemma-2-2b": 2_614_341_888,
     "bloom-176b": 176_247_271_424,
     "e5-base": 109_482_240,
     "contriever": 109_482_240,
@@ -114,6 +115,11 @@ CONFIGS = {
     "gemma-2b": LLAMA | {
         "model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
         "num_hidden_layers": 18, "num_key_value_heads": 1, "vocab_size": 256_000, "head_dim": 256,
+        "tie_word_embeddings": True,
+    },
+    "gemma-2-2b": LLAMA | {
+        "model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8,
+        "num_hidden_layers": 26, "num_key_value_heads": 4, "vocab_size": 256_000, "head_dim": 256,
         "tie_word_embeddings": True,
     },
     "bloom-176b": {

@@ -88,6 +88,14 @@ def _pipelines(record: RunRecord, data: dict[str, Any]) -> list[str]:
     return names
 
 
+def _branches(table: Any) -> list[list[int]]:
+    """Output tokens of each branch of each request; none where it has a single answer."""
+    if table.branch_tokens is None:
+        return [[] for _ in range(len(table))]
+    rows: list[list[int]] = table.branch_tokens.tolist()
+    return rows
+
+
 def tokens_out_are_tokens_asked(outcome: Outcome, data: dict[str, Any]) -> None:
     """4: each generation of a completed request gives the tokens asked for, one at a time, where the record says."""
     record = outcome.record
@@ -114,8 +122,12 @@ def tokens_out_are_tokens_asked(outcome: Outcome, data: dict[str, Any]) -> None:
             given[request].append((prompt, output + 1))
         else:
             given[request].append((prompt, output))
+    outputs = [row for stream in outcome.simulation.streams for row in _branches(stream.table)]
     for request in np.flatnonzero(record.status == STATUS_COMPLETED).tolist():
-        wanted = _wanted(pipelines[request], int(record.prompt_tokens[request]), int(record.output_tokens[request]))
+        prompt = int(record.prompt_tokens[request])
+        wanted = _wanted(pipelines[request], prompt, int(record.output_tokens[request]))
+        if outputs[request]:
+            wanted = [(prompt, output) for output in outputs[request]]
         assert sorted(given[request]) == sorted(wanted), f"request {request}"
         assert not halves[request]
 
@@ -127,6 +139,9 @@ def stages_do_not_overlap(record: RunRecord, data: dict[str, Any]) -> None:
     for row, request in enumerate(stages["request"].tolist()):
         rows[request].append(row)
     for request, mine in rows.items():
+        if stages["branch"][mine[0]] >= 0:
+            branches_lie_side_by_side(record, mine)
+            continue
         if pipelines[request] == "test_branches":
             if record.status[request] != STATUS_COMPLETED:
                 continue
@@ -140,6 +155,23 @@ def stages_do_not_overlap(record: RunRecord, data: dict[str, Any]) -> None:
             assert stages["end_ns"][before] <= stages["assigned_ns"][after]
 
 
+def branches_lie_side_by_side(record: RunRecord, rows: list[int]) -> None:
+    """The stages of one generation with branches: one prompt, first tokens together, a branch's own in order."""
+    stages = {name: column[rows] for name, column in record.stages.items()}
+    assert len(set(stages["fork"].tolist())) == 1
+    decode = stages["kind"] == record.stage_kinds.index("decode")
+    for name in ("client", "assigned_ns", "start_ns", "first_token_ns", "first_step"):
+        assert len(set(stages[name][~decode].tolist())) == 1, name
+    for name in ("client", "assigned_ns"):
+        assert len(set(stages[name][decode].tolist())) <= 1, name
+    for branch in set(stages["branch"].tolist()):
+        ends = stages["end_ns"][(stages["branch"] == branch) & ~decode]
+        starts = stages["start_ns"][(stages["branch"] == branch) & decode]
+        assert len(ends) == 1
+        assert len(starts) <= 1
+        assert (starts >= ends).all()
+
+
 def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> None:
     """6: and they are the KV of the prompts that moved. (A hand-over that could only wait for ever moves nothing.)"""
     record, network = outcome.record, outcome.simulation.network
@@ -147,7 +179,9 @@ def bytes_sent_are_bytes_received(outcome: Outcome, data: dict[str, Any]) -> Non
     moved = int(record.transfers["bytes"].sum())
     assert network.bytes_sent == moved
     decodes = record.stages["kind"] == record.stage_kinds.index("decode")
-    assert len(record.transfers["bytes"]) == decodes.sum()
+    forks = set(record.stages["fork"][decodes & (record.stages["fork"] >= 0)].tolist())   # a prompt moves once
+    single = decodes & (record.stages["fork"] < 0)
+    assert len(record.transfers["bytes"]) == single.sum() + len(forks)
     prompts = set(zip(record.stages["request"][decodes].tolist(), record.stages["prompt_tokens"][decodes].tolist(),
                       strict=True))
     for moved_of in zip(record.transfers["request"].tolist(), record.transfers["bytes"].tolist(), strict=True):

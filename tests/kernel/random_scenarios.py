@@ -140,10 +140,13 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
     lengths: Data = {"kind": "test_listed", "rows": [row[1:] for row in rows]}
     if draw(st.integers(0, 3)) == 0:
         lengths["hash_unit"] = draw(st.sampled_from([4, 16]))
-    return {
+    data: Data = {
         "name": name, "requests": len(rows), "arrivals": arrivals, "lengths": lengths,
         "pipeline": draw(st.sampled_from(("plain", "plain", "plain", "test_draft", "test_branches"))),
     }
+    if data["pipeline"] == "plain" and draw(st.integers(0, 2)) == 0:
+        data |= {"branches": draw(st.sampled_from([2, 3, 5])), "branch_spread": draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    return data
 
 
 @st.composite

@@ -17,6 +17,8 @@ class NaiveSequence:
         self.num_tokens = prompt      # prompt and outputs so far
         self.num_computed = 0
         self.num_blocks = 0           # kept by the pool under test
+        self.prompt_tokens = prompt
+        self.common = None
 
     def key(self, index: int, block_size: int) -> Hashable:
         end = (index + 1) * block_size

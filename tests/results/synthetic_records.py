@@ -21,7 +21,8 @@ MS = 1_000_000
 
 
 def columns(fields: tuple[str, ...], rows: list[dict[str, int]]) -> dict[str, Any]:
-    return {name: np.array([row.get(name, 0) for row in rows], dtype=np.int64) for name in fields}
+    missing = {"fork": -1, "branch": -1}   # no branches
+    return {name: np.array([row.get(name, missing.get(name, 0)) for row in rows], dtype=np.int64) for name in fields}
 
 
 def stage(request: int, kind: int, client: int, assigned: int, start: int, first: int, end: int, steps: tuple[int, int],
@@ -271,7 +272,8 @@ def large_record(requests: int, clients: int = 32, tokens: int = 200, batch: int
         arrival_ns=arrival[order], prompt_tokens=np.full(requests, 1000), output_tokens=lengths[order],
         priority=zeros, session=zeros, status=np.full(requests, STATUS_COMPLETED, dtype=np.int8),
         finish_ns=end_ns[order], reject_reasons={},
-        stages={name: values.get(name, zeros)[done] for name in STAGE_FIELDS},
+        stages={name: (values | {"fork": zeros - 1, "branch": zeros - 1}).get(name, zeros)[done]
+                for name in STAGE_FIELDS},
         runs={name: np.concatenate(parts) for name, parts in runs.items()},
         transfers=columns(TRANSFER_FIELDS, []),
         step_ends=step_ends, gaps={}, out_of_range_steps=[0] * clients, end_ns=int(end_ns.max(initial=0)),

@@ -55,7 +55,7 @@ class Routing:
 
     def choose(self, prompt: int = 10, output: int = 10, session: int = -1) -> int:
         stage = SimpleNamespace(
-            kind="generate", prompt_tokens=prompt, output_tokens=output, num_tokens=prompt, source=None,
-            transferred=False, decode_on=None, request=SimpleNamespace(session=session),
+            kind="generate", prompt_tokens=prompt, output_tokens=output, all_outputs=output, num_tokens=prompt,
+            source=None, transferred=False, decode_on=None, request=SimpleNamespace(session=session),
         )
         return int(self.router.choose(stage).index)

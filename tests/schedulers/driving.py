@@ -8,6 +8,7 @@ from typing import Any
 from hermes.content import GroupPrefix
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS, LLMScheduler, Sequence
+from hermes.schedulers.branches import branch_into
 
 
 @dataclass
@@ -32,14 +33,21 @@ class Drive:
         self.names: dict[Sequence, str] = {}
 
     def add(
-        self, name: str, prompt: int, output: int, priority: int = 0, group: int | None = None, shared: int = 0
+        self, name: str, prompt: int, output: int, priority: int = 0, group: int | None = None, shared: int = 0,
+        branches: tuple[int, ...] = (),
     ) -> Sequence:
         content = None if group is None else GroupPrefix(group, shared)
-        seq = Sequence(prompt, output, priority, arrival_order=len(self.names), content=content)
+        seq = Sequence(prompt, output, priority, arrival_order=100 * len(self.names), content=content)
+        if branches:
+            branch_into(seq, branches)
         assert self.scheduler.can_ever_fit(seq) is None
         self.names[seq] = name
         self.scheduler.enqueue(seq)
         return seq
+
+    def name(self, seq: Sequence) -> str:
+        """Branches after the first are called by their number as well."""
+        return self.names[seq] if seq.branch < 0 else self.names[seq.branches.lead] + (str(seq.branch or ""))
 
     def step(self) -> Step | None:
         """The next step; None if there is none."""
@@ -49,14 +57,14 @@ class Drive:
             return None
         chunks = dict(plan.prefills)
         decoding = {s for s in scheduler.running if s.grouped and plan.decodes}
-        got = {self.names[s]: chunks.get(s, 1) for s in scheduler.running if s in chunks or s in decoding}
+        got = {self.name(s): chunks.get(s, 1) for s in scheduler.running if s in chunks or s in decoding}
         free = self.pool.free_blocks - (scheduler.group.blocks_for(1) if plan.decodes and not plan.taken else 0)
-        preempted = [self.names[s] for s in plan.preempted]
+        preempted = [self.name(s) for s in plan.preempted]
         finished = scheduler.complete(plan, 1, self.steps, self.steps + 1)
         self.steps += 1
         for seq in finished:
             scheduler.release(seq)
-        return Step(got, preempted, [self.names[s] for s in finished], free)
+        return Step(got, preempted, [self.name(s) for s in finished], free)
 
     def got(self, steps: int) -> list[dict[str, int]]:
         """Who got how many tokens in the next `steps` steps."""
@@ -72,4 +80,4 @@ class Drive:
         return rows
 
     def waiting(self) -> list[str]:
-        return [self.names[s] for s in self.scheduler.waiting]
+        return [self.name(s) for s in self.scheduler.waiting]

@@ -1,0 +1,61 @@
+"""`hermes fit-overhead`: measured rates of a saturated engine become its serving stack's time per request."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+
+__all__ = ["add_to"]
+
+Rate = Annotated[float | None, typer.Option(min=1e-6, metavar="RATE", help="Measured requests per second.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("fit-overhead")(fit_overhead)
+
+
+def fit_overhead(
+    scenario: Scenario,
+    embed: Rate = None,
+    generate: Rate = None,
+    source: Annotated[str, typer.Option(help="Where the rates come from, for the profile's provenance.")] = "",
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile.")] = None,
+    overrides: Overrides = [],  # noqa: B006 - typer reads the default, nobody changes it
+    as_json: Json = False,
+) -> None:
+    """Fit the serving stack's time per embedding and per generation to the rates of one saturated engine.
+
+    The scenario has one engine, a closed loop that saturates it, and a `measure` window. Each rate is of its kind
+    alone.
+    """
+    from hermes.errors import InputError
+    from hermes.overhead_fit import fit_overhead as fit
+    from hermes.overhead_fit import write_overhead
+    from hermes.scenario import load_scenario
+
+    measured = {kind: rate for kind, rate in (("embed", embed), ("generate", generate)) if rate is not None}
+    if not measured:
+        raise InputError("a measured rate", None, field="--embed or --generate")
+    checked = load_scenario(scenario, overrides)
+    fitted = fit(checked, measured, lambda text: print(text, file=sys.stderr, flush=True))
+    if output is not None:
+        rates = ", ".join(f"{rate:g} {kind}/s" for kind, rate in measured.items())
+        write_overhead(fitted, output.stem, [
+            f"fitted to {rates} of one saturated engine{f' ({source})' if source else ''}, and to nothing else",
+            f"hermes fit-overhead {checked.name}",
+        ], output)
+    if as_json:
+        print_json([vars(one) for one in fitted])
+        return
+    head = ["kind", "mode", "measured/s", "without/s", "overhead ms", "fitted/s"]
+    print_table("time of the serving stack per request", head, [
+        [one.kind, one.mode, one.measured_per_s, one.bare_per_s, one.overhead_s * 1e3, one.fitted_per_s]
+        for one in fitted
+    ])
+    if output is not None:
+        print(f"profile written to {output}")

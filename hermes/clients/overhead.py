@@ -1,0 +1,74 @@
+"""What a serving stack costs per request beside the accelerator's steps: parsing, tokenizing, copies, Python.
+
+One thread does it, so much for each request by kind of stage. `serial`: the engine's own thread, so the step in which a
+request first runs starts that much later. `overlapped`: a thread of its own, first come first served, while the
+accelerator runs; a request waits for it before the scheduler sees it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hermes.config import ConfigModel, Duration
+from hermes.errors import InputError, inside
+from hermes.hardware.files import find
+from hermes.units import s_to_ns
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = ["OverheadProfile", "PerKind", "RequestOverhead", "load_overhead"]
+
+Mode = Literal["serial", "overlapped"]
+
+
+class PerKind(ConfigModel):
+    """Seconds per request, by kind of stage."""
+
+    generate: Duration = 0.0
+    embed: Duration = 0.0
+
+
+class OverheadProfile(ConfigModel):
+    """Fitted overheads, format `hermes-overhead/1`. Both modes explain the same measured rates."""
+
+    format: Literal["hermes-overhead/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    serial: PerKind
+    overlapped: PerKind
+    provenance: Annotated[list[str], Field(min_length=1)]
+
+
+def load_overhead(name_or_path: str | Path, base_dir: Path | None = None) -> OverheadProfile:
+    """A shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
+    return validate(OverheadProfile, load_yaml(find(name_or_path, base_dir, "overhead", "an overhead profile")))
+
+
+class RequestOverhead(ConfigModel):
+    """Time of the serving stack for each request."""
+
+    mode: Mode = "serial"
+    """Whether it adds to the accelerator's time (one thread for both) or overlaps with it."""
+    profile: Annotated[str, Field(max_length=4096)] = ""
+    """Fitted overheads: a shipped name (`hw_profiles/overhead/NAME.yaml`) or a file; instead of figures given here."""
+    generate: Duration = 0.0
+    """Time per generation."""
+    embed: Duration = 0.0
+    """Time per embedding."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.profile and (self.generate or self.embed):
+            raise InputError("either a profile or figures", self.profile, field="profile")
+        return self
+
+    def times_ns(self, base_dir: Path | None) -> dict[str, int]:
+        """Nanoseconds by kind of stage; kinds that cost nothing are left out. Raises `InputError`."""
+        per_kind = PerKind(generate=self.generate, embed=self.embed)
+        if self.profile:
+            with inside("profile"):
+                per_kind = getattr(load_overhead(self.profile, base_dir), self.mode)
+        times = {"generate": s_to_ns(per_kind.generate), "embed": s_to_ns(per_kind.embed)}
+        return {kind: ns for kind, ns in times.items() if ns}

@@ -1,0 +1,53 @@
+"""What embedding tokens cost beside the transformer: a LoRA adapter on its linear layers, and pooling.
+
+LoRA (E. Hu et al., arXiv 2106.09685) of rank r adds, at a linear layer of `a` inputs and `b` outputs, r (a + b)
+weights: a token is shrunk to r values and expanded again, 2 r (a + b) flops. Unmerged, in a batch with tokens that have
+no adapter, the two are kernels of their own (as in Punica, arXiv 2310.18547, and vLLM): the shrink reads the layer's
+input, the expand reads and writes its output. Projections that share their input (q, k, v; gate, up) share the
+launches. All seven projections have an adapter, as e5-mistral's do.
+
+Pooling reads each token's last hidden state once and keeps one vector per embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes.errors import InputError
+from hermes.hardware.models import ModelDescription
+
+__all__ = ["Adapter"]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Work of the embedding tokens of a step on one device, all layers together. flops, bytes: per token;
+    weight_bytes, kernels: per step that has any."""
+
+    flops: float
+    token_bytes: float
+    weight_bytes: float
+    kernels: int
+
+    @classmethod
+    def of(cls, model: ModelDescription, rank: int, tp: int, value_bytes: float) -> Adapter:
+        """An adapter of `rank` (0: none, or merged into the weights) and pooling. Raises `InputError` for mixtures of
+        experts, whose experts would need adapters each."""
+        pooling = model.hidden_size * value_bytes
+        if not rank:
+            return cls(model.hidden_size, pooling, 0.0, 1)
+        if model.num_experts:
+            raise InputError("0 for a mixture of experts", rank, field="embed_lora_rank")
+        hidden, inner = model.hidden_size, model.intermediate_size / tp
+        heads = model.num_heads * model.head_dim / tp
+        kv = max(model.num_kv_heads / tp, 1.0) * model.head_dim
+        layers: list[tuple[float, list[float]]] = [   # (inputs, outputs of the projections that read them)
+            (hidden, [heads, kv, kv]), (heads, [hidden]), (hidden, [inner, inner] if model.gated_ffn else [inner]),
+            (inner, [hidden]),
+        ]
+        weights = sum(rank * (inputs + out) for inputs, outputs in layers for out in outputs)
+        moved = sum(inputs + 2 * sum(outputs) for inputs, outputs in layers)
+        return cls(
+            2 * weights * model.num_layers + model.hidden_size, moved * value_bytes * model.num_layers + pooling,
+            weights * value_bytes * model.num_layers, 2 * len(layers) * model.num_layers + 1,
+        )

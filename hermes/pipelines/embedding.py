@@ -1,0 +1,19 @@
+"""Requests that want a vector, not an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.pipelines.base import PIPELINES, Pipeline
+from hermes.stages import Stage
+
+__all__ = ["embedding"]
+
+
+@PIPELINES.register("embedding")  # type: ignore[type-var]  # pipelines are functions, which register like classes
+def embedding(request: Any) -> Pipeline:
+    """The prompt is embedded, nothing else; output tokens are not looked at."""
+    yield Stage("embed", tokens=request.prompt_tokens, priority=request.priority)
+
+
+embedding.stages = ("embed",)  # type: ignore[attr-defined]

@@ -1,0 +1,128 @@
+"""A generated corpus with relevance judgements that neither a dense nor a sparse scorer has seen.
+
+The world behind it has *concepts*; each has several words that mean it (synonyms), and a direction in the space of
+meanings. A document is about a few concepts of one topic: its text mentions each with one of its words, among words
+that mean nothing; its embedding is the mean of its concepts' directions and its topic's, with noise. A query asks for
+some of the concepts of one document, in words of its own choice, and is embedded from its words in the same way.
+
+**A document is relevant if it is about every concept that the query asks for.** That is a fact of the world: it reads
+neither texts nor embeddings. A sparse scorer misses synonyms and is misled by words that mean nothing; a dense one
+knows synonyms and blurs concepts that lie close together. A query's embedding gets noise for each word, averaged over
+its words: nothing is set by the query's length, yet short ones come out noisier. This is no real collection (the paper
+uses FIQA); orders and signs may carry over, sizes need not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Corpus", "CorpusConfig", "Query", "make_corpus"]
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Sizes of the world. Lengths are words; noise is the length of the noise beside a meaning of length 1."""
+
+    documents: int = 10_000
+    queries: int = 600
+    topics: int = 100
+    concepts_per_topic: int = 25
+    synonyms: int = 4
+    concepts_per_document: int = 6
+    mentions: int = 2
+    filler_words: int = 4000
+    filler_per_document: int = 60
+    dims: int = 64
+    topic_share: float = 0.6
+    """How much of a concept's direction is its topic's: concepts of a topic lie close together."""
+    document_noise: float = 0.3
+    word_noise: float = 1.2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Query:
+    """words: its text; embedding, shape (dims,), unit length; relevant: documents that answer it."""
+
+    words: tuple[str, ...]
+    embedding: Vectors
+    relevant: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """texts: one per document; embeddings, shape (documents, dims), unit length."""
+
+    texts: list[str]
+    embeddings: Vectors
+    queries: list[Query]
+
+
+def _unit(x: npt.NDArray[Any]) -> Vectors:
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), dtype=np.float32)
+
+
+class _World:
+    """What concepts and words mean."""
+
+    def __init__(self, config: CorpusConfig) -> None:
+        self.config = config
+        self.rng = np.random.default_rng([config.seed, 0x5EED])
+        c, rng = config, self.rng
+        topics = rng.standard_normal((c.topics, c.dims)) / np.sqrt(c.dims)
+        own = rng.standard_normal((c.topics * c.concepts_per_topic, c.dims)) / np.sqrt(c.dims)
+        of_topic = np.repeat(topics, c.concepts_per_topic, axis=0)
+        self.meaning = c.topic_share * of_topic + np.sqrt(1 - c.topic_share**2) * own
+        weights = 1.0 / np.arange(1, c.filler_words + 1)
+        self.filler = weights / weights.sum()
+
+    def words_of(self, concepts: npt.NDArray[np.int64]) -> list[str]:
+        """A word for each concept, one of its synonyms."""
+        chosen = self.rng.integers(0, self.config.synonyms, len(concepts))
+        return [f"c{concept}x{word}" for concept, word in zip(concepts.tolist(), chosen.tolist(), strict=True)]
+
+    def fillers(self, count: int) -> list[str]:
+        return [f"f{word}" for word in self.rng.choice(self.config.filler_words, size=count, p=self.filler).tolist()]
+
+    def noise(self) -> npt.NDArray[np.float64]:
+        return np.asarray(self.rng.standard_normal(self.config.dims) / np.sqrt(self.config.dims))
+
+
+def make_corpus(config: CorpusConfig | None = None) -> Corpus:
+    """The corpus of a configuration: the same, word for word, every time. Lengths of queries: 2 to 24 words."""
+    config = config or CorpusConfig()
+    world = _World(config)
+    about, texts, embeddings = [], [], []
+    for _ in range(config.documents):
+        topic = int(world.rng.integers(config.topics))
+        concepts = topic * config.concepts_per_topic + world.rng.choice(
+            config.concepts_per_topic, size=config.concepts_per_document, replace=False)
+        words = world.words_of(np.repeat(concepts, config.mentions)) + world.fillers(config.filler_per_document)
+        about.append(frozenset(concepts.tolist()))
+        texts.append(" ".join(words[i] for i in world.rng.permutation(len(words))))
+        embeddings.append(world.meaning[concepts].mean(axis=0) + config.document_noise * world.noise())
+    holders: dict[int, set[int]] = {}
+    for document, concepts_of in enumerate(about):
+        for concept in concepts_of:
+            holders.setdefault(concept, set()).add(document)
+    queries = [_query(world, sorted(about[int(world.rng.integers(config.documents))]), holders)
+               for _ in range(config.queries)]
+    return Corpus(texts, _unit(np.array(embeddings)), queries)
+
+
+def _query(world: _World, concepts: list[int], holders: dict[int, set[int]]) -> Query:
+    """Asks for one to three concepts; the rest of its words, if any, mean nothing."""
+    config, rng = world.config, world.rng
+    asked = rng.choice(np.array(concepts), size=int(rng.integers(1, 4)), replace=False)
+    length = int(rng.integers(max(2, len(asked)), 25))
+    words = world.words_of(asked) + world.fillers(length - len(asked))
+    noise = config.word_noise * sum(world.noise() for _ in range(length)) / length
+    relevant = frozenset.intersection(*(frozenset(holders[int(concept)]) for concept in asked))
+    embedding = _unit(world.meaning[asked].mean(axis=0) + noise)
+    return Query(tuple(words[i] for i in rng.permutation(len(words))), embedding, relevant)

@@ -1,0 +1,150 @@
+"""Branches: several answers to one prompt, and what they say of their request.
+
+A generation with branches leaves a row per branch in the table of stages (after a hand-over, one for its prefill and
+one for its decode), with the same `fork` and its own `branch`. Prompt, waiting and computing of these rows are one:
+the prompt is computed once, for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.distribution import Distribution
+from hermes.results.record import RunRecord
+from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from hermes.results.metrics import Answer, RequestMetrics
+
+__all__ = ["BranchMetrics", "OfRequests", "branch_metrics", "branch_summary", "generations", "of_requests",
+           "once_per_generation"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class BranchMetrics:
+    """One row per branch that has given all its tokens, by generation and branch; arrays of shape (branches,).
+
+    request, fork, branch: whose; client: where it ended; tokens: output tokens; tpot_s: NaN for a single token;
+    answer: part of a completed request's answer
+    """
+
+    request: IntArray
+    fork: IntArray
+    branch: IntArray
+    client: IntArray
+    tokens: IntArray
+    first_token_ns: IntArray
+    last_token_ns: IntArray
+    tpot_s: FloatArray
+    preemptions: IntArray
+    answer: npt.NDArray[np.bool_]
+
+
+def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
+    """The branches of a run."""
+    stages = record.stages
+    rows = np.flatnonzero(stages["fork"] >= 0)
+    rows = rows[np.lexsort((stages["end_ns"][rows], stages["branch"][rows], stages["fork"][rows]))]
+    begins = np.ones(len(rows), dtype=bool)
+    begins[1:] = (np.diff(stages["fork"][rows]) != 0) | (np.diff(stages["branch"][rows]) != 0)
+    first = np.flatnonzero(begins)   # of each branch's one or two rows
+    last = rows[np.append(first[1:], len(rows)) - 1] if len(rows) else rows
+    whole = np.array([kind != "prefill" for kind in record.stage_kinds], dtype=bool)[stages["kind"][last]]
+
+    def summed(name: str) -> IntArray:
+        return np.add.reduceat(stages[name][rows], first)[whole] if len(rows) else rows
+
+    begin, last = rows[first][whole], last[whole]
+    tokens = summed("output_tokens")
+    given, done = stages["first_token_ns"][begin], parts.last_token_ns[last]
+    tpot = np.full(len(last), np.nan)
+    several = tokens > 1
+    tpot[several] = (done - given)[several] / (tokens[several] - 1) / NS_PER_S
+    return BranchMetrics(
+        request=stages["request"][last], fork=stages["fork"][last], branch=stages["branch"][last],
+        client=stages["client"][last], tokens=tokens, first_token_ns=given, last_token_ns=done, tpot_s=tpot,
+        preemptions=summed("preemptions"), answer=parts.member[last],
+    )
+
+
+@dataclass(frozen=True)
+class OfRequests:
+    """What branches say of the requests they answer, shape (requests,): how many there are (1 without), mean and worst
+    TPOT (NaN without, or for single tokens), and time between the first and the last that is done (-1 without)."""
+
+    branches: IntArray
+    tpot_s: FloatArray
+    tpot_worst_s: FloatArray
+    spread_ns: IntArray
+
+
+def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
+    """Branches of each request's answer taken together."""
+    if not len(found.request):
+        undefined = np.full(num_requests, np.nan)
+        none = np.full(num_requests, -1, dtype=np.int64)
+        return OfRequests(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
+    owner, done = found.request[found.answer], found.last_token_ns[found.answer]
+    count = np.bincount(owner, minlength=num_requests)
+    first = np.full(num_requests, FAR, dtype=np.int64)
+    last = np.full(num_requests, -1, dtype=np.int64)
+    np.minimum.at(first, owner, done)
+    np.maximum.at(last, owner, done)
+    rated = found.answer & ~np.isnan(found.tpot_s)
+    owner, tpot = found.request[rated], found.tpot_s[rated]
+    number = np.bincount(owner, minlength=num_requests)
+    mean = np.full(num_requests, np.nan)
+    np.divide(np.bincount(owner, weights=tpot, minlength=num_requests), number, out=mean, where=number > 0)
+    worst = np.full(num_requests, -np.inf)
+    np.maximum.at(worst, owner, tpot)
+    worst[number == 0] = np.nan
+    return OfRequests(np.maximum(count, 1), mean, worst, np.where(count > 0, last - first, -1))
+
+
+def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
+    """(request, time waited, time computed) of all stages, in ns; the branches of a generation at one client are one
+    stage, from the first that starts to the last that ends."""
+    stages = record.stages
+    request, assigned, start, end = (stages[name] for name in ("request", "assigned_ns", "start_ns", "end_ns"))
+    rows, generation, first = generations(record)
+    if len(rows):
+        begin, until = np.full(len(first), FAR, dtype=np.int64), np.full(len(first), -1, dtype=np.int64)
+        np.minimum.at(begin, generation, start[rows])
+        np.maximum.at(until, generation, end[rows])
+        single = stages["fork"] < 0
+        request, assigned = (np.append(column[single], column[first]) for column in (request, assigned))
+        start, end = np.append(start[single], begin), np.append(end[single], until)
+    return request, start - assigned, end - start
+
+
+def generations(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
+    """(rows of branches, for each the number of its generation at its client, for each such number one of its rows)."""
+    stages = record.stages
+    rows = np.flatnonzero(stages["fork"] >= 0)
+    key = stages["fork"][rows] * len(record.clients) + stages["client"][rows]
+    _, first, generation = np.unique(key, return_index=True, return_inverse=True)
+    return rows, generation, rows[first]
+
+
+def branch_summary(found: BranchMetrics, metrics: RequestMetrics) -> dict[str, Any]:
+    """`branches` of the summary, where there are any: statistics of those of completed requests."""
+    if not found.answer.any():
+        return {}
+    mine = found.answer
+    several = metrics.branch_spread_ns >= 0
+    return {"branches": {
+        "requests": int(several.sum()), "branches": int(mine.sum()),
+        "output_tokens": Distribution(found.tokens[mine]).stats(),
+        "duration_s": Distribution((found.last_token_ns - found.first_token_ns)[mine], divisor=NS_PER_S).stats(),
+        "tpot_s": Distribution(found.tpot_s[mine]).stats(),
+        "tpot_worst_s": Distribution(metrics.tpot_worst_s[several]).stats(),
+        "spread_s": Distribution(metrics.branch_spread_ns[several], divisor=NS_PER_S).stats(),
+    }}
