@@ -32,6 +32,7 @@ PLUG_INS = {
     "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"),
     "my_slots": (SLOTS, "square_root"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
+    "my_careful_pipeline": (PIPELINES, "shorter_when_full"),
     "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
     "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
 }
