@@ -238,7 +238,8 @@ class Hierarchy:
         def written() -> None:
             evicted: Entries = []
             for key, size in new:
-                evicted += tier.store.put(key, size) or ()
+                if held.get(key, -1) < size:   # else a longer context came in while this was written
+                    evicted += tier.store.put(key, size) or ()
             if self.demote and evicted and depth + 1 < len(self.tiers):
                 self._write(depth + 1, evicted, _nothing)
             done()
