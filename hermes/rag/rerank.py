@@ -19,9 +19,10 @@ __all__ = ["Rerank", "RerankService"]
 
 @SERVICES.register("rerank")
 class Rerank(ConfigModel):
-    """A cross-encoder over (query, document) pairs on a hardware model, or a time for each document. Of a stage with
-    several `items`, each is a pair, and `tokens` are those of all pairs together, as for an encoder. Of a stage with one,
-    `tokens` are the query's, and it is paired with `documents` of `document_tokens` each."""
+    """A cross-encoder over (query, document) pairs on a hardware model, or a time for each document.
+
+    Of a stage with several `items`, each is a pair, and `tokens` are those of all pairs together, as for an encoder. Of
+    a stage with one, `tokens` are the query's, and it is paired with `documents` of `document_tokens` each."""
 
     kind: Literal["rerank"] = "rerank"
     hardware: Annotated[Any, Component(HARDWARE)] = None
