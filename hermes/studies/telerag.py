@@ -310,7 +310,8 @@ def _gpu_findings(server: pd.DataFrame, timeline: pd.DataFrame) -> list[str]:
 def _findings(budgets: pd.DataFrame, latency: pd.DataFrame, nprobes: pd.DataFrame, server: pd.DataFrame,
               memory: pd.DataFrame, timeline: pd.DataFrame) -> list[str]:
     iterative = budgets[budgets["pipeline"] == "Iter"].iloc[0]
-    means = latency.groupby("answer")["speed-up"].mean()
+    means: dict[Any, float] = latency.groupby("answer")["speed-up"].mean().to_dict()
+    short, long = min(means), max(means)
     at = nprobes[nprobes["nprobe"] == 256]
     cpu = server[(server["retrieval"] == "offload") & (server["model"] == "Llama-3-8B")].set_index("batch")
     errors = ", ".join(f"{name} {budgets[f'{name} error'].drop(iterative.name).abs().mean():.1f}" for name in FAMILIES)
@@ -319,13 +320,13 @@ def _findings(budgets: pd.DataFrame, latency: pd.DataFrame, nprobes: pd.DataFram
         f"Iterative's 3 GB hold {iterative['clusters held']:.0f} of 256 clusters: at most "
         f"{iterative['ceiling %']:.0f}%, where the paper prints {iterative['paper %']:.1f}%.",
         *_gpu_findings(server, timeline),
-        f"Mean speed-up on NQ: {means.max():.2f} with answers of {int(means.idxmax())} tokens, {means.min():.2f} with "
-        f"{int(means.idxmin())}; the paper: 1.55.",
+        f"Mean speed-up on NQ: {means[short]:.2f} with answers of {short} tokens, {means[long]:.2f} with {long}; the "
+        "paper: 1.55.",
         f"Retrieval alone at nprobe 256: {at['retrieval speed-up'].min():.1f} to {at['retrieval speed-up'].max():.1f} "
         f"times as fast, under ceilings of {at['ceiling'].min():.1f} to {at['ceiling'].max():.1f}. The paper's 7.21 "
         f"would need an overlap of {100 * (1 - 1 / 7.21):.0f}%, and no time for copy, scan and merge.",
         f"CPU share at batch 1: {cpu['retrieval share %'].iloc[0]:.0f}% (fitted to 41%); at batch 4: "
-        f"{cpu.loc[4, 'retrieval share %']:.0f}%, the paper 60%.",
+        f"{cpu['retrieval share %'][4]:.0f}%, the paper 60%.",
         f"A buffer of {memory['buffer GB'].iloc[-1]} GB in place of {memory['buffer GB'].iloc[0]} takes the largest "
         f"batch from {memory['largest batch'].iloc[0]} to {memory['largest batch'].iloc[-1]} and throughput from "
         f"{memory['requests/s'].iloc[0]:.2f} to {memory['requests/s'].iloc[-1]:.2f} requests a second.",
