@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.hardware.base import StepStats
@@ -44,6 +44,11 @@ class OffloadConfig(ConfigModel):
     """Whether what a lower tier had is written to those above it, once read."""
     demote: bool = False
     """Whether what a tier evicts is written to the one below."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse_hit_rates(self.tiers, "tiers")
+        return self
 
 
 class OffloadingClient(LLMClient):
@@ -84,7 +89,7 @@ class OffloadingClient(LLMClient):
         self._catch_up()
         here = self.scheduler.pool.hit_tokens(stage)
         # the last prompt token is always computed: it gives the first output token
-        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit)[here // unit:]
+        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit, self.model)[here // unit:]
         reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
         have = (here // unit + found) * unit
         if have <= here:
@@ -110,7 +115,7 @@ class OffloadingClient(LLMClient):
         if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
-            keys = block_keys(stage.content, stage.prompt_tokens, unit)
+            keys = block_keys(stage.content, stage.prompt_tokens, unit, self.model)
             if keys:   # the last block first: it is to be the first to go
                 self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
         self._report(client, stage)

@@ -228,11 +228,27 @@ def test_blocks_are_found_by_their_hashes():
     ({"mode": "expected", "start": "home", "tiers": [{**TIER, "hit_rate": 1.0}]}, "start"),
     ({"entries": "blocks", "start": "home"}, "start"),
     ({"tiers": [TIER, TIER]}, "tiers.1.name"),
+    ({"tiers": [{**TIER, "hit_rate": 0.5}]}, "tiers.0.hit_rate"),
+    ({"tiers": [{**TIER, "capacity": 0}]}, "tiers.0.capacity"),
     ({"model": "qwen3-32b"}, "serves stage 'fetch_kv' of model 'llama-3.1-8b'"),
 ])
 def test_what_cannot_be_is_refused(change, field):
     with pytest.raises(InputError, match=field):
         hermes.simulate(scenario(**{"tiers": [TIER], **change}))
+
+
+@pytest.mark.parametrize("start", ["home", "empty"])
+def test_contexts_at_home_are_those_of_one_group(start):
+    """Homes are counted within a group, the router counts all clients of the model."""
+    data = scenario([TIER], start=start, count=2)
+    data["routers"] = {"fetch_kv": {"kind": "context"}, "store_kv": {"kind": "context"}}
+    hermes.simulate(data)
+    data["clients"].append({**data["clients"][1], "name": "more"})
+    if start == "empty":   # then whoever is asked becomes the home
+        hermes.simulate(data)
+        return
+    with pytest.raises(InputError, match="one group of clients"):
+        hermes.simulate(data)
 
 
 def test_kv_is_fetched_from_stores_of_its_model():
@@ -244,6 +260,17 @@ def test_kv_is_fetched_from_stores_of_its_model():
     model = stages["request"].map(requests.set_index("request")["model"]).astype(str)
     where = stages.assign(model=model)[stages["kind"] == "fetch_kv"].groupby(["model", "client"], observed=True).size()
     assert set(where.index) == {("llama-3.1-8b", "kv"), ("llama-2-70b", "others")}
+
+
+def test_a_tier_tells_the_kv_of_models_apart():
+    tier = {**TIER, "scope": "all"}
+    data = scenario([tier], contexts=ONE, requests=40)
+    data["clients"].append({**data["clients"][0], "name": "other", "model": "llama-2-70b"})
+    data["clients"].append({**data["clients"][1], "name": "others", "model": "llama-2-70b"})
+    data["workload"] |= {"pipeline": [{"name": "p", "model": model} for model in ("llama-3.1-8b", "llama-2-70b")]}
+    (store,) = hermes.simulate(data).record.tiers
+    assert store.misses == 2   # the first request of either model
+    assert store.used_bytes == SIZE + 1000 * 2 * 80 * 8 * 128 * 2
 
 
 def test_a_shared_tier_is_one_thing():
