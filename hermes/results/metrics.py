@@ -215,7 +215,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
         computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
         preemptions=_summed(request, stages["preemptions"], n),
-        cached_tokens=_summed(request, stages["cached_tokens"], n),
+        cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),   # a fetch's are its generation's
         stages=np.bincount(request, minlength=n),
         branches=branches.branches,
         tpot_worst_s=np.where(branches.spread_ns >= 0, branches.tpot_worst_s, tpot),
