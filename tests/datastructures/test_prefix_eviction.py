@@ -71,7 +71,8 @@ def scenario(policy):
     return {
         "seed": 3,
         "workload": {
-            "requests": 60, "arrivals": {"kind": "poisson", "rate": 4}, "lengths": {"kind": "empirical", "profile": "azure-conv-2023"},
+            "requests": 60, "arrivals": {"kind": "poisson", "rate": 4},
+            "lengths": {"kind": "empirical", "profile": "azure-conv-2023"},
             "prefixes": {"groups": 30, "tokens": 400},
         },
         "clients": [{"model": "llama-3.1-8b", "memory": {"num_blocks": 700, "prefix_caching": True,
