@@ -40,13 +40,13 @@ def simulate(
     checked = load_scenario(scenario, overrides)
     try:
         simulation = Simulation(checked, checked.source.base_dir)
-    except InputError as error:
+        if progress is True:
+            with _Bar() as bar:
+                record = simulation.run(bar.update)
+        else:
+            record = simulation.run(progress or None)
+    except InputError as error:   # some amounts show only when a request is there
         raise checked.source.located(error) from None
-    if progress is True:
-        with _Bar() as bar:
-            record = simulation.run(bar.update)
-    else:
-        record = simulation.run(progress or None)
     meta: dict[str, Any] = {
         "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
         "wall_s": time.perf_counter() - started,

@@ -8,12 +8,14 @@ process's start, resume and end events for each request; everything that takes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hermes.clients.base import Client
+from hermes.clients.view import ClientView
 from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
@@ -40,6 +42,7 @@ class Request:
     past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
     context: Any = None
     branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
+    background = False   # whether this is what a request runs beside itself
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -59,6 +62,23 @@ class Request:
         """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
         self.stream.coordinator._start(self, stage)
         return stage
+
+    def beside(self, pipeline: Iterator[Any]) -> None:
+        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
+        request is complete without it. What no client accepts of it ends it, and not the request."""
+        other = copy(self)
+        other.pipeline, other.background, other.pending = pipeline, True, None
+        self.stream.coordinator._advance(other, None)
+
+    def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
+        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
+        return views
+
+    def note(self, name: str, value: float) -> None:
+        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
+        value replaces the first."""
+        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
 
 
 class Stream:
@@ -97,6 +117,7 @@ class Coordinator:
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
+        self.notes: dict[str, dict[int, float]] = {}   # what pipelines keep of their requests
         self.gaps: dict[int, list[tuple[int, int, int]]] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
         for stream in streams:
@@ -218,10 +239,10 @@ class Coordinator:
             try:
                 wanted = request.pipeline.send(result)
             except StopIteration:
-                if not self.status[request.id]:
+                if not self._over(request) and not request.background:
                     self._finish(request, DONE)
                 return
-            if self.status[request.id]:   # a stage it started was refused
+            if self._over(request):   # a stage it started was refused
                 request.pipeline.close()
                 return
             if type(wanted) is tuple:
@@ -247,14 +268,22 @@ class Coordinator:
                 continue
             request.pending = [wanted, len(missing)]
             for stage in missing:
-                if not stage.detached and not self.status[request.id]:
+                if not stage.detached and not self._over(request):
                     self._dispatch(request, stage)
             return
 
     def _start(self, request: Request, stage: Any) -> None:
         stage.detached = True
-        if not self.status[request.id]:
+        if not self._over(request):
             self._dispatch(request, stage)
+
+    def _over(self, request: Request) -> bool:
+        """Whether a pipeline is not to go on: its request is over; one beside it, if it was given up."""
+        return request.pipeline is None if request.background else bool(self.status[request.id])
+
+    def _views(self, kind: str, model: str) -> tuple[ClientView, ...]:
+        candidates = self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+        return tuple(client.view() for client in candidates)
 
     def _finish(self, request: Request, status: int) -> None:
         self.status[request.id] = status
@@ -264,10 +293,15 @@ class Coordinator:
             self._closed_loop_next(request.stream)
 
     def _reject(self, request: Request, reason: str) -> None:
-        self.reject_reasons[request.id] = reason
-        if not request.pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
-            request.pipeline.close()
-        self._finish(request, REJECTED)
+        pipeline = request.pipeline
+        if request.background:
+            request.pipeline = None
+        else:
+            self.reject_reasons[request.id] = reason
+        if not pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
+            pipeline.close()
+        if not request.background:
+            self._finish(request, REJECTED)
 
     def _dispatch(self, request: Request, stage: Any) -> None:
         """Choose a client for a stage and hand it over."""
@@ -500,7 +534,7 @@ class Coordinator:
             group = wanted.stages if type(wanted) is AnyOf else wanted if type(wanted) is tuple else ()
             if stage not in group:
                 return
-        if self.status[request.id]:
+        if self._over(request):
             return
         pending[1] -= 1
         if not pending[1]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hermes.api import simulate
-from hermes.clients.overhead import OverheadProfile, PerKind
+from hermes.clients.overhead import OverheadProfile, load_overhead
 from hermes.errors import InputError
 from hermes.results.measure import steps_within
 from hermes.scenario import Scenario, load_scenario
@@ -115,17 +115,12 @@ def _root(scenario: Scenario, kind: str, mode: str, target: float, bare: float) 
 
 
 def write_overhead(fitted: list[FittedRate], name: str, provenance: list[str], path: Path) -> OverheadProfile:
-    """Write the profile, format `hermes-overhead/1`, to 10 us."""
-    of = {mode: {one.kind: round(one.overhead_s, 5) for one in fitted if one.mode == mode} for mode in MODES}
-    profile = OverheadProfile(
-        format="hermes-overhead/1", name=name, serial=PerKind(**of["serial"]), overlapped=PerKind(**of["overlapped"]),
-        provenance=provenance,
-    )
+    """Write the profile, format `hermes-overhead/1`, to 10 us, and read it back."""
     lines = [f"# Time of the serving stack per request: {name}.", "format: hermes-overhead/1", f"name: {name}"]
     for mode in MODES:
-        parts = ", ".join(f"{kind}: {value * 1e3:.2f} ms" for kind, value in of[mode].items())
+        parts = ", ".join(f"{one.kind}: {one.overhead_s * 1e3:.2f} ms" for one in fitted if one.mode == mode)
         lines.append(f"{mode}: {{{parts}}}")
     lines += ["provenance:", *(f'- "{line}"' for line in provenance)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return profile
+    return load_overhead(path.resolve())

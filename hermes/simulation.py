@@ -17,7 +17,7 @@ from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.mixing import GENERATIONS, Mix, PipelineFinder, Way, asked, draw_ways
+from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
@@ -182,7 +182,7 @@ class Simulation:
         routers: dict[tuple[str, str], Router] = {}
         for way in (way for ways in self.ways for way in ways):
             for kind, model in asked(way.pipeline):
-                wanted = model or (way.model if kind in GENERATIONS else "")
+                wanted = model or (way.model if kind in OF_THE_MODEL else "")
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
@@ -300,11 +300,18 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            sharing=sharing_infos(self.clients),
-            labels=self._labels(),
+            sharing=sharing_infos(self.clients), labels=self._labels(), notes=self._notes(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )
+
+    def _notes(self) -> dict[str, np.ndarray]:
+        """What pipelines kept of their requests, NaN where they kept nothing."""
+        notes = {}
+        for name, values in sorted(self.coordinator.notes.items()):
+            notes[name] = np.full(len(self.coordinator.finish_ns), np.nan)
+            notes[name][list(values)] = list(values.values())
+        return notes
 
     def _labels(self) -> dict[str, tuple[np.ndarray, list[str]]]:
         """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""

@@ -145,13 +145,13 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
 def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
     """A description that adds the clients that may serve a node."""
     from hermes.pipelines.layout import describe
-    from hermes.pipelines.mixing import GENERATIONS
+    from hermes.pipelines.mixing import OF_THE_MODEL
 
     def say(name: str, node: Node) -> list[str]:
         lines = describe(name, node)
         if node.kind == "loop":
             return lines
-        wanted = node.model or (model if node.kind in GENERATIONS else "")
+        wanted = node.model or (model if node.kind in OF_THE_MODEL else "")
         candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
         on = [group for group, names in groups if names & candidates]
         return [*lines, f"on {', '.join(on)}"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from hermes.clients.view import ClientView
 from hermes.registry import Registry
 
 __all__ = ["CLIENTS", "LOADS", "Client", "StageDone", "platform_name"]
@@ -41,6 +42,10 @@ class Client(Protocol):
 
     def load(self, kind: str) -> int:
         """Load of one of `LOADS`, as of now."""
+        ...
+
+    def view(self) -> ClientView:
+        """What pipelines may know of it, as of now."""
         ...
 
 

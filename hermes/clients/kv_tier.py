@@ -113,8 +113,8 @@ class Tier:
 def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
     """The tiers of one client, nearest first; those it shares are the ones that others of its scope made."""
     scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
-    tiers = []
-    for config in configs:
+    tiers: list[Tier] = []
+    for i, config in enumerate(configs):
         where = scopes[config.scope]
         if not where and config.scope in ("platform", "rack"):
             raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
@@ -125,6 +125,8 @@ def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, pla
         if tier.config != config:
             raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
                              field="tiers")
+        if tier in tiers:
+            raise InputError("another name for each tier of a client", config.name, field=f"tiers.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers

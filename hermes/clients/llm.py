@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hermes.clients.base import StageDone
+from hermes.clients.view import ClientView
 from hermes.hardware.base import HardwareModel
 from hermes.kernel import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.recorder import RowLog, StepLog
@@ -335,6 +336,20 @@ class LLMClient:
             self._plan = None
 
     # -- load, as of now -------------------------------------------------------------------------------------------
+
+    def view(self) -> ClientView:
+        """What a pipeline may know of it (`request.view`). Steps in flight have taken the blocks of their tokens."""
+        self._catch_up()
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        late = [seq for _, seq in self._late]
+        asked = sum(max(0, pool.blocks_for(seq.num_tokens) - seq.num_blocks)
+                    for group in (scheduler.partial, scheduler.holding, scheduler.waiting, late) for seq in group)
+        size = pool.block_size
+        return ClientView(
+            self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
+            size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
+            scheduler.max_num_batched_tokens,
+        )
 
     def load(self, kind: str) -> int:
         """See `hermes.clients.base.LOADS`.

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from hermes.clients.base import StageDone
 from hermes.clients.usage import PowerConfig
+from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
 from hermes.kernel import STEP_END, Clock
 from hermes.recorder import StepLog
@@ -95,6 +96,10 @@ class TaskClient:
 
     def settle(self) -> None:
         """Nothing to keep of tasks that have not ended."""
+
+    def view(self) -> ClientView:
+        """What a pipeline may know of it: how much it has to do."""
+        return ClientView(self.name, self.model, waiting=self.num_assigned)
 
     def load(self, kind: str) -> int:
         """Input tokens of the tasks assigned and not done, for every kind: nothing else is there to count."""

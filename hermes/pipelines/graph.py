@@ -115,9 +115,9 @@ class Node(ConfigModel):
 class Graph:
     """Checked nodes: order, parents, alternatives."""
 
-    def __init__(self, nodes: Mapping[str, Node]) -> None:
-        """Raises `InputError` for names that are not there and for cycles."""
-        self.nodes = dict(nodes)
+    def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
+        """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
+        self.nodes, self.path = dict(nodes), path
         self.net = nx.DiGraph()
         self.net.add_nodes_from(nodes)
         for name, node in nodes.items():
@@ -127,6 +127,8 @@ class Graph:
                         f"one of {', '.join(nodes)}", parent, field=f"{name}.after.{i}",
                         suggestion=suggest(parent, nodes),
                     )
+                if parent in node.after[:i]:
+                    raise InputError("each node once", parent, field=f"{name}.after.{i}")
                 self.net.add_edge(parent, name)
         try:
             cycle = [edge[0] for edge in nx.find_cycle(self.net)]
@@ -144,6 +146,9 @@ class Graph:
             if node.kv and node.kv not in node.after:
                 raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
                                  field=f"{name}.kv")
+            if node.kv and (node.kind != "generate" or nodes[node.kv].kind not in ("fetch_kv", "loop")):
+                raise InputError("a generation that reads what a `fetch_kv` node found", f"{node.kind} of {node.kv}",
+                                 field=f"{name}.kv")
         for name, node in nodes.items():
             later = next((n for n, other in nodes.items() if name in other.after), None)
             if node.background and later is not None:
@@ -160,7 +165,7 @@ class Graph:
         for name, node in nodes.items():
             if node.kind == "loop":
                 try:
-                    self.loops[name] = Graph(node.stages)
+                    self.loops[name] = Graph(node.stages, f"{path}{name}.stages.")
                 except InputError as error:
                     raise error.located(field=f"{name}.stages") from None
 
@@ -225,29 +230,22 @@ class _Execution:
         if node.kind == "loop" and name not in self.skipped:
             self._round(name, node, inputs, 1)
             return
-        copies = 0 if name in self.skipped else self.graph.amounts[name]["copies"](run.values)
-        if copies == 0:
+        try:
+            stages = [] if name in self.skipped else self._stages(name, node, inputs)
+        except InputError as error:
+            where = f"pipelines.{run.pipeline}.stages.{self.graph.path}{name}"
+            raise error.located(field=where) from None
+        if not stages:
             self.skipped.add(name)
             self._through(name, True, inputs)
             return
-        if copies > MAX_COPIES:
-            raise InputError(f"at most {MAX_COPIES} copies", copies, field=f"{name}.copies")
-        found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
-        fetched = self.results[node.kv] if found else []
-        stages = [run.stage(node, self.graph.amounts[name], inputs, fetched) for _ in range(copies)]
-        if node.branches != 1:
-            count = self.graph.amounts[name]["branches"](run.values)
-            if not 1 <= count <= MAX_COPIES:
-                raise InputError(f"1 to {MAX_COPIES} branches", count, field=f"{name}.branches")
-            for stage in stages:
-                branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
         if node.background:   # nothing comes after it, and nobody waits
             run.background.update(stages)
             for stage in stages:
                 run.start(stage, _nothing)
             self._through(name, True, [])
             return
-        left = copies
+        left = len(stages)
 
         def one_done(_: Any) -> None:
             nonlocal left
@@ -257,6 +255,23 @@ class _Execution:
 
         for stage in stages:
             run.start(stage, one_done)
+
+    def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
+        """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
+        run, amounts = self.run, self.graph.amounts[name]
+        copies = amounts["copies"](run.values)
+        if copies > MAX_COPIES:
+            raise InputError(f"at most {MAX_COPIES} copies", copies, field="copies")
+        found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
+        fetched = self.results[node.kv] if found else []
+        stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
+        if node.branches != 1:
+            count = amounts["branches"](run.values)
+            if not 1 <= count <= MAX_COPIES:
+                raise InputError(f"1 to {MAX_COPIES} branches", count, field="branches")
+            for stage in stages:
+                branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
+        return stages
 
     def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
         rng = self.rounds[name]
@@ -284,8 +299,8 @@ class _Execution:
 class _Run:
     """A request on its way through a pipeline."""
 
-    def __init__(self, request: Any) -> None:
-        self.request = request
+    def __init__(self, request: Any, pipeline: str) -> None:
+        self.request, self.pipeline = request, pipeline
         self.values = {
             "prompt": request.prompt_tokens, "output": request.output_tokens,
             "past": getattr(request, "past_tokens", 0),
@@ -335,7 +350,7 @@ class GraphPipeline:
     def __call__(self, request: Any) -> Iterator[Any]:
         # a generator of its own for each request: what one takes does not depend on the others
         rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
-        run = _Run(request)
+        run = _Run(request, self.name)
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running

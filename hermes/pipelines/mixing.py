@@ -16,10 +16,12 @@ from hermes.validation import validate
 from hermes.workload.pipelines import PipelineChoice
 from hermes.workload.streams import stream
 
-__all__ = ["Mix", "PipelineFinder", "Way", "asked", "draw_ways", "graph_of", "pipeline_from"]
+__all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "asked", "draw_ways", "graph_of", "pipeline_from"]
 
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
-"""Kinds of stage that the workload's model serves unless they name another."""
+"""Kinds of stage that LLM clients serve."""
+OF_THE_MODEL = GENERATIONS | {"fetch_kv", "store_kv"}
+"""Kinds of stage that the workload's model serves unless they name another: KV is of no use to any other."""
 
 
 class Way(NamedTuple):

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
+from hermes.clients.view import ClientView
 from hermes.errors import InputError
 from hermes.pipelines.graph import Graph, Node
 from hermes.stages import AnyOf
 
-__all__ = ["OUTPUT", "PROMPT", "trace"]
+__all__ = ["IDLE", "OUTPUT", "PROMPT", "trace"]
 
 PROMPT, OUTPUT = 512, 128
 """Tokens of the request that a pipeline is traced with."""
+IDLE = ClientView("client", "", 2**20, 2**20, 2**20, 16, 0, 0, 256, 8192)
+"""What it sees of its clients: one that has nothing to do."""
 _MOST = 500
 
 
@@ -46,7 +49,9 @@ class _Trace:
         self.nodes: dict[str, Node] = {}
         self.request = SimpleNamespace(
             id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
-            model="", client=None, past_tokens=0, context=None, branch_outputs=(), start=self.ask,
+            model="", client=None, past_tokens=0, context=None, start=self.ask, note=lambda name, value: None,
+            branch_outputs=(), view=lambda kind, model="": (IDLE,),
+            beside=lambda pipeline: pipeline.close(),   # that is not its graph
         )
         self._names: dict[int, str] = {}
         self._stages: list[Any] = []       # keeps them alive: names go by identity

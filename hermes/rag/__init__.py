@@ -6,6 +6,11 @@ from hermes.rag.ivf_flat import IvfFlat
 from hermes.rag.ivf_pq import IvfPq
 from hermes.rag.measured import Measured
 from hermes.rag.phases import Phase, SearchConfig, SearchService
+from hermes.rag.remote_model import RemoteModel
 from hermes.rag.rerank import Rerank
 
+<<<<<<< HEAD
 __all__ = ["Hnsw", "Hybrid", "IvfFlat", "IvfPq", "Measured", "Phase", "Rerank", "SearchConfig", "SearchService"]
+=======
+__all__ = ["Hnsw", "IvfFlat", "IvfPq", "Measured", "Phase", "RemoteModel", "Rerank", "SearchConfig", "SearchService"]
+>>>>>>> main

@@ -89,6 +89,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
     path = critical_path(record)
     columns |= {f"path_{cause}_s": seconds(path.per_request(record, cause)) for cause in CAUSES}
     columns |= {name: _coded(codes, names) for name, (codes, names) in record.labels.items()}
+    columns |= {f"note_{name}": values for name, values in record.notes.items()}
     texts = sorted(set(record.reject_reasons.values()))
     place = {text: code for code, text in enumerate(texts)}
     codes = np.full(len(record.arrival_ns), -1, dtype=np.int32)

@@ -153,6 +153,8 @@ def _read_record(stored: StoredResults) -> RunRecord:
             name: (requests[name].codes.astype(np.int64), requests[name].names)
             for name in ("workload", "pipeline", "model") if name in requests
         },
+        notes={name.removeprefix("note_"): np.asarray(column, dtype=np.float64)
+               for name, column in requests.items() if name.startswith("note_")},
     )
 
 

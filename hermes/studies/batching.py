@@ -68,7 +68,7 @@ class Batching:
                 sweep = _sweep(base, count, strategies, rates, _window(context, system))
                 frame = run_points(context, f"{system}-{pipeline}", sweep)
                 frames.append(_labelled(frame, count, system=system, pipeline=pipeline))
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat(frames, ignore_index=True).copy()   # defragmented
 
     def _weights(self, context: Context) -> pd.DataFrame:
         """bf16 weights leave little KV: what that does, for three accounts of the memory."""
@@ -117,6 +117,8 @@ def _sweep(
     from hermes.scenario.loading import load_document
 
     scenario: Any = load_document(base).plain()
+    overrides = dict(overrides or {})
+    seed = overrides.pop("seed", None)
     clients = [c | (client or {}) if c.get("kind", "llm") == "llm" else c for c in scenario["clients"]]
     cases = []
     for strategy in strategies:
@@ -124,9 +126,9 @@ def _sweep(
             "clients": _sized(arrange(clients, strategy, count, **(scheduler or {})), count),
             "routers": routers(strategy, scenario["router"]), "workload.duration": f"{window_s:g} s",
         }
-        cases.append({"label": strategy, "set": chosen | (overrides or {})})
+        cases.append({"label": strategy, "set": chosen | overrides})
     return {
-        "scenario": str(base), "cases": cases, "extract": EXTRACT,
+        "scenario": str(base), "cases": cases, "extract": EXTRACT, "seeds": None if seed is None else [seed],
         "grid": {"workload.lengths.profile": list(lengths or LENGTHS),
                  "workload.arrivals.rate": [f"{rate * count:g} /s" for rate in rates]},
         "columns": {"workload.lengths.profile": "lengths", "workload.arrivals.rate": "rate"},

@@ -181,7 +181,7 @@ def findings(grid: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
                      & (grid.lengths == row["lengths"]) & grid["slo.pass"].astype(bool)]
         energy = group.iloc[int(group.rel_tpj.argmax())]
         said.append(
-            f"{row['system']}, {row['pipeline']}, {row['lengths']}: {leaders} meets the SLOs up to {top:g} requests/s "
-            f"per client" + (f" ({others})" if others else "") + f"; most tokens per joule: {energy.strategy} at "
+            f"{row['system']}, {row['pipeline']}, {row['lengths']}: SLOs hold up to {top:g} requests/s per client with "
+            f"{leaders}" + (f" ({others})" if others else "") + f"; most tokens per joule: {energy.strategy} at "
             f"{energy.rate:g}, {energy.rel_tpj:.2f} times continuous at the lowest rate.")
     return said

@@ -10,6 +10,7 @@ import numpy as np
 
 from hermes.errors import HermesError
 from hermes.results import Results
+from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario.loading import load_document
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
@@ -41,10 +42,10 @@ class Point:
     settings: dict[str, Any]
 
 
-def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, **scheduler: Any,
-            ) -> list[dict[str, Any]]:
+def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, step_overhead: str = "",
+            **scheduler: Any) -> list[dict[str, Any]]:
     """A system's clients. mode: of the overhead; model, rank: another model than Mistral-7B, and its adapter's rank;
-    scheduler: further options of the schedulers."""
+    step_overhead: of the engine; scheduler: further options of the schedulers."""
     name, embed_gpus = SYSTEMS[system]
     found: list[dict[str, Any]] = load_document(folder / f"{name}.yaml").plain()["clients"]
     for client in found:
@@ -52,6 +53,8 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
             client["count"] = embed_gpus if client["name"] == "embed" else 4 - embed_gpus
         client["request_overhead"]["mode"] = mode
         client["scheduler"] |= scheduler
+        if step_overhead:
+            client["hardware"]["step_overhead"] = step_overhead
         if model:
             client["model"] = model
             merged = "embed_lora_rank" not in client["hardware"]
@@ -104,18 +107,17 @@ def phases(folder: Path, system: str) -> Point:
 def _other(folder: Path, name: str, system: str) -> Point:
     document = load_document(folder / f"{name}.yaml").plain()
     return Point(f"{name} {system}", {
-        "name": document["name"], "clients": clients(folder, system), "workload": document["workload"],
+        "clients": clients(folder, system), "workload": document["workload"],
         "horizon": None, "measure.start": "0 s",
     })
 
 
-def run_points(points: list[Point], context: Context, name: str, overrides: tuple[str, ...] = ()
-               ) -> dict[str, dict[str, Any]]:
+def run_points(points: list[Point], context: Context, name: str) -> dict[str, dict[str, Any]]:
     """label -> figures of each point (see `extract`, and the summary's `measured`)."""
     cases = [{"label": point.label, "set": point.settings} for point in points]
     sweep = {"name": f"orthrus-{name}", "scenario": str(context.file("mix.yaml")), "cases": cases,
              "extract": f"{__name__}:extract"}
-    results = run_sweep(sweep, context.out / name, workers=context.workers, overrides=overrides)
+    results = run_sweep(sweep, context.out / name, workers=context.workers)
     frame = results.frame()
     failed = frame[frame["status"] != "ok"]
     if len(failed):
@@ -124,25 +126,22 @@ def run_points(points: list[Point], context: Context, name: str, overrides: tupl
 
 
 def extract(results: Results) -> dict[str, Any]:
-    """Figures beyond the summary: those of every study; quantiles of the latency by kind (burst); accelerators busy
-    over time, all and by group (phases)."""
+    """Figures beyond the summary: those of every study; of runs that end by themselves (burst, phases) quantiles of the
+    latency by kind, and accelerators busy over time, all and by group."""
     figures = {f"point.{name}": value for name, value in point_figures(results).items()}
     record = results.record
-    if record.clients:
-        groups: dict[str, list[int]] = {}
-        for index, client in enumerate(record.clients):
-            groups.setdefault(client.name.rsplit("-", 1)[0], []).append(index)
-        groups["all"] = list(range(len(record.clients)))
-    if results.meta["name"] == "orthrus-burst":
-        for kind in ("embed", "generate"):
-            rows = record.stages["kind"] == record.stage_kinds.index(kind)
-            took = (record.stages["end_ns"] - record.stages["assigned_ns"])[rows] / 1e9
-            figures |= {f"{kind}_{round(100 * q):03d}": float(v)
-                        for q, v in zip(QUANTILES, np.quantile(took, QUANTILES), strict=True)}
-    if results.meta["name"] == "orthrus-phases":
-        for group, members in groups.items():
-            series = [results.client_timeseries(c, PHASES_S // BIN_S, start_s=0.0, end_s=float(PHASES_S))
-                      for c in members]
-            busy = np.mean([one["hardware_busy"] for one in series], axis=0)
-            figures |= {f"busy.{group}.{i:03d}": float(v) for i, v in enumerate(busy)}
+    if (record.status != STATUS_COMPLETED).any():
+        return figures
+    for kind in ("embed", "generate"):
+        rows = record.stages["kind"] == record.stage_kinds.index(kind)
+        took = (record.stages["end_ns"] - record.stages["assigned_ns"])[rows] / 1e9
+        figures |= {f"{kind}_{round(100 * q):03d}": float(v)
+                    for q, v in zip(QUANTILES, np.quantile(took, QUANTILES), strict=True)}
+    groups: dict[str, list[int]] = {"all": list(range(len(record.clients)))}
+    for index, client in enumerate(record.clients):
+        groups.setdefault(client.name.rsplit("-", 1)[0], []).append(index)
+    for group, members in groups.items():
+        series = [results.client_timeseries(c, PHASES_S // BIN_S, start_s=0.0, end_s=float(PHASES_S)) for c in members]
+        busy = np.mean([one["hardware_busy"] for one in series], axis=0)
+        figures |= {f"busy.{group}.{i:03d}": float(v) for i, v in enumerate(busy)}
     return figures

@@ -21,6 +21,7 @@ import numpy as np
 
 from hermes.pipelines import PIPELINES, Pipeline
 from hermes.pipelines.mixing import asked, pipeline_from
+from hermes.pipelines.tracing import IDLE
 from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
@@ -29,6 +30,21 @@ from hermes.stages import AnyOf
 __all__ = ["PipelineContract"]
 
 _CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0)
+
+
+def _all_stages(pipeline: Any) -> list[Any]:
+    """The stages of a pipeline that runs beside another, each served as soon as it is waited for."""
+    stages: list[Any] = []
+    result = None
+    while True:
+        try:
+            result = pipeline.send(result)
+        except StopIteration:
+            return stages
+        for stage in result if type(result) is tuple else (result,):
+            stage.num_tokens = stage.prompt_tokens + stage.output_tokens
+            stage.client, stage.done = _CLIENT, True
+            stages.append(stage)
 
 
 class PipelineContract(ABC):
@@ -85,7 +101,7 @@ class PipelineContract(ABC):
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
                 content=None, arrival_ns=0, model="", client=None, past_tokens=0, context=None,
-                branch_outputs=(),
+                branch_outputs=(), view=lambda kind, model="": (IDLE,), note=lambda name, value: None,
             )
 
     def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:
@@ -95,6 +111,7 @@ class PipelineContract(ABC):
         """
         started: list[Any] = []
         request.start = lambda stage: started.append(stage) or stage   # type: ignore[func-returns-value]
+        request.beside = lambda pipeline: started.extend(_all_stages(pipeline))
         running = self.made(request)
         result, count = None, 0
         known: set[Any] = set()
@@ -159,7 +176,7 @@ class PipelineContract(ABC):
         """A request that is refused closes its pipeline, which must not go on then."""
         for request in list(self.requests())[:10]:
             for stop in range(len(list(self.yields(request)))):
-                request.start = lambda stage: stage
+                request.start, request.beside = lambda stage: stage, lambda pipeline: pipeline.close()
                 running = self.made(request)
                 result = None
                 for _ in range(stop + 1):

@@ -18,7 +18,7 @@ from hermes.network import NETWORKS
 from hermes.pipelines import PIPELINES
 from hermes.routing import ROUTERS
 from hermes.scenario import json_schema
-from hermes.schedulers import SCHEDULERS
+from hermes.schedulers import SCHEDULERS, SLOTS
 from hermes.schedulers.queues import PACKING
 from hermes.services import SERVICES
 from hermes.workload.arrivals import ARRIVALS
@@ -26,11 +26,13 @@ from hermes.workload.lengths import LENGTHS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 REGISTRIES = (
-    ROUTERS, PACKING, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES, EVICTION,
+    ROUTERS, PACKING, SLOTS, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES, EVICTION,
 )
 PLUG_INS = {
-    "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"), "my_hardware": (HARDWARE, "linear"),
+    "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"),
+    "my_slots": (SLOTS, "square_root"), "my_hardware": (HARDWARE, "linear"),
     "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
+    "my_careful_pipeline": (PIPELINES, "shorter_when_full"),
     "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
     "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
 }

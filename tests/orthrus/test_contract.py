@@ -2,11 +2,12 @@
 
 from hermes.schedulers import HeterogeneousConfig
 from hermes.testing.schedulers import SchedulerContract
+from hermes.testing.slots import SlotPolicyContract
 
 
 class Heterogeneous(SchedulerContract):
     kinds = ("generate", "embed")
-    examples = 20
+    examples = 12
     options: dict = {}
 
     def make(self, pool, every_step):
@@ -32,3 +33,11 @@ class TestAlternate(Heterogeneous):
 
 class TestUpFront(Heterogeneous):
     options = {"slots": "ibs", "reservation": "up_front"}
+
+
+class TestFcfsSlots(SlotPolicyContract):
+    slots = "fcfs"
+
+
+class TestIbsSlots(SlotPolicyContract):
+    slots = "ibs"

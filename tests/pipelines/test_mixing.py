@@ -99,7 +99,7 @@ def test_what_is_written_out_is_read_back():
 
 
 @pytest.mark.parametrize(("pipeline", "says"), [
-    ("plian", "workload.0.pipeline: expected a pipeline: one of guarded, kv-retrieval, plain"),
+    ("plian", "workload.0.pipeline: expected a pipeline: one of embedding, guarded, kv-retrieval, metis, plain"),
     ([{"name": "plain", "weight": 0}], "workload.0.pipeline.0.weight: expected a number greater than 0, found 0"),
     ([{"name": "plain", "weight": -1}], "weight: expected a number greater than 0, found -1"),
     ([], "pipeline: expected at least 1 item"),

@@ -196,6 +196,9 @@ def test_a_first_stage_that_never_fits():
     ({"a": {"kind": "loop"}}, "expected stages for a loop"),
     ({"a": {"kind": "generate", "kv": "b"}, "b": {"kind": "x"}}, "pipelines.g.stages.a.kv"),
     ({"a": {"kind": "x", "probability": 2}}, "probability"),
+    ({"a": {"kind": "x"}, "b": {"kind": "generate", "after": ["a", "a"]}}, "b.after.1: expected each node once"),
+    ({"a": {"kind": "x"}, "b": {"kind": "generate", "after": "a", "kv": "a"}}, "what a `fetch_kv` node found"),
+    ({"a": {"kind": "fetch_kv"}, "b": {"kind": "x", "after": "a", "kv": "a"}}, "what a `fetch_kv` node found"),
 ])
 def test_bad_graphs_are_refused_in_one_line(stages, says):
     with pytest.raises(InputError) as caught:
@@ -209,3 +212,17 @@ def test_a_stage_nobody_serves_is_named_before_the_run():
     data["pipelines"]["g"]["stages"]["b"] = {"kind": "dance", "after": "a"}
     with pytest.raises(InputError, match="a client that serves stage 'dance'"):
         Simulation(load_scenario(data), load_scenario(data).source.base_dir)
+
+
+@pytest.mark.parametrize(("stages", "says"), [
+    ({"a": {"kind": "generate", "branches": "prompt * 1000"}}, "g.stages.a.branches: expected 1 to 1024 branches"),
+    ({"a": {"kind": "x", "copies": "prompt * 1000"}}, "g.stages.a.copies: expected at most 1024 copies"),
+    ({"a": {"kind": "x", "tokens": "1 / (prompt - prompt)"}}, "g.stages.a: expected an amount that can be computed"),
+    ({"a": {"kind": "loop", "stages": {"b": {"kind": "x", "tokens": "0 - prompt"}}}},
+     "g.stages.a.stages.b: expected an amount from 0"),
+])
+def test_amounts_that_a_request_makes_wrong_are_named_with_their_node(stages, says):
+    with pytest.raises(InputError) as caught:
+        simulate(scenario(stages))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -227,10 +227,23 @@ def test_blocks_are_found_by_their_hashes():
     ({"mode": "expected"}, "tiers.0.hit_rate"),
     ({"mode": "expected", "start": "home", "tiers": [{**TIER, "hit_rate": 1.0}]}, "start"),
     ({"entries": "blocks", "start": "home"}, "start"),
+    ({"tiers": [TIER, TIER]}, "tiers.1.name"),
+    ({"model": "qwen3-32b"}, "serves stage 'fetch_kv' of model 'llama-3.1-8b'"),
 ])
 def test_what_cannot_be_is_refused(change, field):
     with pytest.raises(InputError, match=field):
         hermes.simulate(scenario(**{"tiers": [TIER], **change}))
+
+
+def test_kv_is_fetched_from_stores_of_its_model():
+    data = scenario([TIER], keep=False)
+    data["clients"].append({**data["clients"][0], "name": "other", "model": "llama-2-70b"})
+    data["clients"].append({**data["clients"][1], "name": "others", "model": "llama-2-70b"})
+    data["workload"] |= {"pipeline": [{"name": "p", "model": model} for model in ("llama-3.1-8b", "llama-2-70b")]}
+    requests, stages = (lambda run: (run.requests, run.stages))(hermes.simulate(data))
+    model = stages["request"].map(requests.set_index("request")["model"]).astype(str)
+    where = stages.assign(model=model)[stages["kind"] == "fetch_kv"].groupby(["model", "client"], observed=True).size()
+    assert set(where.index) == {("llama-3.1-8b", "kv"), ("llama-2-70b", "others")}
 
 
 def test_a_shared_tier_is_one_thing():

@@ -6,6 +6,7 @@ import pytest
 from hermes.errors import InputError
 from hermes.studies import Context, batching, batching_report
 from hermes.studies.systems import arrange, routers
+from hermes.sweep import plan_sweep
 
 BASE = [{"name": "llm", "count": 9, "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}},
         {"kind": "rag", "name": "cpu"}]
@@ -100,3 +101,16 @@ def test_arrangements():
     for strategy in ("2P/3D", "4P/0D", "static"):
         with pytest.raises(InputError):
             arrange(BASE, strategy, 4)
+
+
+def test_every_variation_is_a_sweep(tmp_path):
+    base = Context("batching", tmp_path).file("plain.yaml")
+    hashes = set()
+    for label, overrides, scheduler in batching.VARIATIONS:
+        sweep = batching._sweep(base, 2, ("chunked", "1P/1D"), [3.0], 100, overrides, scheduler,
+                                lengths=batching.LENGTHS[:1])
+        planned = plan_sweep(sweep, workers=0).points
+        assert len(planned) == 2, label
+        hashes |= {point.hash for point in planned}
+    # each is another simulation, but one: prefill clients take 8,192 tokens a step anyway
+    assert len(hashes) == 2 * len(batching.VARIATIONS) - 1

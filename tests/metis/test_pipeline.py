@@ -1,0 +1,228 @@
+"""Queries on the clock: what they expand into, what profiler and golden runs cost, the live reading of memory."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.api import simulate
+from hermes.errors import InputError
+from hermes.pipelines import PIPELINES, Generate, Pipeline
+from hermes.pipelines.metis import GOLDEN_CHUNKS, HOW, Metis
+from hermes.rag import RemoteModel
+from hermes.rag.metis.datasets import DATASETS
+from hermes.rag.metis.decision import METHODS, Configuration, Lengths, Reading
+from hermes.resources import resource_dir
+from hermes.testing.pipelines import PipelineContract
+from hermes.testing.services import ServiceContract
+
+BASE = resource_dir("scenarios") / "studies" / "metis" / "base.yaml"
+
+
+class TestMetis(PipelineContract):
+    examples = 30
+
+    def pipeline(self):
+        return Metis
+
+
+class TestMetisServedProfiler(PipelineContract):
+    examples = 20
+
+    def pipeline(self):
+        return Metis
+
+    def parameters(self):
+        return {"dataset": "finsec", "system": "median", "profiler_model": "", "feedback_every": 2}
+
+
+class TestRemoteModel(ServiceContract):
+    def component(self):
+        return RemoteModel(per_input_token=1e-5, output_tokens=20)
+
+
+def run(*overrides, pipeline=None, **more):
+    settings = {"name": "metis", "dataset": "musique", "system": "metis", "co_schedule": True} | (pipeline or {}) | more
+    text = "{" + ", ".join(f"{k}: {str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()) + "}"
+    return simulate(BASE, overrides=[f"workload.pipeline={text}", *overrides])
+
+
+def calls(results, request, kind="generate"):
+    record = results.record
+    mine = (record.stages["request"] == request) & (record.stages["kind"] == record.stage_kinds.index(kind))
+    return sorted(zip(record.stages["prompt_tokens"][mine].tolist(), record.stages["output_tokens"][mine].tolist(),
+                      strict=True))
+
+
+@pytest.mark.parametrize("system", ["metis", "median", "adaptive_rag", "hindsight"])
+def test_every_expanded_call_is_accounted_for(system):
+    """The stages of each request are the calls of its configuration, and nothing else."""
+    results = run("workload.requests=40", system=system, feedback_every=0)
+    for row in results.requests.itertuples():
+        config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
+        lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+        mappers = [lengths.mapper(config)] * config.num_chunks if config.method != "stuff" else []
+        last = [lengths.last(config)] if config.method != "map_rerank" else []
+        assert calls(results, row.request) == sorted(mappers + last)
+        assert len(calls(results, row.request, "retrieve")) == 1
+    assert (results.requests["status"] == "completed").all()
+
+
+def test_profiler_and_golden_runs_are_charged_and_reconcile():
+    results = run("workload.requests=70", "workload.arrivals.rate=0.3", feedback_every=30)
+    record, frame = results.record, results.requests
+    kind = record.stages["kind"]
+    profiled = kind == record.stage_kinds.index("profile")
+    assert record.stages["prompt_tokens"][profiled].sum() == frame["note_profile_in"].sum() > 0
+    golden = frame[frame["note_golden_in"].notna()]
+    assert len(golden) == 2
+    prompts = outputs = 0
+    for row in frame.itertuples():
+        config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
+        lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+        several = config.num_chunks if config.method != "stuff" else 0
+        prompts += several * lengths.mapper(config)[0] + lengths.last(config)[0]
+        outputs += several * lengths.mapper(config)[1] + lengths.last(config)[1]
+    generated = kind == record.stage_kinds.index("generate")
+    assert record.stages["prompt_tokens"][generated].sum() == prompts + golden["note_golden_in"].sum()
+    assert record.stages["output_tokens"][generated].sum() == outputs + golden["note_golden_out"].sum()
+    assert calls(results, golden.index[0]).count((500 + golden["prompt_tokens"].iloc[0], 300)) == GOLDEN_CHUNKS
+    # golden answers make later prompts of the profiler longer
+    assert frame["note_profile_in"].iloc[-1] > frame["note_profile_in"].iloc[0] + 40
+
+
+def test_the_request_does_not_wait_for_its_golden_run():
+    with_, without = (run("workload.requests=30", "workload.arrivals.rate=0.05", feedback_every=n) for n in (30, 0))
+    assert len(with_.record.stages["kind"]) == len(without.record.stages["kind"]) + GOLDEN_CHUNKS + 2
+    last = with_.requests.iloc[-1]
+    ends = with_.record.stages["end_ns"][with_.record.stages["request"] == 29]
+    assert last["finish_s"] < ends.max() / 1e9
+    assert last["e2e_s"] >= without.requests.iloc[-1]["e2e_s"]
+
+
+def test_a_served_profiler_is_another_client():
+    base = {"clients.1": "{name: big, model: llama-3.1-70b, device: a40, devices: 2, "
+                         "hardware: {kind: roofline, model: llama-3.1-70b, device: a40, tp: 2, dtype: int4-awq}}"}
+    results = run("workload.requests=20", *(f"{k}={v}" for k, v in base.items()), profiler_model="llama-3.1-70b")
+    record = results.record
+    names = [info.name for info in record.clients]
+    served = record.stages["client"] == names.index("big")
+    assert served.sum() == 20
+    assert record.stages["prompt_tokens"][served].sum() == results.requests["note_profile_in"].sum()
+    assert record.stages["output_tokens"][served].sum() == results.requests["note_profile_out"].sum()
+
+
+def test_queries_are_the_same_whoever_chooses():
+    """Equal configurations, equal F1: truth does not depend on the system."""
+    a, b = run("workload.requests=60", system="fixed", chunks=4), run("workload.requests=30", system="fixed", chunks=4)
+    assert a.requests["note_f1"].tolist()[:30] == b.requests["note_f1"].tolist()
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from(sorted(DATASETS)), st.integers(300, 4000), st.sampled_from([0.5, 2.0, 8.0]),
+       st.sampled_from(["free", "uncommitted"]), st.sampled_from([512, 2048]))
+def test_both_steppings_see_the_same_memory(dataset, blocks, rate, reading, budget):
+    made = [run("workload.requests=40", f"workload.arrivals.rate={rate}", f"clients.0.memory.num_blocks={blocks}",
+                f"clients.0.scheduler.max_num_batched_tokens={budget}", "clients.0.scheduler.max_num_seqs=24",
+                f"stepping={stepping}", dataset=dataset, reading=reading, feedback_every=10)
+            for stepping in ("runs", "every_step")]
+    for name, values in made[0].record.notes.items():
+        np.testing.assert_array_equal(values, made[1].record.notes[name], err_msg=name)
+    assert made[0].record.finish_ns.tolist() == made[1].record.finish_ns.tolist()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(METHODS), st.integers(1, 35), st.integers(30, 200), st.sampled_from(sorted(DATASETS)),
+       st.sampled_from([512, 2048, 8192]), st.sampled_from([4, 16, 256]))
+def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dataset, budget, seqs):
+    """The definition of what is in memory at once, against the engine."""
+    results = run("workload.requests=1", f"clients.0.scheduler.max_num_batched_tokens={budget}",
+                  f"clients.0.scheduler.max_num_seqs={seqs}", system="fixed", dataset=dataset, method=method,
+                  chunks=chunks, words=words)
+    row = results.requests.iloc[0]
+    lengths = Lengths(DATASETS[dataset].chunk_tokens, int(row["prompt_tokens"]), int(row["output_tokens"]))
+    config = Configuration(method, chunks, words if method == "map_reduce" else 0)
+    _, need = Reading(1e12, 1.0, 16, seqs, budget).need(config, lengths)
+    assert results.record.runs["used_blocks"].max() * 16 <= need
+
+
+def test_under_pressure_decisions_fit_or_fall_back():
+    results = run("workload.requests=60", "clients.0.memory.num_blocks=500", dataset="finsec", feedback_every=0)
+    frame = results.requests
+    assert set(frame["note_how"]) - {HOW.index("fits")}
+    assert frame["note_constrained"].mean() > 0.5
+    assert (frame["status"] == "completed").all()
+
+
+# -- what a pipeline may see and leave behind ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def looking():
+    seen = []
+
+    @PIPELINES.register("looking-of-a-test")
+    def looking(request: object) -> Pipeline:
+        def later() -> Pipeline:
+            yield Generate(50, 5)
+
+        (view,) = request.view("generate")
+        seen.append(view)
+        request.note("free", view.free_kv_tokens)
+        if request.id == 1:
+            request.beside(later())
+        yield Generate(request.prompt_tokens, request.output_tokens)
+
+    looking.stages = ("generate",)
+    yield seen
+    PIPELINES.unregister("looking-of-a-test")
+
+
+def scenario(**workload):
+    return {
+        "workload": {"requests": 3, "arrivals": {"kind": "at_once"}, "pipeline": "looking-of-a-test",
+                     "lengths": {"kind": "fixed", "prompt": 100, "output": 10}} | workload,
+        "clients": [{"name": "a", "model": "mistral-7b", "memory": {"num_blocks": 100},
+                     "hardware": {"kind": "roofline", "model": "mistral-7b", "device": "a40"}}],
+    }
+
+
+def test_a_view_counts_what_waits_and_what_is_taken(looking, tmp_path):
+    results = simulate(scenario())
+    assert [view.waiting for view in looking] == [0, 1, 3]   # the second runs another beside itself
+    assert {view.free_kv_tokens for view in looking} == {1600}
+    assert [view.uncommitted_kv_tokens for view in looking] == [1600, 1600 - 112, 1600 - 2 * 112 - 64]
+    assert results.requests["note_free"].tolist() == [1600.0] * 3
+    assert results.requests["stages"].tolist() == [1, 2, 1]
+
+
+def test_a_view_in_the_middle_of_a_run_of_steps(looking):
+    arrivals = {"kind": "poisson", "rate": 5.0}
+    lengths = {"kind": "fixed", "prompt": 100, "output": 300}
+    views = []
+    for stepping in ("runs", "every_step"):
+        looking.clear()
+        simulate(scenario(requests=8, arrivals=arrivals, lengths=lengths), stepping=stepping)
+        views.append(copy.copy(looking))
+    assert views[0] == views[1]
+    assert any(0 < view.free_kv_tokens < 1600 for view in views[0])
+
+
+def test_notes_are_kept_in_files(looking, tmp_path):
+    from hermes.results import open_run, write_results
+
+    results = simulate(scenario())
+    write_results(results, tmp_path / "out")
+    assert open_run(tmp_path / "out").record.notes["free"].tolist() == [1600.0] * 3
+
+
+@pytest.mark.parametrize(("parameter", "value"), [
+    ("dataset", "trivia"), ("profiler", "oracle"), ("quality", "high"), ("chunks", 36), ("system", "best"),
+])
+def test_wrong_parameters_are_one_line(parameter, value):
+    with pytest.raises(InputError, match=parameter):
+        run(**{parameter: value})
