@@ -9,8 +9,6 @@ from hermes.rag.phases import Phase, SearchConfig, SearchService
 from hermes.rag.remote_model import RemoteModel
 from hermes.rag.rerank import Rerank
 
-<<<<<<< HEAD
-__all__ = ["Hnsw", "Hybrid", "IvfFlat", "IvfPq", "Measured", "Phase", "Rerank", "SearchConfig", "SearchService"]
-=======
-__all__ = ["Hnsw", "IvfFlat", "IvfPq", "Measured", "Phase", "RemoteModel", "Rerank", "SearchConfig", "SearchService"]
->>>>>>> main
+__all__ = [
+    "Hnsw", "Hybrid", "IvfFlat", "IvfPq", "Measured", "Phase", "RemoteModel", "Rerank", "SearchConfig", "SearchService",
+]

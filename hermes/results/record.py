@@ -162,13 +162,9 @@ class RunRecord:
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
     # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
-<<<<<<< HEAD
-    # These are not read back from files: see the summary and the table `utilisation`.
-=======
     # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
     notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    # These three are not read back from files: see the summary and the table `utilisation`.
->>>>>>> main
+    # These are not read back from files: see the summary and the table `utilisation`.
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
