@@ -61,10 +61,7 @@ class HybridService:
         dense, sparse = self.dense.work(tasks), self.sparse.work(tasks)
         core_s = dense.cores * dense.alone_s + sparse.cores * sparse.alone_s
         wire_s = dense.bandwidth * dense.alone_s + sparse.bandwidth * sparse.alone_s
-        if self.config.searches == "parallel":   # no faster than all cores and all of the bandwidth together
-            seconds = max(dense.alone_s, sparse.alone_s, core_s, wire_s)
-        else:
-            seconds = dense.alone_s + sparse.alone_s
+        seconds = self._searches_s(dense, sparse)
         fusion_s = self._fusion_s(tasks)
         busy = min(self.cores, self._queries(tasks))
         seconds, core_s = seconds + fusion_s, core_s + fusion_s * busy / self.cores
@@ -73,6 +70,14 @@ class HybridService:
         return Work(seconds, cores=min(1.0, core_s / seconds), bandwidth=min(1.0, wire_s / seconds),
                     compute_s=dense.compute_s + sparse.compute_s,
                     memory_s=min(seconds, dense.memory_s + sparse.memory_s))
+
+    def _searches_s(self, dense: Work, sparse: Work) -> float:
+        """Side by side they are no faster than all cores, and all of the bandwidth, allow."""
+        if self.config.searches == "sequential":
+            return dense.alone_s + sparse.alone_s
+        core_s = dense.cores * dense.alone_s + sparse.cores * sparse.alone_s
+        wire_s = dense.bandwidth * dense.alone_s + sparse.bandwidth * sparse.alone_s
+        return max(dense.alone_s, sparse.alone_s, core_s, wire_s)
 
     @staticmethod
     def _queries(tasks: Sequence[Stage]) -> int:
@@ -91,10 +96,15 @@ class HybridService:
         return found
 
     def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
-        """The phases of both searches, and the fusion; side by side, their seconds do not add up."""
+        """The phases of the two searches in turn, or both as one phase, and the fusion."""
         found = []
         for name, service in (("dense", self.dense), ("sparse", self.sparse)):
             whole = [PhaseCost("search", 0.0, 0.0, service.work(tasks).alone_s, "-")]
             phases = service.costs(tasks) if hasattr(service, "costs") else whole
             found += [cost._replace(name=f"{name}: {cost.name}") for cost in phases]
+        if self.config.searches == "parallel":
+            works = self.dense.work(tasks), self.sparse.work(tasks)
+            longer = "dense" if works[0].alone_s >= works[1].alone_s else "sparse"
+            found = [PhaseCost("both searches", sum(c.flops for c in found), sum(c.num_bytes for c in found),
+                               self._searches_s(*works), longer)]
         return [*found, PhaseCost("fusion", 0.0, 0.0, self._fusion_s(tasks), "given")]
