@@ -34,7 +34,9 @@ class InvertedLists(ConfigModel):
 
     kind: Literal["ivf-flat", "ivf-pq", "ivf-pq-fs"]
     vectors: Count
+    """Vectors in the index."""
     dim: Count
+    """Dimensions of a vector."""
     nlist: Count
     """Inverted lists (clusters)."""
     pq_m: Count | None = None
@@ -64,10 +66,13 @@ class HnswGraph(ConfigModel):
 
     kind: Literal["hnsw"] = "hnsw"
     vectors: Count
+    """Vectors in the index."""
     dim: Count
+    """Dimensions of a vector."""
     hnsw_m: Count
     """Links per vector and level (twice as many at the bottom)."""
     library: Literal["hnswlib", "faiss"] = "hnswlib"
+    """Whose implementation: they use threads differently."""
 
 
 class Bm25(ConfigModel):

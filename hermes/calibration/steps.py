@@ -21,14 +21,14 @@ from pydantic import Field
 from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
 from hermes.errors import InputError
-from hermes.hardware.base import StepStats
+from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
 __all__ = ["COLUMNS", "STATS", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps"]
 
-STATS: tuple[str, ...] = tuple(StepStats.__slots__)
+STATS: tuple[str, ...] = BATCH_STATS
 """The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
 
 COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {

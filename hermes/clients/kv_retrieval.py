@@ -133,7 +133,7 @@ class KvRetrievalClient(TaskClient):
 
     def _find_blocks(self, stage: Stage) -> None:
         unit = self.config.block_tokens
-        keys = block_keys(stage.content, stage.tokens, unit)
+        keys = block_keys(stage.content, stage.tokens, unit, self.model)
         self._ask(keys)
         reads, num_found = self._hierarchy.find(keys, round(unit * self.kv_bytes_per_token))
         stage.cached_tokens = num_found * unit
@@ -162,10 +162,11 @@ class KvRetrievalClient(TaskClient):
             stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
 
     def _key(self, stage: Stage) -> Hashable:
+        """What its entry is kept under; with the model, since a tier may hold the KV of several."""
         request = stage.request
         if request.context is not None:
-            return request.context  # type: ignore[no-any-return]
-        return ("session", request.session) if request.session >= 0 else ("request", request.id)
+            return (self.model, *request.context)
+        return (self.model, "session", request.session) if request.session >= 0 else (self.model, "request", request.id)
 
     def _keep(self, stage: Stage) -> None:
         if self.config.mode == "expected":   # nothing is known to be missing; alone, the nearest tier takes this long
@@ -179,7 +180,7 @@ class KvRetrievalClient(TaskClient):
             unit = self.config.block_tokens
             size = round(unit * self.kv_bytes_per_token)
             # the last block first: it is to be the first to go
-            keys = block_keys(stage.content, stage.tokens, unit)
+            keys = block_keys(stage.content, stage.tokens, unit, self.model)
             entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(keys)]
         else:
             entries = [(self._key(stage), round(stage.tokens * self.kv_bytes_per_token))]
@@ -201,11 +202,11 @@ class KvRetrievalClient(TaskClient):
                 size = round(int(population.tokens[key]) * self.kv_bytes_per_token)
                 if size > room:
                     break
-                if (population.name, key) not in store:
+                if (self.model, population.name, key) not in store:
                     room -= size
                     chosen.append((key, size))
             for key, size in reversed(chosen):   # the most asked for is the one used last
-                store.put((population.name, key), size)
+                store.put((self.model, population.name, key), size)
 
 
 class WarmingConfig(ConfigModel):

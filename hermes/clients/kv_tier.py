@@ -141,14 +141,15 @@ class Read(NamedTuple):
     entries: Entries
 
 
-def block_keys(content: Any, num_tokens: int, unit: int) -> list[Hashable]:
-    """Chained hashes of the leading blocks of `unit` tokens that others may have as well (`hermes.content`)."""
+def block_keys(content: Any, num_tokens: int, unit: int, model: str) -> list[Hashable]:
+    """Chained hashes of the leading blocks of `unit` tokens that others may have as well (`hermes.content`), with the
+    model whose KV it is: a tier may hold that of several."""
     keys: list[Hashable] = []
     for index in range(num_tokens // unit if content is not None else 0):
         key = content.block_key(index, unit)
         if key is None:   # from here on it is the sequence's own
             break
-        keys.append(key)
+        keys.append((model, key))
     return keys
 
 
@@ -257,7 +258,8 @@ class Hierarchy:
         def written() -> None:
             evicted: Entries = []
             for key, size in new:
-                evicted += tier.store.put(key, size) or ()
+                if held.get(key, -1) < size:   # else a longer context came in while this was written
+                    evicted += tier.store.put(key, size) or ()
             if self.demote and evicted and depth + 1 < len(self.tiers):
                 self._write(depth + 1, evicted, _nothing)
             done()

@@ -53,6 +53,8 @@ class MemoryConfig(ConfigModel):
     """Bytes per device for the peak of activations."""
     engine: Bytes | None = None
     """Bytes per device that are neither weights, activations nor KV (libraries, communication buffers)."""
+    reserved: Bytes = 0
+    """Bytes per device kept for others on it: a buffer, an embedding model. No KV is cut from them."""
     kv_bytes_per_token: float | None = Field(default=None, gt=0, le=2**40)
     """KV bytes of one token over all layers and devices; from the model's description where left out."""
     weight_bits: float | None = Field(default=None, gt=0, le=64)
@@ -74,6 +76,8 @@ class MemoryConfig(ConfigModel):
         if self.prefix_eviction != "lru" and not self.prefix_caching:
             raise InputError("lru without prefix_caching: nothing is evicted", self.prefix_eviction,
                              field="prefix_eviction")
+        if self.num_blocks is not None and self.reserved:
+            raise InputError("nothing reserved where num_blocks is given", self.reserved, field="reserved")
         return self
 
     def kv_bytes(self, model: str, facts: HardwareFacts, base_dir: Path | None) -> float:
@@ -163,6 +167,13 @@ class MemoryConfig(ConfigModel):
         return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step")
 
     def _engine(self, facts: HardwareFacts, estimated: bool) -> Part:
+        """What is neither weights, activations nor KV: the engine's own, and what is reserved for others."""
+        found = self._engine_alone(facts, estimated)
+        if not self.reserved:
+            return found
+        return Part(found.bytes + self.reserved, f"{found.source}; {self.reserved / 1e9:g} GB reserved")
+
+    def _engine_alone(self, facts: HardwareFacts, estimated: bool) -> Part:
         if self.engine is not None:
             return Part(self.engine, "given")
         if not estimated:

@@ -84,7 +84,7 @@ class OffloadingClient(LLMClient):
         self._catch_up()
         here = self.scheduler.pool.hit_tokens(stage)
         # the last prompt token is always computed: it gives the first output token
-        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit)[here // unit:]
+        keys = block_keys(stage.content, stage.prompt_tokens - 1, unit, self.model)[here // unit:]
         reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
         have = (here // unit + found) * unit
         if have <= here:
@@ -110,7 +110,7 @@ class OffloadingClient(LLMClient):
         if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
-            keys = block_keys(stage.content, stage.prompt_tokens, unit)
+            keys = block_keys(stage.content, stage.prompt_tokens, unit, self.model)
             if keys:   # the last block first: it is to be the first to go
                 self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
         self._report(client, stage)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
+from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.machine import Machine
 from hermes.clients.task import TaskClient
 from hermes.clients.usage import PowerConfig
@@ -141,7 +141,8 @@ class _ServiceConfig(ConfigModel):
     model: Annotated[str, Field(max_length=4096)] = ""
     """Only stages that ask for this model; left out, all."""
     platform: str | None = None
-    """Group of clients that are local to each other."""
+    """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
+    it."""
     devices: int = Field(default=1, ge=1, le=2**20)
     """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
@@ -180,7 +181,7 @@ class _ServiceConfig(ConfigModel):
         return [
             ServiceClient(
                 env, first_index + i, name, services, machine, max_batch=max_batch, per_kind=per_kind,
-                model=self.model, platform=self.platform or "", **self._batching(),
+                model=self.model, platform=platform_name(self.platform, i), **self._batching(),
             )
             for i, name in enumerate(self.names)
         ]

@@ -14,12 +14,19 @@ import numpy.typing as npt
 from hermes.registry import Registry
 from hermes.units import NS_PER_S
 
-__all__ = ["HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel"]
+__all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 HARDWARE: Registry[Any] = Registry("hardware", "a hardware model")
+
+BATCH_STATS: tuple[str, ...] = (
+    "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs", "prefill_tokens",
+    "sampled",
+)
+"""The statistics that measured steps state and fitted profiles read. What embeddings add (`embed_tokens`, `embedded`)
+is in no measurement yet: only analytical models price it."""
 
 
 class StepStats:
@@ -37,10 +44,7 @@ class StepStats:
     embedded: embeddings whose prompt ends in this step
     """
 
-    __slots__ = (
-        "decode_ctx", "decode_ctx_max", "decode_seqs", "embed_tokens", "embedded", "prefill_attn", "prefill_past",
-        "prefill_seqs", "prefill_tokens", "sampled",
-    )
+    __slots__ = (*BATCH_STATS, "embed_tokens", "embedded")
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hermes.errors import InputError, suggest
-from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.base import BATCH_STATS, FloatArray, IntArray, StepStats
 
 __all__ = [
     "FEATURES", "PREFILL_SAMPLED", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _SUMS = {"tokens": ("prefill_tokens", "decode_seqs"), "seqs": ("prefill_seqs", "decode_seqs")}
-FEATURES: tuple[str, ...] = (*StepStats.__slots__, *_SUMS)
+FEATURES: tuple[str, ...] = (*BATCH_STATS, *_SUMS)
 """Everything a term may name."""
 PREFILL_SAMPLED = "prefill_sampled"
 """Sequences that sample after a prefill, max(sampled - decode_seqs, 0): every decode samples. Only for parts of a step

@@ -19,8 +19,10 @@ __all__ = ["Rerank", "RerankService"]
 
 @SERVICES.register("rerank")
 class Rerank(ConfigModel):
-    """A cross-encoder over (query, document) pairs on a hardware model, or a time for each document. The stage's
-    `tokens` are the query's, its `items` the documents (`documents` where it leaves them at one)."""
+    """A cross-encoder over (query, document) pairs on a hardware model, or a time for each document.
+
+    Of a stage with several `items`, each is a pair, and `tokens` are those of all pairs together, as for an encoder. Of
+    a stage with one, `tokens` are the query's, and it is paired with `documents` of `document_tokens` each."""
 
     kind: Literal["rerank"] = "rerank"
     hardware: Annotated[Any, Component(HARDWARE)] = None
@@ -60,9 +62,9 @@ class RerankService:
     def _pairs(self, tasks: Sequence[Stage]) -> list[Stage]:
         c, out = self.config, []
         for task in tasks:
-            documents = task.items if task.items > 1 else c.documents
-            each = min(task.tokens + c.document_tokens, c.max_tokens)
-            out.append(Stage(task.kind, tokens=documents * each, items=documents))
+            pairs = task.items if task.items > 1 else c.documents
+            tokens = task.tokens if task.items > 1 else pairs * (task.tokens + c.document_tokens)
+            out.append(Stage(task.kind, tokens=min(tokens, pairs * c.max_tokens), items=pairs))
         return out
 
     def work(self, tasks: Sequence[Stage]) -> Work:

@@ -120,8 +120,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))
     energy = summary["energy"]
     if energy is not None:
+        without = energy["clients_without_watts"]
         rows.append(("energy", f"{format_number(energy['total_j'])} J, "
-                               f"{format_number(energy['per_output_token_j'])} J per output token"))
+                               f"{format_number(energy['per_output_token_j'])} J per output token"
+                               + (f"; {without} clients without watts are not in it" if without else "")))
         rows.append(("watts from", _sources(summary["clients"], "power_source")))
     cost = summary.get("cost")
     if cost is not None:
@@ -221,7 +223,7 @@ def _clients(summary: dict[str, Any]) -> Section:
         rows.append((
             name, c["kind"], c["role"], f"{c['stages']:,}", _percent(c["utilisation"]),
             format_number(c["mean_batch"]), _percent(c["kv_mean_share"]), _percent(c["kv_peak_share"]),
-            f"{c['preemptions']:,}", "-" if energy is None else f"{format_number(energy)} J",
+            f"{c['preemptions']:,}", f"{format_number(energy)} J" if energy else "-",   # nothing: no watts are known
         ))
     left = len(clients) - len(rows)
     return Section("clients", head, rows, note=f"and {left} more clients" if left > 0 else "")

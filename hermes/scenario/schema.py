@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
+import hermes.telerag  # noqa: F401  (registers what it has)
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError

@@ -59,7 +59,7 @@ def burst_plot(rows: Rows, systems: list[str]) -> Figure:
         axes.set_xlabel("latency, s")
         axes.grid(which="both", alpha=0.25)
     panels[0].set_ylabel("share of requests")
-    panels[1].legend(fontsize=8, loc="upper left")
+    panels[0].legend(fontsize=8, loc="lower right")
     return figure
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hermes.hardware.base import HardwareModel, IntArray, StepStats
+from hermes.hardware.base import BATCH_STATS, HardwareModel, IntArray, StepStats
 from hermes.hardware.monotone import cheaper_steps
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "random_stats",
 ]
 
-FIELDS: tuple[str, ...] = tuple(StepStats.__slots__)
+FIELDS: tuple[str, ...] = BATCH_STATS
 
 
 def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:

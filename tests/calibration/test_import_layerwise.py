@@ -9,7 +9,7 @@ from hermes.calibration.importers import Layerwise
 from hermes.calibration.steps import phase_of, tidy_rows
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.hardware.base import StepStats
+from hermes.hardware.base import BATCH_STATS, StepStats
 from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.operator_tables import load_operator_tables
 
@@ -31,7 +31,7 @@ def test_steps_are_what_the_tables_answer_and_stay_inside_them():
     assert len(unequal) > 200
     model = LayerwiseModel(load_operator_tables(PROFILE), 32)
     for _, row in rows.sample(50, random_state=1).iterrows():
-        stats = StepStats(**{name: int(row[name]) for name in StepStats.__slots__})
+        stats = StepStats(**{name: int(row[name]) for name in BATCH_STATS})
         assert row.time_s == pytest.approx(model.step_ns(stats) / 1e9, rel=1e-12)
     assert steps.header.hardware == "NVIDIA GeForce RTX 4090"
     assert steps.header.engine_version == "0.19.0"

@@ -214,7 +214,7 @@ def test_devices_are_plausible(name):
     assert device.host_bandwidth <= device.link_bandwidth < device.memory_bandwidth
     assert device.sources
     if device.tdp_w is not None:
-        assert device.idle_w < device.tdp_w / 4
+        assert device.idle_w < device.tdp_w / (3 if name.startswith("cpu") else 4)    # whole servers idle higher
 
 
 def test_devices_by_name():

@@ -261,8 +261,10 @@ def test_a_reranker_reads_the_query_with_each_document():
     rerank = validate(Rerank, model).build(machine())
     encoder = validate(Encoder, {"kind": "encoder", "hardware": model["hardware"]}).build(machine())
     assert rerank.work([query(tokens=30)]) == encoder.prefill([230] * 20)
-    assert rerank.work([query(5, tokens=30)]) == encoder.prefill([230] * 5)
-    assert rerank.work([query(5, tokens=100)]) == encoder.prefill([240] * 5)     # cut off
+    assert rerank.work([query(5, tokens=30)]) == encoder.prefill([6] * 5)          # five pairs with 30 tokens
+    assert rerank.work([query(5, tokens=5 * 230)]) == encoder.prefill([230] * 5)
+    assert rerank.work([query(5, tokens=5 * 300)]) == encoder.prefill([240] * 5)     # cut off
+    assert rerank.work([query(tokens=100)]) == encoder.prefill([240] * 20)
     assert rerank.memory_bytes == encoder.memory_bytes
     per_document = Rerank(per_document=0.002, documents=20).build(MachineSpec(8, 0, 0, 0))
     assert per_document.work([query(tokens=30)]).alone_s == pytest.approx(20 * 0.002 / 8)

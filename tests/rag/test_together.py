@@ -143,12 +143,14 @@ def test_a_busy_machine_draws_no_more_than_its_limit():
     results = run(
         [{"kind": "rag", "name": "gpu", "device": "a100-80gb", "cores": 1, "max_batch": 4,
           "serves": {"embed": {**e5("a100-80gb"), "hardware": {**e5("a100-80gb")["hardware"], "model": "mistral-7b"}}}},
-         {"kind": "rag", "name": "cpu", "device": "cpu-large", "serves": {"find": INDEX}}],
+         {"kind": "rag", "name": "cpu", "device": "cpu-large", "serves": {"find": INDEX}},
+         {"kind": "processing", "name": "cores", "serves": {"spell": {"kind": "per_item"}}}],
         EMBED_FIND, rate=1000.0,
     )
     gpu = next(info for info in results.record.clients if info.name == "gpu")
     assert 0.5 * 400 < gpu.prefill_w <= 0.9 * 400     # no link traffic: 90% at most
-    assert results.summary["clients"]["cpu"]["power_source"] == "none (no power given, and no device with a TDP)"
+    assert results.summary["clients"]["cpu"]["energy_j"] > 0
+    assert results.summary["clients"]["cores"]["power_source"] == "none (no power given, and no device with a TDP)"
 
 
 def test_tasks_outside_the_measured_range_are_counted():

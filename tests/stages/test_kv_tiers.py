@@ -246,6 +246,17 @@ def test_kv_is_fetched_from_stores_of_its_model():
     assert set(where.index) == {("llama-3.1-8b", "kv"), ("llama-2-70b", "others")}
 
 
+def test_a_tier_tells_the_kv_of_models_apart():
+    tier = {**TIER, "scope": "all"}
+    data = scenario([tier], contexts=ONE, requests=40)
+    data["clients"].append({**data["clients"][0], "name": "other", "model": "llama-2-70b"})
+    data["clients"].append({**data["clients"][1], "name": "others", "model": "llama-2-70b"})
+    data["workload"] |= {"pipeline": [{"name": "p", "model": model} for model in ("llama-3.1-8b", "llama-2-70b")]}
+    (store,) = hermes.simulate(data).record.tiers
+    assert store.misses == 2   # the first request of either model
+    assert store.used_bytes == SIZE + 1000 * 2 * 80 * 8 * 128 * 2
+
+
 def test_a_shared_tier_is_one_thing():
     data = scenario([{**TIER, "scope": "all"}])
     data["clients"].append({**data["clients"][1], "name": "other", "tiers": [{**TIER, "scope": "all", "capacity": 5}]})

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.clients.machine import Machine, fair_rates
+from hermes.clients.service import ProcessingClientConfig
 from hermes.kernel import Clock
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Level, Store, expected_s
+from hermes.recorder import RowLog
+from hermes.results.record import RUN_FIELDS
 from hermes.scenario import load_scenario
 from hermes.services import Work
 from hermes.simulation import Simulation
@@ -145,3 +148,10 @@ def test_stateful_hits_put_into_the_formula_give_the_stateful_mean():
     mean_s = sum(ns for ns, _ in durations) / len(durations) / 1e9
     assert mean_s == pytest.approx(expected_s(size, levels, 0.0), rel=0.02)
     assert 0.1 < first < 0.9
+
+
+def test_a_platform_may_depend_on_the_number_of_the_client():
+    config = ProcessingClientConfig(name="cpu", count=3, platform="rack{i//2}/box{i}",
+                                    serves={"filter": {"kind": "per_item", "per_item": 1.0}})
+    clients = config.build(Clock(), 0, RowLog(RUN_FIELDS), every_step=False, base_dir=None)
+    assert [client.platform for client in clients] == ["rack0/box0", "rack0/box1", "rack1/box2"]

@@ -16,7 +16,7 @@ import pandas as pd
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
 from hermes.errors import InputError, inside
-from hermes.hardware.base import StepStats
+from hermes.hardware.base import BATCH_STATS, StepStats
 from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import load_model
 from hermes.hardware.operator_tables import OperatorTables, load_operator_tables
@@ -94,7 +94,7 @@ class Layerwise(ImporterConfig):
         rows, grid = [], _grid(tables)
         for index, (configuration, step) in enumerate(grid):
             seconds = model.step_ns(StepStats(**step)) / NS_PER_S
-            rows.append(dict.fromkeys(StepStats.__slots__, 0) | step
+            rows.append(dict.fromkeys(BATCH_STATS, 0) | step
                         | {"time_s": seconds, "configuration": configuration})
             if index % 50 == 0:
                 progress(index, len(grid))

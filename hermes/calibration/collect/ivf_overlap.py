@@ -1,0 +1,156 @@
+"""Measure an inverted file for lookahead retrieval: cluster sizes, overlap of rewritten queries, scan and merge speed.
+
+A real faiss IVF index over embeddings. Queries are rewritten in several ways, and every centroid is ranked for a query
+and for its rewrite, so that overlap is known for any number of prefetched clusters and any nprobe. Generated rewrites:
+
+    drift    towards a vector drawn from the corpus (another subject)
+    passage  towards one of the query's ten nearest vectors (a passage that answers it, as HyDE writes)
+    noise    in a random direction
+    mixed    as `noise`, by an amount that differs from query to query (log-normal, sigma 0.7)
+
+Real ones come from a file of embeddings (scripts/sentence_embeddings.py). Imports: numpy and faiss.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.calibration.collect.retrieval_data import embeddings
+from hermes.svab import spread
+
+__all__ = ["IvfData", "OverlapIndex", "generated", "of_file"]
+
+Floats = npt.NDArray[np.float32]
+AMOUNTS = {"drift": (0.1, 0.2, 0.35), "passage": (0.3, 0.6, 0.9), "noise": (0.2, 0.4, 0.7), "mixed": (0.2, 0.4)}
+_TRAINING_PER_LIST = 64
+_NEAREST = 10
+
+
+class IvfData:
+    """Vectors, queries, and rewrites that came with them (name -> one per query); float32, of length 1."""
+
+    def __init__(self, vectors: Floats, queries: Floats, rewrites: dict[str, Floats]) -> None:
+        self.vectors, self.queries, self.rewrites = vectors, queries, rewrites
+
+
+def _unit(rows: Floats) -> Floats:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)   # type: ignore[no-any-return]
+
+
+def generated(vectors: int, dim: int, queries: int, seed: int) -> IvfData:
+    """Clustered embeddings (`retrieval_data`)."""
+    made = embeddings(vectors, dim, queries, seed)
+    return IvfData(made.vectors, made.queries, {})
+
+
+def of_file(path: Path) -> IvfData:
+    """Arrays `vectors`, `queries` and `rewrite_NAME` of an .npz file. Raises `ValueError` for one that is none."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            found = {name: np.asarray(stored[name], dtype=np.float32) for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not an .npz file of numbers ({error})") from None
+    if not {"vectors", "queries"} <= set(found):
+        raise ValueError(f"{path}: needs arrays `vectors` and `queries`")
+    rewrites = {name.removeprefix("rewrite_"): _unit(array) for name, array in found.items() if "rewrite_" in name}
+    wrong = [n for n, a in rewrites.items() if a.shape != found["queries"].shape]
+    if wrong or found["vectors"].shape[1] != found["queries"].shape[1]:
+        raise ValueError(f"{path}: vectors, queries and rewrites of one width, a rewrite of each kind per query")
+    return IvfData(_unit(found["vectors"]), _unit(found["queries"]), rewrites)
+
+
+class OverlapIndex:
+    """An IVF-flat index of faiss by inner product, and what is measured on it."""
+
+    def __init__(self, data: IvfData, nlist: int, threads: int, seed: int) -> None:
+        faiss: Any = importlib.import_module("faiss")
+
+        self._faiss, self.data, self.seed, self.nlist = faiss, data, seed, nlist
+        faiss.omp_set_num_threads(threads)
+        began = time.perf_counter()
+        self.index = faiss.index_factory(data.vectors.shape[1], f"IVF{nlist},Flat", faiss.METRIC_INNER_PRODUCT)
+        train = min(len(data.vectors), _TRAINING_PER_LIST * nlist)
+        chosen = np.random.default_rng(seed).permutation(len(data.vectors))[:train]
+        self.index.train(data.vectors[np.sort(chosen)])
+        self.index.add(data.vectors)
+        self.build_s = time.perf_counter() - began
+        self.sizes = np.array([self.index.invlists.list_size(n) for n in range(nlist)], dtype=np.int64)
+        self.centroids = np.asarray(self.index.quantizer.reconstruct_n(0, nlist))
+
+    def ranking(self, queries: Floats) -> npt.NDArray[np.int64]:
+        """Clusters from near to far, shape (queries, clusters)."""
+        return np.argsort(-(queries @ self.centroids.T), axis=1, kind="stable")
+
+    def rewrites(self) -> Iterator[tuple[str, Floats]]:
+        """(name, a rewrite of each query): those of the data, else generated ones of several amounts."""
+        if self.data.rewrites:
+            yield from self.data.rewrites.items()
+            return
+        queries, vectors = self.data.queries, self.data.vectors
+        rng = np.random.default_rng([self.seed, 1])
+        count, dim = queries.shape
+        self.index.nprobe = min(64, self.nlist)
+        near = self.index.search(queries, _NEAREST)[1][np.arange(count), rng.integers(_NEAREST, size=count)]
+        noise = _unit(rng.standard_normal((count, dim)).astype(np.float32))
+        other = vectors[rng.integers(len(vectors), size=count)]
+        unequal = rng.lognormal(-0.245, 0.7, (count, 1)).astype(np.float32)
+        for kind, amounts in AMOUNTS.items():
+            for s in amounts:
+                if kind in ("drift", "passage"):
+                    target = other if kind == "drift" else vectors[near]
+                    yield f"{kind} {s:g}", _unit((1 - s) * queries + s * target)
+                else:
+                    yield f"{kind} {s:g}", _unit(queries + s * noise * (unequal if kind == "mixed" else 1))
+
+    def scan_speed(self, nprobe: int, threads: int, repetitions: int) -> dict[str, Any]:
+        """Bytes of vectors scanned a second, one query after the other, lists shared by the threads."""
+        faiss, queries = self._faiss, self.data.queries
+        vector_bytes = 4 * queries.shape[1]
+        faiss.omp_set_num_threads(threads)
+        # one query: its lists are dealt to the threads (faiss' parallel_mode 1)
+        self.index.nprobe, self.index.parallel_mode = nprobe, 1
+        lists = self.index.quantizer.search(queries, nprobe)[1]
+        num_bytes = self.sizes[lists].sum(axis=1) * vector_bytes
+        rates = []
+        for repetition in range(repetitions + 1):
+            chosen = np.arange(repetition * 16, repetition * 16 + 16) % len(queries)
+            began = time.perf_counter()
+            for i in chosen:
+                self.index.search(queries[i : i + 1], 3)
+            rates.append(float(num_bytes[chosen].sum()) / (time.perf_counter() - began))
+        return _spread(rates[1:]) | {"threads": threads, "nprobe": nprobe}   # the first warms up
+
+    def merge_time(self, candidates: int, top_k: int, repetitions: int) -> dict[str, Any]:
+        """Seconds to pick the best `top_k` of so many distances."""
+        rng = np.random.default_rng([self.seed, 2])
+        distances = rng.random((32, candidates), dtype=np.float32)
+
+        def merge() -> None:
+            for row in distances:
+                best = np.argpartition(row, top_k)[:top_k]
+                best[np.argsort(row[best])]
+
+        return _spread(_timed(merge, repetitions, 32)) | {"candidates": candidates, "top_k": top_k}
+
+
+def _timed(call: Callable[[], None], repetitions: int, calls: int) -> list[float]:
+    call()
+    found = []
+    for _ in range(repetitions):
+        began = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - began) / calls)
+    return found
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    found = spread(values)
+    return {"mean": found.mean, "cv": round(found.cv, 4), "ci95": found.ci95, "class": found.verdict,
+            "samples": found.samples}

@@ -1,0 +1,26 @@
+"""Bytes of an index's clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Ints", "lognormal_sizes"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.random.Generator) -> Ints:
+    """Bytes of each cluster, shape (clusters,): log-normal with that sigma, and exactly `total_bytes` together.
+
+    The sizes are the distribution's quantiles at (i + 1/2) / clusters in random order, so that an index of few clusters
+    has its spread too.
+    """
+    from statistics import NormalDist
+
+    normal = NormalDist()
+    quantiles = np.array([normal.inv_cdf((i + 0.5) / clusters) for i in range(clusters)])
+    raw = np.exp(sigma * rng.permutation(quantiles))
+    ends = np.rint(np.cumsum(raw) * (total_bytes / raw.sum())).astype(np.int64)
+    sizes: Ints = np.diff(ends, prepend=0)
+    return sizes

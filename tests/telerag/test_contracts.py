@@ -1,0 +1,72 @@
+"""The pipelines, the client and the service against the contracts of their kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.pipelines import PIPELINES
+from hermes.telerag import ClusterScan
+from hermes.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
+from hermes.testing.pipelines import PipelineContract
+from hermes.testing.services import ServiceContract
+
+INDEX = {"clusters": 32, "total": 32 * 10**6, "vector_bytes": 1000}
+
+
+class _Contract(PipelineContract):
+    examples = 5
+
+    def parameters(self) -> dict[str, Any]:
+        return {"nprobe": 4, "strength": 0.1, "budget": 10**7, "batch": 2, "window": 5}
+
+    def clients(self) -> list[dict[str, Any]]:
+        own = {"lookahead", "probe", "evict"}
+        engine = super().clients()[0]
+        others = [kind for kind in self.kinds if kind not in {*own, "generate"}]
+        serves = {kind: {"kind": "per_item", "per_item": 0.001} for kind in others}
+        return [engine, {"kind": "ivf_index", "name": "index", "index": INDEX},
+                {"kind": "processing", "name": "others", "serves": serves}]
+
+
+class TestHyde(_Contract):
+    def pipeline(self) -> Any:
+        return Hyde
+
+
+class TestSubQuestion(_Contract):
+    def pipeline(self) -> Any:
+        return SubQuestion
+
+
+class TestIterative(_Contract):
+    def pipeline(self) -> Any:
+        return Iterative
+
+
+class TestIterRetGen(_Contract):
+    def pipeline(self) -> Any:
+        return IterRetGen
+
+
+class TestFlareGivingUp(_Contract):
+    def pipeline(self) -> Any:
+        return Flare
+
+    def parameters(self) -> dict[str, Any]:
+        return {**super().parameters(), "late": "give_up", "chunk": 10**6}
+
+
+class TestSelfRag(_Contract):
+    def pipeline(self) -> Any:
+        return SelfRag
+
+
+class TestClusterScan(ServiceContract):
+    def component(self) -> Any:
+        return ClusterScan(rate=1e9)
+
+
+def test_the_names_are_registered():
+    assert {name for name in PIPELINES if name.startswith("telerag-")} == {
+        "telerag-hyde", "telerag-subquestion", "telerag-iterative", "telerag-iter-retgen", "telerag-flare",
+        "telerag-self-rag"}
