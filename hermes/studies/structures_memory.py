@@ -140,6 +140,9 @@ def policy_plot(tables: Sequence[Table]) -> Any:
         for policy, mine in table.frame.groupby("policy", sort=False):
             axis.plot(mine[capacity], mine["tokens saved %"], marker="o", markersize=3, label=str(policy))
         axis.set(xlabel=capacity, ylabel="tokens saved %", xscale="log", title=table.name)
+        ticks = sorted(set(table.frame[capacity]))
+        axis.set_xticks(ticks, [f"{value:,g}" for value in ticks])
+        axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     return figure
