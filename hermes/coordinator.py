@@ -7,88 +7,24 @@ process's start, resume and end events for each request; everything that takes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from hermes.clients.base import Client
 from hermes.clients.view import ClientView
-from hermes.content import GroupPrefix, HashedPrompt
 from hermes.errors import InputError
 from hermes.handoff import Handoff
-from hermes.kernel import ARRIVAL, Clock, Tick
+from hermes.kernel import Clock
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
+from hermes.requests import Arrivals, Request, Stream
 from hermes.routing.base import LoadCell, Router
 from hermes.schedulers.sequence import Sequence
 from hermes.stages import AnyOf
-from hermes.workload.table import RequestTable
 
-__all__ = ["Coordinator", "Request", "Stream"]
+__all__ = ["Coordinator"]
 
-_BLOCK = 4096   # requests turned from columns into Python numbers at a time
 DONE, REJECTED = 1, 2
-
-
-class Request:
-    """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
-
-    client: Client | None = None
-    pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
-    pipeline: Any = None
-    past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
-    context: Any = None
-    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
-    background = False   # whether this is what a request runs beside itself
-
-    def __init__(
-        self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
-        session: int, content: Any,
-    ) -> None:
-        self.stream = stream
-        self.id = request_id
-        self.arrival_ns = arrival_ns
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.priority = priority
-        self.session = session
-        self.content = content
-        self.model = stream.model
-
-    def start(self, stage: Any) -> Any:
-        """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
-        self.stream.coordinator._start(self, stage)
-        return stage
-
-    def beside(self, pipeline: Iterator[Any]) -> None:
-        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
-        request is complete without it. What no client accepts of it ends it, and not the request."""
-        other = copy(self)
-        other.pipeline, other.background, other.pending = pipeline, True, None
-        self.stream.coordinator._advance(other, None)
-
-    def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
-        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
-        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
-        return views
-
-    def note(self, name: str, value: float) -> None:
-        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
-        value replaces the first."""
-        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
-
-
-class Stream:
-    """One workload entry: its requests, the pipeline they run and the model they ask for."""
-
-    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Iterator[Any]], model: str,
-                 first_id: int) -> None:
-        self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
-        self.issued = 0
-        self.coordinator: Any = None   # set by the coordinator
 
 
 class Coordinator:
@@ -113,7 +49,8 @@ class Coordinator:
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         self._cells = [[(cell.values, pos, cell.kind == "input_tokens") for cell, pos in mine] for mine in cells]
         total = sum(len(s.table) for s in streams)
-        self.arrivals = np.full(total, -1, dtype=np.int64)
+        self._arriving = Arrivals(env, streams, self._advance)
+        self.arrivals = self._arriving.times_ns
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
@@ -136,102 +73,11 @@ class Coordinator:
                 handoff.observe = self._observe
             handoff.route = self._route_decode
 
-    # -- arrivals ------------------------------------------------------------------------------------------------
+    # -- pipelines -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Schedule the first arrivals."""
-        for stream in self.streams:
-            if stream.table.users is None:
-                self._open_loop(stream)
-            else:
-                for _ in range(min(stream.table.users, len(stream.table))):
-                    self._closed_loop_next(stream)
-
-    def _open_loop(self, stream: Stream) -> None:
-        requests = self._requests(stream)
-        upcoming = next(requests, None)
-        env = self.env
-
-        def arrive(tick: Tick | None) -> None:
-            # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
-            nonlocal upcoming
-            request = upcoming
-            upcoming = next(requests, None)
-            if upcoming is not None:
-                env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
-            if request is not None:
-                self._advance(request, None)
-
-        if upcoming is not None:
-            env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
-        assert stream.table.arrival_ns is not None
-        self.arrivals[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
-
-    def _requests(self, stream: Stream) -> Iterator[Request]:
-        """The stream's requests in order, made from its columns a block at a time."""
-        table, first = stream.table, stream.first_id
-        times = table.arrival_ns if table.arrival_ns is not None else np.zeros(len(table), dtype=np.int64)
-        for low in range(0, len(table), _BLOCK):
-            part = slice(low, low + _BLOCK)
-            columns = zip(
-                range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
-                table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
-                self._contents(table, low), strict=False,
-            )
-            for request_id, arrival, prompt, output, priority, session, content in columns:
-                request = Request(stream, request_id, arrival, prompt, output, priority, session, content)
-                if table.population is not None:
-                    self._give_context(request, table, request_id - first)
-                if table.branch_tokens is not None:
-                    request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
-                request.pipeline = stream.pipeline(request)
-                yield request
-
-    @staticmethod
-    def _contents(table: RequestTable, low: int) -> list[Any]:
-        high = min(low + _BLOCK, len(table))
-        if table.hash_ids is not None:
-            return [HashedPrompt(ids, table.hash_block_tokens) for ids in table.hash_ids[low:high]]
-        groups = table.prefix_group[low:high]
-        if not (groups >= 0).any():
-            return [None] * (high - low)
-        tokens = table.prefix_tokens[low:high].tolist()
-        return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
-
-    @staticmethod
-    def _give_context(request: Request, table: RequestTable, row: int) -> None:
-        key = int(table.context[row])
-        if key >= 0 and table.population is not None:
-            request.context = table.population.name, key
-            request.past_tokens = int(table.population.tokens[key])
-
-    def _closed_loop_next(self, stream: Stream) -> None:
-        """A user of a closed loop takes the next request, thinks, and submits it."""
-        table, i = stream.table, stream.issued
-        if i >= len(table):
-            return
-        stream.issued += 1
-        think = int(table.think_ns[i]) if table.think_ns is not None else 0
-        request = Request(
-            stream, stream.first_id + i, self.env._now + think, int(table.prompt_tokens[i]),
-            int(table.output_tokens[i]), int(table.priority[i]), int(table.session[i]),
-            self._contents_one(table, i),
-        )
-        if table.population is not None:
-            self._give_context(request, table, i)
-        if table.branch_tokens is not None:
-            request.branch_outputs = tuple(table.branch_tokens[i].tolist())
-        request.pipeline = stream.pipeline(request)
-        self.arrivals[request.id] = request.arrival_ns
-        self.env.tick_at(request.arrival_ns, ARRIVAL, lambda tick: self._advance(request, None))
-
-    def _contents_one(self, table: RequestTable, i: int) -> Any:
-        if table.hash_ids is not None:
-            return HashedPrompt(table.hash_ids[i], table.hash_block_tokens)
-        group = int(table.prefix_group[i])
-        return None if group < 0 else GroupPrefix(group, int(table.prefix_tokens[i]))
-
-    # -- pipelines -----------------------------------------------------------------------------------------------
+        self._arriving.start()
 
     def _advance(self, request: Request, result: Any) -> None:
         """Send a pipeline what it waited for, and dispatch what it yields next."""
@@ -289,8 +135,8 @@ class Coordinator:
         self.status[request.id] = status
         self.finish_ns[request.id] = self.env._now
         self.unfinished -= 1
-        if request.stream.table.users is not None:
-            self._closed_loop_next(request.stream)
+        if request.stream.closed:
+            self._arriving.next_of_closed(request.stream)
 
     def _reject(self, request: Request, reason: str) -> None:
         pipeline = request.pipeline
@@ -445,28 +291,15 @@ class Coordinator:
             self._branch_done(client, stage)
             return
         self._unassign(client, stage)
-        log = self.stages
+        request = stage.request
         if stage.kind == "generate":
             emitted = stage.target_tokens - stage.transferred
             client.emitted -= emitted
-            request = stage.request
             hand_over = stage.target_tokens < stage.output_tokens
             kind = "prefill" if hand_over else "decode" if stage.transferred else "generate"
-            if stage.segments is not None:
-                stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
-                self.gaps[len(self.stages)] = stage.segments
-            together = client.scheduler.returns_together
-            last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
         else:
-            request, kind, hand_over, emitted, last_step = stage.request, stage.kind, False, 0, -1
-        log.write(
-            log.buffer, log.pos, request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
-            stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
-            stage.preemptions, stage.cached_tokens, -1, -1,
-        )
-        log.pos += log.size
-        if log.pos == log.limit:
-            log.flush()
+            kind, hand_over, emitted = stage.kind, False, 0
+        self._write_row(client, stage, kind, emitted, stage.preemptions, stage.cached_tokens, -1, -1)
         request.client = client
         if self._observers:
             self._observe("prefilled" if hand_over else "done", client, stage)
@@ -505,20 +338,30 @@ class Coordinator:
         else:
             self._served(request, client, lead)
 
+    def _write_row(self, client: Any, stage: Any, kind: str, emitted: int, preemptions: int, cached_tokens: int,
+                   group: int, branch: int) -> None:
+        """The row of a stage, or of one branch of the generation with number `group`."""
+        log, last_step = self.stages, -1
+        if emitted:
+            if stage.segments is not None:
+                stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+                self.gaps[len(log)] = stage.segments
+            together = client.scheduler.returns_together
+            last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
+        log.write(
+            log.buffer, log.pos, stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
+            stage.first_token_ns, self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
+            preemptions, cached_tokens, group, branch,
+        )
+        log.pos += log.size
+        if log.pos == log.limit:
+            log.flush()
+
     def _add_branch(self, client: Any, stage: Sequence, kind: str, emitted: int, index: int) -> None:
         """The row of a branch. What a prompt took (cached tokens, preemptions before it was computed) is the lead's."""
-        if stage.segments is not None:
-            stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
-            self.gaps[len(self.stages)] = stage.segments
-        together = client.scheduler.returns_together
-        last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
         mine = kind != "prefill" or index == 0
-        self.stages.add(
-            stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns, stage.first_token_ns,
-            self.env._now, stage.prompt_tokens, emitted, stage.first_step, last_step,
-            stage.preemptions if mine else 0, stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order,
-            index,
-        )
+        self._write_row(client, stage, kind, emitted, stage.preemptions if mine else 0,
+                        stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order, index)
 
     def _served(self, request: Request, client: Any, stage: Any) -> None:
         """A stage is done: go on with its pipeline if that is what it waits for."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hermes.clients.kv_retrieval import KvRetrievalClient
-from hermes.coordinator import Coordinator, Stream
+from hermes.coordinator import Coordinator
 from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
@@ -19,6 +19,7 @@ from hermes.network import Network, Site
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
 from hermes.recorder import RowLog
+from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.sharing import sharing_infos

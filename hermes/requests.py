@@ -1,0 +1,179 @@
+"""Requests in flight, and how they come in: request tables turned into `Request`s as the clock reaches them.
+
+In an open loop the table says when each request arrives; in a closed one a user takes the next request as soon as the
+previous one is answered, thinks, and submits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.clients.base import Client
+from hermes.clients.view import ClientView
+from hermes.content import GroupPrefix, HashedPrompt
+from hermes.kernel import ARRIVAL, Clock, Tick
+from hermes.workload.table import RequestTable
+
+__all__ = ["Arrivals", "Request", "Stream"]
+
+_BLOCK = 4096   # requests turned from columns into Python numbers at a time
+
+
+class Request:
+    """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
+
+    client: Client | None = None
+    pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
+    pipeline: Any = None
+    past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
+    context: Any = None
+    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
+    background = False   # whether this is what a request runs beside itself
+
+    def __init__(
+        self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
+        session: int, content: Any,
+    ) -> None:
+        self.stream = stream
+        self.id = request_id
+        self.arrival_ns = arrival_ns
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.session = session
+        self.content = content
+        self.model = stream.model
+
+    def start(self, stage: Any) -> Any:
+        """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
+        self.stream.coordinator._start(self, stage)
+        return stage
+
+    def beside(self, pipeline: Iterator[Any]) -> None:
+        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
+        request is complete without it. What no client accepts of it ends it, and not the request."""
+        other = copy(self)
+        other.pipeline, other.background, other.pending = pipeline, True, None
+        self.stream.coordinator._advance(other, None)
+
+    def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
+        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
+        return views
+
+    def note(self, name: str, value: float) -> None:
+        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
+        value replaces the first."""
+        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
+
+
+class Stream:
+    """One workload entry: its requests, the pipeline they run and the model they ask for."""
+
+    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Iterator[Any]], model: str,
+                 first_id: int) -> None:
+        self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
+        self.closed = table.users is not None
+        self.coordinator: Any = None   # set by the coordinator
+
+    def requests(self) -> Iterator[Request]:
+        """Its requests in order, made from the columns of its table a block at a time.
+
+        They have no pipeline yet; those of a closed loop arrive when the loop says (their `arrival_ns` is 0).
+        """
+        table, first = self.table, self.first_id
+        times = table.arrival_ns if table.arrival_ns is not None else np.zeros(len(table), dtype=np.int64)
+        for low in range(0, len(table), _BLOCK):
+            part = slice(low, low + _BLOCK)
+            columns = zip(
+                range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
+                table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
+                _contents(table, part), strict=False,
+            )
+            for request_id, arrival, prompt, output, priority, session, content in columns:
+                request = Request(self, request_id, arrival, prompt, output, priority, session, content)
+                if table.population is not None:
+                    _give_context(request, table, request_id - first)
+                if table.branch_tokens is not None:
+                    request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
+                yield request
+
+
+def _contents(table: RequestTable, part: slice) -> list[Any]:
+    """What the prompts of these rows share with others, None where nothing."""
+    if table.hash_ids is not None:
+        return [HashedPrompt(ids, table.hash_block_tokens) for ids in table.hash_ids[part]]
+    groups = table.prefix_group[part]
+    if not (groups >= 0).any():
+        return [None] * len(groups)
+    tokens = table.prefix_tokens[part].tolist()
+    return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
+
+
+def _give_context(request: Request, table: RequestTable, row: int) -> None:
+    key = int(table.context[row])
+    if key >= 0 and table.population is not None:
+        request.context = table.population.name, key
+        request.past_tokens = int(table.population.tokens[key])
+
+
+class Arrivals:
+    """Starts the pipeline of each request at the instant it arrives, by `advance(request, None)`.
+
+    times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows
+    """
+
+    def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
+        self._env, self._streams, self._advance = env, streams, advance
+        self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
+        self._waiting = {stream: enumerate(stream.requests()) for stream in streams if stream.closed}
+
+    def start(self) -> None:
+        """Schedule the first arrivals."""
+        for stream in self._streams:
+            if stream.table.users is None:
+                self._open_loop(stream)
+            else:
+                for _ in range(min(stream.table.users, len(stream.table))):
+                    self.next_of_closed(stream)
+
+    def _open_loop(self, stream: Stream) -> None:
+        requests = stream.requests()
+        upcoming = next(requests, None)
+        env, pipeline, advance = self._env, stream.pipeline, self._advance
+
+        def arrive(tick: Tick | None) -> None:
+            # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
+            nonlocal upcoming
+            request = upcoming
+            upcoming = next(requests, None)
+            if upcoming is not None:
+                env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+            if request is not None:
+                request.pipeline = pipeline(request)
+                advance(request, None)
+
+        if upcoming is not None:
+            env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+        assert stream.table.arrival_ns is not None
+        self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
+
+    def next_of_closed(self, stream: Stream) -> None:
+        """A user of a closed loop takes the next request, if any is left, thinks, and submits it."""
+        row, request = next(self._waiting[stream], (0, None))
+        if request is None:
+            return
+        think_ns = stream.table.think_ns
+        request.arrival_ns = self._env._now + (int(think_ns[row]) if think_ns is not None else 0)
+        self.times_ns[request.id] = request.arrival_ns
+
+        def arrive(tick: Tick) -> None:
+            request.pipeline = stream.pipeline(request)
+            self._advance(request, None)
+
+        self._env.tick_at(request.arrival_ns, ARRIVAL, arrive)
