@@ -27,10 +27,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.clients.base import CLIENTS, platform_name
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, tiers_of
-from hermes.clients.task import TaskClient
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
+from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
-from hermes.config import Component, ConfigModel
+from hermes.config import Component
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
@@ -69,8 +69,9 @@ class KvRetrievalClient(TaskClient):
         self._fetches = 0
 
     @property
-    def idle(self) -> bool:
-        return not self.num_assigned
+    def starts_with(self) -> tuple[int, int] | None:
+        """Which contexts it holds at first: those whose key modulo the second number is the first; None for others."""
+        return self.home if self.config.start == "home" else None
 
     @property
     def needs_prefill(self) -> bool:
@@ -221,16 +222,10 @@ class WarmingConfig(ConfigModel):
 
 
 @CLIENTS.register("kv_retrieval")
-class KvRetrievalClientConfig(ConfigModel):
+class KvRetrievalClientConfig(TaskClientConfig):
     """Clients that fetch past KV from a hierarchy of stores."""
 
     kind: Literal["kv_retrieval"] = "kv_retrieval"
-    role: Literal["service"] = "service"
-    """It neither prefills nor decodes."""
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; clients of a group are called NAME-0, NAME-1, ..."""
-    count: int = Field(default=1, ge=1, le=100_000)
-    """Number of equal clients."""
     model: Annotated[str, Field(min_length=1, max_length=4096)]
     """Whose KV it is: the model's description says how many bytes a token takes."""
     kv_bits: float = Field(default=16, gt=0, le=64)
@@ -262,15 +257,8 @@ class KvRetrievalClientConfig(ConfigModel):
     start: Literal["empty", "home", "popular"] = "empty"
     """What tiers hold at the beginning. `popular`: every one the contexts asked for most. `home`: the same of its
     client's own contexts, those whose key modulo `count` is the client's number; the router `context` asks there."""
-    platform: str | None = None
-    """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
-    it."""
-    devices: int = Field(default=1, ge=1, le=2**20)
-    """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
     """Watts of one machine; fetching draws `prefill`."""
-    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one machine."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -278,16 +266,13 @@ class KvRetrievalClientConfig(ConfigModel):
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
                     raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
+        else:
+            refuse_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
             raise InputError("none, but for two stateful tiers or more", field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
             raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
         return self
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the group's clients."""
-        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:

@@ -22,7 +22,7 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "tiers_of"]
+__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "refuse_hit_rates", "tiers_of"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
 
@@ -32,7 +32,7 @@ class KvTierConfig(ConfigModel):
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     """Name; shared tiers of one name are one."""
-    capacity: Bytes
+    capacity: Annotated[Bytes, Field(gt=0)]
     """Bytes it holds."""
     bandwidth: Bandwidth
     """Bytes/s it can be read and written at, by all that share it together."""
@@ -48,7 +48,15 @@ class KvTierConfig(ConfigModel):
     admission_sample: int = Field(default=10_000, ge=1, le=2**40)
     """Accesses after which the sketch's counts halve."""
     hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches that get here and find theirs; `expected` needs it."""
+    """Share of the fetches that get here and find theirs: for `mode: expected`, and for nothing else."""
+
+
+def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
+    """Raise `InputError` for hit rates of tiers that hold entries: what these find follows from what they hold."""
+    for i, tier in enumerate(tiers):
+        if tier.hit_rate is not None:
+            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
+                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
 
 
 class Tier:

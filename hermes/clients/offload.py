@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.hardware.base import StepStats
@@ -44,6 +44,11 @@ class OffloadConfig(ConfigModel):
     """Whether what a lower tier had is written to those above it, once read."""
     demote: bool = False
     """Whether what a tier evicts is written to the one below."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        refuse_hit_rates(self.tiers, "tiers")
+        return self
 
 
 class OffloadingClient(LLMClient):

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.machine import Machine
-from hermes.clients.task import TaskClient
+from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, Duration
 from hermes.errors import InputError, Verbatim, inside
 from hermes.kernel import START, STEP_END, Clock, Tick
 from hermes.recorder import RowLog
@@ -125,35 +125,17 @@ class ServiceClient(TaskClient):
         return self.machine.utilisation()
 
 
-class _ServiceConfig(ConfigModel):
+class _ServiceConfig(TaskClientConfig):
     """What both kinds of client have."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; clients of a group are called NAME-0, NAME-1, ..."""
-    count: int = Field(default=1, ge=1, le=100_000)
-    """Number of equal clients."""
     device: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """The machine: a device description by name or path. Retrieval needs one."""
     cores: int = Field(default=64, ge=1, le=2**20)
     """Cores of the machine."""
     serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)
     """Kinds of stage it serves, and what each costs."""
-    model: Annotated[str, Field(max_length=4096)] = ""
-    """Only stages that ask for this model; left out, all."""
-    platform: str | None = None
-    """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
-    it."""
-    devices: int = Field(default=1, ge=1, le=2**20)
-    """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
     """Watts of one machine; serving draws `prefill`. Left out: by the device's TDP and utilisation."""
-    price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one machine; the device's where left out."""
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the group's clients."""
-        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def _limits(self) -> tuple[int, bool]:
         """(largest batch, one batch of a kind at a time)."""
@@ -192,8 +174,6 @@ class RagClientConfig(_ServiceConfig):
     """Clients that embed, retrieve and rerank: all that waits of one kind goes together."""
 
     kind: Literal["rag"] = "rag"
-    role: Literal["service"] = "service"
-    """It neither prefills nor decodes."""
     max_batch: int = Field(default=64, ge=1, le=2**31)
     """Tasks of one batch at most."""
     batch_window: Duration = 0.0
@@ -213,8 +193,6 @@ class ProcessingClientConfig(_ServiceConfig):
     """Clients that tokenize, filter, score: one task per free core, in order."""
 
     kind: Literal["processing"] = "processing"
-    role: Literal["service"] = "service"
-    """It neither prefills nor decodes."""
 
     def _limits(self) -> tuple[int, bool]:
         return 1, False

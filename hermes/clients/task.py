@@ -38,13 +38,14 @@ class TaskClientConfig(ConfigModel):
     model: Annotated[str, Field(max_length=4096)] = ""
     """Only stages that ask for this model; left out, all."""
     platform: str | None = None
-    """Group of clients that are local to each other."""
+    """Group of clients that are local to each other; `{i}` stands for the client's number, `{i//4}` for a quarter of
+    it."""
     devices: int = Field(default=1, ge=1, le=2**20)
     """Machines of one client, for power and cost."""
     power: PowerConfig | None = None
     """Watts of one machine; serving draws `prefill`."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one machine."""
+    """Dollars per hour of one machine; the device's where left out, if it has one."""
 
     @property
     def names(self) -> list[str]:

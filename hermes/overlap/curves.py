@@ -18,7 +18,7 @@ from hermes.overlap.sizes import Ints
 __all__ = ["Curve", "fit_bias", "fit_strength", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
 
 QUERIES = 96    # drawn for a mean overlap: its standard error is about half a point
-_STEPS = 22     # of a bisection
+_STEPS = 16     # of a bisection
 
 
 @dataclass(frozen=True)

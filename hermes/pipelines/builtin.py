@@ -157,7 +157,7 @@ class RagReasoning(_Passages, GraphTemplate):
 @PIPELINES.register("guarded")
 class Guarded(GraphTemplate):
     """Tokenize, answer, then a safety filter and a word lookup side by side, detokenize. An answer that the filter
-    refuses is written again."""
+    refuses is written again, and read again by both."""
 
     filter_reads: Literal["output", "prompt + output"] = "output"
     """What the filter reads."""
@@ -176,18 +176,16 @@ class Guarded(GraphTemplate):
         check = _without_defaults(
             kind="filter", after="answer", tokens=self.filter_reads, model=self.filter_model, input_bytes=read,
         )
-        answer: dict[str, Any] = {"kind": "generate"}
+        lookup = {"kind": "word_lookup", "after": "answer", "tokens": "output", "input_bytes": moved}
         nodes: Stages = {"tokenize": {"kind": "tokenize", "tokens": "prompt"}}
-        if self.refused:
+        if self.refused:   # both read the answer as it comes from the LLM, whichever attempt it is
             nodes["attempt"] = {
                 "kind": "loop", "after": "tokenize", "again": self.refused, "max_times": 1 + self.retries,
-                "stages": {"answer": answer, "filter": check},
+                "stages": {"answer": {"kind": "generate"}, "filter": check, "lookup": lookup},
             }
-            done, written = ["attempt", "lookup"], "attempt"
         else:
-            nodes |= {"answer": answer | {"after": "tokenize"}, "filter": check}
-            done, written = ["filter", "lookup"], "answer"
-        nodes["lookup"] = {"kind": "word_lookup", "after": written, "tokens": "output", "input_bytes": moved}
+            nodes |= {"answer": {"kind": "generate", "after": "tokenize"}, "filter": check, "lookup": lookup}
+        done = "attempt" if self.refused else ["filter", "lookup"]
         nodes["detokenize"] = {"kind": "detokenize", "after": done, "tokens": "output"}
         return nodes
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
-from hermes.errors import InputError, inside
+from hermes.errors import inside
 from hermes.services import SERVICES, MachineSpec, PhaseCost, Service, Work, check_memory
 from hermes.stages import Stage
 
@@ -39,7 +39,7 @@ class Hybrid(ConfigModel):
     """Share of the relevant documents that it finds, for reports."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> HybridService:
-        """The service on a machine; `InputError` where both indices do not fit together."""
+        """The service on a machine; `InputError` where the two indices do not fit together."""
         with inside("dense"):
             dense = self.dense.build(machine, base_dir)
         with inside("sparse"):
@@ -53,9 +53,8 @@ class HybridService:
     def __init__(self, config: Hybrid, dense: Service, sparse: Service, machine: MachineSpec) -> None:
         self.config, self.dense, self.sparse, self.cores = config, dense, sparse, machine.cores
         self.memory_bytes = dense.memory_bytes + sparse.memory_bytes
+        self.options: dict[str, int] = {**getattr(dense, "options", {}), **getattr(sparse, "options", {})}
         check_memory("two indices", self.memory_bytes, machine, "dense")
-        if dense is sparse:
-            raise InputError("two searches", field="sparse")
 
     def work(self, tasks: Sequence[Stage]) -> Work:
         dense, sparse = self.dense.work(tasks), self.sparse.work(tasks)

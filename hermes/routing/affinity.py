@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from hermes.clients.base import Client
 from hermes.config import ConfigModel
+from hermes.errors import InputError, Verbatim
 from hermes.routing.base import ROUTERS, RouterContext
 from hermes.routing.load import Load, least_loaded
 
@@ -64,8 +65,8 @@ class Locality:
 
 @ROUTERS.register("context")
 class ContextConfig(ConfigModel):
-    """Where the request's past context is kept: client number key modulo their number, as stores are filled; a request
-    without one goes to the least loaded."""
+    """Where the request's past context is kept: client number key modulo their number, as `start: home` fills the
+    stores of one group (several of one model are refused); a request without one goes to the least loaded."""
 
     kind: Literal["context"] = "context"
     load: Load = "input_tokens"
@@ -79,6 +80,10 @@ class ContextHome:
     def __init__(self, config: ContextConfig, context: RouterContext) -> None:
         self._candidates = context.candidates
         self._least = least_loaded(context, config.load)
+        groups = {home[1] for home in (getattr(client, "starts_with", None) for client in context.candidates) if home}
+        if groups and groups != {len(context.candidates)}:
+            raise InputError("one group of clients for contexts at home (`start: home`) of a model",
+                             Verbatim(f"{len(context.candidates)} clients of several groups"))
 
     def choose(self, stage: Any) -> Client:
         key = stage.request.context

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
+from hermes.clients.base import platform_name
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.kernel import Clock
@@ -25,7 +26,8 @@ __all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
 
 class Lookup(NamedTuple):
     """What became of one retrieval. overlap: share of the probed clusters that were there, mean over its queries;
-    prefetched_bytes: copied for it beforehand; waited: whether a prefetch had been planned."""
+    planned: whether a prefetch was; prefetched_bytes: copied for it beforehand; window_ns: of the generation before it
+    (0: none); union_miss_bytes: of the clusters that were not there, each counted once."""
 
     request: int
     planned: bool
@@ -34,6 +36,8 @@ class Lookup(NamedTuple):
     hit_bytes: int
     miss_bytes: int
     prefetched_bytes: int
+    window_ns: int
+    union_miss_bytes: int
 
 
 class ClusterModel(ConfigModel):
@@ -51,6 +55,8 @@ class ClusterModel(ConfigModel):
     """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""
     probed_at: Annotated[int, Field(ge=1, le=2**20)] = 256
     """The nprobe that `probed_mean` is for."""
+    size_bias: Annotated[float, Field(ge=-10, le=10)] | None = None
+    """That bias itself, in place of `probed_mean`: added to the score of a cluster one sigma larger than the median."""
     family: str = "gaussian"
     """How a rewrite perturbs the ranking: `gaussian`, `noise`, `redraw` or `moved` (`hermes.overlap.families`)."""
     spread: Annotated[float, Field(ge=0, le=5)] = 0.0
@@ -59,6 +65,8 @@ class ClusterModel(ConfigModel):
     @model_validator(mode="after")
     def _known(self) -> ClusterModel:
         FAMILIES.get(self.family)
+        if self.probed_mean is not None and self.size_bias is not None:
+            raise InputError("either probed_mean or size_bias", "both", field="size_bias")
         if self.probed_mean is not None and self.probed_at > self.clusters:
             raise InputError(f"at most the {self.clusters} clusters", self.probed_at, field="probed_at")
         return self
@@ -69,6 +77,8 @@ class ClusterModel(ConfigModel):
 
     def bias(self, seed: int) -> float:
         """How much large clusters are preferred (see `fit_bias`)."""
+        if self.size_bias is not None:
+            return self.size_bias
         if self.probed_mean is None or self.size_sigma == 0:
             return 0.0
         return fit_bias(make_family(self.family, spread=self.spread), self.sizes(seed), float(self.probed_mean),
@@ -118,7 +128,7 @@ class IvfIndexClient(TaskClient):
     stages = frozenset({"lookahead", "probe", "evict"})
 
     def __init__(self, env: Clock, index: int, config: IvfIndexConfig) -> None:
-        super().__init__(env, index, config.names[0], model=config.model, platform=config.platform or "")
+        super().__init__(env, index, config.names[0], model=config.model, platform=platform_name(config.platform, 0))
         self.config = config
         model = config.index
         self.family = make_family(model.family, spread=model.spread)
@@ -205,8 +215,10 @@ class IvfIndexClient(TaskClient):
         stage.hit_bytes, stage.miss_bytes = int(sizes[hit].sum()), int(sizes[~hit].sum())
         stage.union_miss_bytes = int(self.sizes[np.unique(probed[~hit])].sum())
         stage.miss_vectors = stage.miss_bytes // self.config.index.vector_bytes
-        self.lookups.append(Lookup(options["owner"], options["planned"], len(states), float(hit.mean()),
-                                   stage.hit_bytes, stage.miss_bytes, came))
+        self.lookups.append(Lookup(
+            options["owner"], options["planned"], len(states), float(hit.mean()), stage.hit_bytes, stage.miss_bytes,
+            came, options["window_ns"], stage.union_miss_bytes,
+        ))
 
     def _release(self, owner: _Owner) -> None:
         self.used_bytes -= owner.held_bytes

@@ -35,7 +35,7 @@ class LookaheadPipeline(ConfigModel):
     late: Literal["wait", "give_up"] = "wait"
     """What becomes of a copy that outlasts the generation beside it."""
     budget: Bytes = 3 * 10**9
-    """Bytes of one prefetch at most; what the link moves in a mean window (`hermes telerag-budget`)."""
+    """Bytes of one prefetch at most; what the link moves in a mean window of the generation."""
     chunk: Bytes = 64 * 2**20
     """Bytes of a copy that are given up or waited for together."""
     keep: bool = False

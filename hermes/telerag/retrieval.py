@@ -61,6 +61,7 @@ class Retriever:
         self.request, self.mode, self.late, self.keep = request, mode, late, keep
         self.budget, self.nprobe, self.chunk, self.embed_tokens = budget, nprobe, chunk, embed_tokens
         self._plan: LookaheadStage | None = None
+        self._window_ns = 0
         self._copies: list[Stage] = []
         self._abandoned: list[Stage] = []
 
@@ -69,9 +70,14 @@ class Retriever:
 
     def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
+        yield from self._generate_beside(generations, queries)
+        ends = [generation.client.env.now for generation in generations if generation.client is not None]
+        self._window_ns = max(ends, default=0) - generations[0].assigned_ns if ends else 0
+
+    def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         request = self.request
         if self.mode != "lookahead":
-            yield tuple(generations) if len(generations) > 1 else generations[0]
+            yield tuple(generations)
             return
         for generation in generations:
             request.start(generation)
@@ -117,8 +123,8 @@ class Retriever:
         self._abandoned += [copy for copy in self._copies if not copy.done]
         probe = ProbeStage("probe", items=len(queries) * fan_out, options=self._options(
             queries=tuple(queries), strength=strength, fan_out=fan_out, arrived=arrived, planned=self._plan is not None,
-            resident=self.mode == "resident"))
-        self._copies, self._plan = [], None
+            resident=self.mode == "resident", window_ns=self._window_ns))
+        self._copies, self._plan, self._window_ns = [], None, 0
         yield probe
         if self.mode == "on_demand":
             yield Stage("prefetch", inputs=((probe, probe.union_miss_bytes),))

@@ -110,9 +110,16 @@ def test_guarded(ran):
         kinds = [kind for kind, _, _ in found]
         attempts = kinds.count("filter")
         rounds.append(attempts)
-        assert kinds == ["tokenize", *["generate", "filter"] * attempts, "word_lookup", "detokenize"]
-        for (_, _, before), (_, assigned, _) in pairwise(found):
-            assert assigned == before
+        assert kinds.count("generate") == kinds.count("word_lookup") == attempts
+        assert (kinds[0], kinds[-1]) == ("tokenize", "detokenize")
+        ends = [found[0][2]]
+        for i in range(1, len(found) - 1, 3):   # an answer, and the two that read it side by side
+            answer, *readers = found[i : i + 3]
+            assert answer[:2] == ("generate", ends[-1])
+            assert {kind for kind, _, _ in readers} == {"filter", "word_lookup"}
+            assert all(assigned == answer[2] for _, assigned, _ in readers)
+            ends.append(max(end for _, _, end in readers))
+        assert found[-1][1] == ends[-1]
     assert set(rounds) == {1, 2}
     assert rounds.count(2) < 25, "one in twenty is refused"
     read = results.stages[results.stages["kind"] == "filter"]
@@ -127,6 +134,17 @@ def test_guarded_that_refuses_nothing_filters_beside_the_lookup():
         times = {kind: (assigned, end) for kind, assigned, end in order(results, request)}
         assert times["filter"][0] == times["word_lookup"][0] == times["generate"][1]
         assert times["detokenize"][0] == max(times["filter"][1], times["word_lookup"][1])
+
+
+def test_guarded_moves_the_same_bytes_whether_it_may_refuse_or_not():
+    """The text that the lookup and the filter read comes from the LLM client, even in a loop."""
+    moved = []
+    for share in ("0", "0.000000000001"):
+        overrides = ["workload.requests=20", f"workload.pipeline={{name: guarded, refused: {share}}}"]
+        transfers = hermes.simulate("pipelines/guarded", overrides=overrides).record.transfers
+        moved.append({name: column.tolist() for name, column in transfers.items()})
+    assert moved[0] == moved[1]
+    assert len(moved[0]["bytes"]) == 40
 
 
 def test_reward_ranked(ran):

@@ -228,11 +228,27 @@ def test_blocks_are_found_by_their_hashes():
     ({"mode": "expected", "start": "home", "tiers": [{**TIER, "hit_rate": 1.0}]}, "start"),
     ({"entries": "blocks", "start": "home"}, "start"),
     ({"tiers": [TIER, TIER]}, "tiers.1.name"),
+    ({"tiers": [{**TIER, "hit_rate": 0.5}]}, "tiers.0.hit_rate"),
+    ({"tiers": [{**TIER, "capacity": 0}]}, "tiers.0.capacity"),
     ({"model": "qwen3-32b"}, "serves stage 'fetch_kv' of model 'llama-3.1-8b'"),
 ])
 def test_what_cannot_be_is_refused(change, field):
     with pytest.raises(InputError, match=field):
         hermes.simulate(scenario(**{"tiers": [TIER], **change}))
+
+
+@pytest.mark.parametrize("start", ["home", "empty"])
+def test_contexts_at_home_are_those_of_one_group(start):
+    """Homes are counted within a group, the router counts all clients of the model."""
+    data = scenario([TIER], start=start, count=2)
+    data["routers"] = {"fetch_kv": {"kind": "context"}, "store_kv": {"kind": "context"}}
+    hermes.simulate(data)
+    data["clients"].append({**data["clients"][1], "name": "more"})
+    if start == "empty":   # then whoever is asked becomes the home
+        hermes.simulate(data)
+        return
+    with pytest.raises(InputError, match="one group of clients"):
+        hermes.simulate(data)
 
 
 def test_kv_is_fetched_from_stores_of_its_model():

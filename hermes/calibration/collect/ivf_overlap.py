@@ -14,6 +14,7 @@ Real ones come from a file of embeddings (scripts/sentence_embeddings.py). Impor
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.calibration.collect.link import cpu_name
 from hermes.calibration.collect.retrieval_data import embeddings
 from hermes.svab import spread
 
 __all__ = ["IvfData", "OverlapIndex", "generated", "of_file"]
 
 Floats = npt.NDArray[np.float32]
-AMOUNTS = {"drift": (0.1, 0.2, 0.35), "passage": (0.3, 0.6, 0.9), "noise": (0.2, 0.4, 0.7), "mixed": (0.2, 0.4)}
+AMOUNTS = {"drift": (0.1, 0.2, 0.35), "passage": (0.3, 0.6, 0.9), "noise": (0.4,), "mixed": (0.4,)}
 _TRAINING_PER_LIST = 64
 _NEAREST = 10
 
@@ -108,6 +110,11 @@ class OverlapIndex:
                     yield f"{kind} {s:g}", _unit((1 - s) * queries + s * target)
                 else:
                     yield f"{kind} {s:g}", _unit(queries + s * noise * (unequal if kind == "mixed" else 1))
+
+    def environment(self) -> dict[str, Any]:
+        """Machine and library."""
+        return {"cpu": cpu_name(), "cores": os.cpu_count(), "faiss": str(self._faiss.__version__),
+                "numpy": np.__version__}
 
     def scan_speed(self, nprobe: int, threads: int, repetitions: int) -> dict[str, Any]:
         """Bytes of vectors scanned a second, one query after the other, lists shared by the threads."""

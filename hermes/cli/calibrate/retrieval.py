@@ -69,6 +69,12 @@ def retrieval(
                            help="Measured searches; plan and journal are kept beside it.")] = Path("retrieval.yaml"),
     profile: Annotated[
         Path | None, typer.Option(metavar="PROFILE.yaml", help="Write the fitted cost model here.")] = None,
+    ivf: Annotated[bool, typer.Option(
+        "--ivf", help="Measure one index for lookahead retrieval instead: sizes, overlap of rewritten queries, scans. "
+        "Uses --vectors, --dim, --nlist, --queries, --seed, --threads, -o.")] = False,
+    rewrites_file: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="With --ivf: vectors, queries and rewrites to use.")] = None,
+    speed: Annotated[bool, typer.Option(help="With --ivf: time scans and merges too.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -79,6 +85,15 @@ def retrieval(
     from hermes.calibration.retrieval_profile import save_retrieval_profile
     from hermes.calibration.retrieval_steps import load_searches, pack_searches, save_searches
 
+    if ivf or rewrites_file is not None:
+        from hermes.cli.calibrate.ivf import measure_ivf
+
+        measure_ivf(
+            _existing(rewrites_file, "--rewrites-file"), (vectors or [2_000_000])[0], (dim or [64])[0],
+            (nlist or [4096])[0], queries=queries, threads=(threads or [1])[0], seed=seed, speed=speed, output=output,
+            quiet=quiet, as_json=as_json,
+        )
+        return
     complete = True
     if from_steps is None:
         given = {
