@@ -30,7 +30,7 @@ from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
-from hermes.config import Component
+from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
