@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
+from hermes.pipelines.needs import check_options, check_past
 from hermes.recorder import RowLog
 from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
@@ -118,6 +120,9 @@ class Simulation:
                 if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
                     raise InputError("`branches` at the `generate` node of a graph, not of its workload",
                                      config.branches, field="branches")
+                for way in ways if table.population is None else ():
+                    if isinstance(way.pipeline, GraphPipeline):
+                        check_past(way.pipeline)
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
@@ -187,7 +192,13 @@ class Simulation:
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
+            if isinstance(way.pipeline, GraphPipeline):
+                check_options(way.pipeline, partial(self._serving, way.model))
         return routers
+
+    def _serving(self, default: str, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a stage of a request that asks for the model `default`."""
+        return self.candidates(kind, model or (default if kind in OF_THE_MODEL else ""))
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
         """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""

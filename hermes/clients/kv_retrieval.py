@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import CLIENTS
 from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
@@ -284,8 +284,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
             with inside("recompute"):
                 recompute = self.recompute.build(base_dir)
         clients = []
-        for i, name in enumerate(self.names):
-            platform = platform_name(self.platform, i)
+        for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
             tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, tiers, self, model, recompute, platform=platform, home=(i, self.count),

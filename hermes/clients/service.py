@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
@@ -44,6 +44,10 @@ class ServiceClient(TaskClient):
         super().__init__(env, index, name, machine, model=model, platform=platform)
         self.services = services
         self.stages = frozenset(services)
+        # how many are wanted may always be said, whether it costs anything or not
+        self.stage_options = {
+            kind: {"top_k": 1, **getattr(service, "options", {})} for kind, service in services.items()
+        }
         self.machine = Machine(env, STEP_END + index)
         self.max_batch, self.per_kind = max_batch, per_kind
         self.batch_window_ns, self.submit_cost_s = batch_window_ns, submit_cost_s
@@ -163,9 +167,9 @@ class _ServiceConfig(TaskClientConfig):
         return [
             ServiceClient(
                 env, first_index + i, name, services, machine, max_batch=max_batch, per_kind=per_kind,
-                model=self.model, platform=platform_name(self.platform, i), **self._batching(),
+                model=self.model, platform=platform, **self._batching(),
             )
-            for i, name in enumerate(self.names)
+            for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True))
         ]
 
 

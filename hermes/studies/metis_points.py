@@ -1,0 +1,198 @@
+"""Points of the study `metis`: systems, data sets, rates and memory, and the figures of one simulation."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hermes.pipelines.metis import HOW
+from hermes.rag.metis.datasets import DATASETS
+from hermes.rag.metis.decision import METHODS, Configuration
+from hermes.rag.metis.quality import QUALITY
+from hermes.results import Results
+from hermes.studies.base import Context
+from hermes.studies.figures import point_figures
+from hermes.studies.systems import run_points
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "API_IN", "API_OUT", "FIXED", "RATES", "SYSTEMS", "Batch", "Point", "extract", "fixed", "fixed_point", "point",
+    "seeded",
+]
+
+RATES = {"squad": 2.0, "musique": 0.4, "finsec": 0.15, "qmsum": 0.12}
+"""Queries a second that one A40 sustains with every system compared (2 a second, only those of squad)."""
+API_IN, API_OUT = 2.5e-6, 10e-6
+"""Dollars per token in and out of the profiler's API: the list price of a large model (GPT-4o, 2024 to 2025)."""
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "METIS": {"system": "metis", "co_schedule": True},
+    "AdaptiveRAG*": {"system": "adaptive_rag"},
+    "profile + median": {"system": "median"},
+    "+ batching": {"system": "median", "co_schedule": True},
+    "hindsight": {"system": "hindsight"},
+}
+FIXED = [
+    *(Configuration("map_rerank", k) for k in (1, 2, 4, 8, 16)),
+    *(Configuration("stuff", k) for k in (1, 2, 4, 7, 10, 16)),
+    *(Configuration("map_reduce", k, w) for k in (2, 5, 9, 14) for w in (30, 90)),
+]
+"""The grid of fixed configurations."""
+
+# Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
+_LARGE = {"model": "llama-3.1-70b", "device": "a40",
+          "hardware": {"kind": "roofline", "model": "llama-3.1-70b", "device": "a40", "tp": 2, "dtype": "int4-awq"}}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration of a simulation. rate None: one query at a time; blocks None: all the KV memory there is;
+    more: further parameters of the pipeline."""
+
+    dataset: str
+    system: str
+    params: tuple[tuple[str, Any], ...]
+    rate: float | None
+    requests: int = 200
+    blocks: int | None = None
+    serving: str = "mistral-7b"
+    seed: int = 1
+
+    @property
+    def label(self) -> str:
+        """Unique among all points, but for the seed."""
+        return json.dumps([self.dataset, self.system, self.params, self.rate, self.requests, self.blocks, self.serving])
+
+    def with_(self, called: str, **params: Any) -> Point:
+        """The same under another name, with other parameters of its pipeline."""
+        return replace(self, system=called, params=tuple(sorted((dict(self.params) | params).items())))
+
+    def case(self) -> dict[str, Any]:
+        """What it sets in the study's scenario."""
+        one, params = DATASETS[self.dataset], dict(self.params)
+        arrivals = {"kind": "closed_loop", "users": 1, "think": 0.0} if self.rate is None else {
+            "kind": "poisson", "rate": self.rate}
+        (q_low, q_high), (o_low, o_high) = one.question_tokens, one.output_tokens
+        policy = "priority" if params.get("co_schedule") else "fcfs"
+        served = params.get("profiler_model")
+        changed: dict[str, Any] = {
+            "workload.requests": self.requests, "workload.arrivals": arrivals, "workload.model": self.serving,
+            "workload.pipeline": {"name": "metis", "dataset": self.dataset} | params,
+            "workload.lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": q_low, "max": q_high},
+                                 "output": {"kind": "uniform", "min": o_low, "max": o_high}},
+            "clients.0.scheduler.policy": policy,
+        }
+        if self.serving != "mistral-7b":
+            changed |= {f"clients.0.{key}": value for key, value in (_LARGE | {"devices": 2}).items()}
+        if self.blocks is not None:
+            changed["clients.0.memory"] = {"num_blocks": self.blocks, "kv_bits": 16}
+        if served:
+            changed["clients.1"] = {"name": "api", "devices": 2} | _LARGE
+        return {"label": self.label, "set": changed}
+
+
+def fixed(config: Configuration) -> dict[str, Any]:
+    """Parameters of a fixed configuration."""
+    words = config.summary_words or 60
+    return {"system": "fixed", "method": config.method, "chunks": config.num_chunks, "words": words}
+
+
+def point(dataset: str, system: str, rate: float | None, **more: Any) -> Point:
+    """A system by name. more: fields of `Point`."""
+    return Point(dataset, system, tuple(sorted(SYSTEMS[system].items())), rate, **more)
+
+
+def fixed_point(dataset: str, config: Configuration, rate: float | None, *, parrot: bool = False, **more: Any) -> Point:
+    """vLLM with one configuration for all, or the same with a query's calls co-scheduled."""
+    params = fixed(config) | ({"co_schedule": True} if parrot else {})
+    return Point(dataset, "Parrot*" if parrot else "vLLM fixed", tuple(sorted(params.items())), rate, **more)
+
+
+def seeded(points: Iterable[Point], seeds: int) -> list[Point]:
+    """Each point with so many seeds."""
+    return [replace(one, seed=seed) for one in points for seed in range(1, seeds + 1)]
+
+
+class Batch:
+    """Points of several sections, run together: a process that has started serves them all.
+
+    A section's frame has a row per point, in order, with the point itself beside the figures.
+    """
+
+    def __init__(self, context: Context, name: str, sections: dict[str, list[Point]]) -> None:
+        import pandas as pd
+
+        seeds: dict[str, set[int]] = defaultdict(set)
+        cases: dict[str, Point] = {}
+        for one in (one for section in sections.values() for one in section):
+            seeds[one.label].add(one.seed)
+            cases[one.label] = one
+        groups: dict[tuple[int, ...], list[Point]] = defaultdict(list)
+        for label, one in cases.items():
+            groups[tuple(sorted(seeds[label]))].append(one)
+        frames = [run_points(context, f"{name}-{len(wanted)}-seeds", {
+            "scenario": str(context.file("base.yaml")), "cases": [one.case() for one in group], "seeds": list(wanted),
+            "extract": f"{__name__}:extract",
+        }) for wanted, group in groups.items()]
+        self._frame, self._sections = pd.concat(frames).set_index(["case", "seed"]), sections
+
+    def __getitem__(self, section: str) -> pd.DataFrame:
+        points = list(dict.fromkeys(self._sections[section]))
+        rows = self._frame.loc[[(one.label, one.seed) for one in points]].reset_index(drop=True)
+        columns: dict[str, Any] = {"point": points, "dataset": [one.dataset for one in points],
+                                   "system": [one.system for one in points], "rate": [one.rate for one in points],
+                                   "seed": [one.seed for one in points]}
+        return rows.assign(**columns)
+
+
+def _tokens(results: Results, client: str) -> tuple[int, int]:
+    record = results.record
+    mine = record.stages["client"] == [info.name for info in record.clients].index(client)
+    return int(record.stages["prompt_tokens"][mine].sum()), int(record.stages["output_tokens"][mine].sum())
+
+
+def extract(results: Results) -> dict[str, Any]:
+    """Figures of a point: delay, F1 by every quality model, choices, memory at decisions, tokens and dollars."""
+    record, notes = results.record, results.record.notes
+    e2e = results.metrics.e2e_ns / 1e9
+    names = [info.name for info in record.clients]
+    count = len(e2e)
+    out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
+    out |= {"delay_s": float(e2e.mean()), "delay_p90_s": float(np.quantile(e2e, 0.9))}
+    for name in QUALITY:
+        key = "f1" if name == "default" else f"f1_{name}"
+        out[key] = float(np.mean(notes[key]))
+    out |= {"chunks": float(np.mean(notes["chunks"])), "kv_used": float(np.mean(notes["kv_used"]))}
+    for index, name in enumerate(METHODS):
+        out[f"method.{name}"] = float(np.mean(notes["method"] == index))
+    if "how" in notes:
+        out["constrained"] = float(np.nanmean(notes["constrained"]))
+        out |= {f"how.{name}": float(np.mean(notes["how"] == index)) for index, name in enumerate(HOW)}
+    profiling = np.zeros(count)
+    of_api = record.stages["client"] == names.index("api")
+    took = (record.stages["end_ns"] - record.stages["assigned_ns"])[of_api] / 1e9
+    profiling[record.stages["request"][of_api]] = took
+    out |= {"profiler_s": float(profiling.mean()), "profiler_share": float(np.mean(profiling / e2e)),
+            "profiler_share_max": float(np.max(profiling / e2e))}
+    zero = np.zeros(count)
+    counted = ("profile_in", "profile_out", "golden_in", "golden_out")
+    sums = {key: float(np.nansum(notes.get(key, zero))) for key in counted}
+    out |= sums | {"golden_runs": float(np.sum(~np.isnan(notes.get("golden_in", zero * np.nan))))}
+    llm_in, llm_out = _tokens(results, "llm")
+    out |= {"llm_in": llm_in, "llm_out": llm_out, "profiler_stage_in": _tokens(results, "api")[0]}
+    llm = record.clients[names.index("llm")]
+    of_llm = record.runs["client"] == names.index("llm")
+    busy_s = float((record.runs["end_ns"] - record.runs["start_ns"])[of_llm].sum()) / 1e9
+    served = record.clients[names.index("api")]
+    api = sums["profile_in"] * API_IN + sums["profile_out"] * API_OUT if served.role == "service" else (
+        served.price_per_hour * took.sum() / 3600)
+    out |= {"busy": busy_s / (record.end_ns / 1e9), "dollars_llm": llm.price_per_hour * busy_s / 3600 / count,
+            "dollars_profiler": float(api) / count}
+    return out

@@ -1,0 +1,109 @@
+"""The study of METIS: which fixed configuration is of like delay, what the tables say, and the trace under pressure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hermes.api import simulate
+from hermes.pipelines.metis import HOW
+from hermes.rag.metis.datasets import DATASETS
+from hermes.rag.metis.decision import METHODS
+from hermes.resources import resource_dir
+from hermes.scenario import load_scenario
+from hermes.studies import Context, metis
+from hermes.studies.metis_plots import front
+from hermes.studies.metis_points import FIXED, RATES, SYSTEMS, extract, fixed_point, point
+from hermes.studies.metis_tables import like_delay, throughput
+from hermes.workload.streams import stream
+
+FOLDER = resource_dir("scenarios") / "studies" / "metis"
+
+
+def test_the_fixed_configuration_of_like_delay():
+    grid = pd.DataFrame({"delay_s": [1.0, 2.0, 2.09, 3.0], "f1": [0.5, 0.6, 0.7, 0.9], "name": list("abcd")})
+    assert like_delay(grid, 2.0)["name"] == "c"      # 5% slower counts as like
+    assert like_delay(grid, 1.9)["name"] == "a"
+    assert like_delay(grid, 0.5)["name"] == "a"      # all are slower: the quickest
+
+
+def test_the_pareto_front():
+    delays, f1 = [3.0, 1.0, 2.0, 2.0, 4.0], [0.7, 0.5, 0.6, 0.65, 0.69]
+    assert front(delays, f1) == [1, 3, 0]
+
+
+def test_throughput_between_rates():
+    rows = pd.DataFrame({"dataset": "a", "system": ["x"] * 3 + ["y"] * 3 + ["z"] * 3, "rate": [1.0, 2.0, 3.0] * 3,
+                         "delay_s": [0.9, 3.6, 9.0, 2.0, 3.0, 4.0, 0.1, 0.2, 0.3]})
+    row = throughput(rows).frame.iloc[0]
+    assert row["x"] == pytest.approx(1.5)   # halfway in the logarithm
+    assert (row["y"], row["z"]) == ("none", "> 3")
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_points_are_scenarios(dataset):
+    for one in (*(point(dataset, system, RATES[dataset]) for system in SYSTEMS), fixed_point(dataset, FIXED[-1], None),
+                point(dataset, "METIS", 1.0, serving="llama-3.1-70b", blocks=100)):
+        overrides = [f"{path}={_yaml(value)}" for path, value in one.case()["set"].items()]
+        assert load_scenario(FOLDER / "base.yaml", overrides).workload[0].requests == 200
+
+
+def _yaml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_yaml(v)}" for k, v in value.items()) + "}"
+    return str(value).lower() if isinstance(value, bool) else "''" if value == "" else str(value)
+
+
+def test_figures_of_a_point():
+    results = simulate(FOLDER / "base.yaml", overrides=["workload.requests=40"])
+    found = extract(results)
+    assert found["delay_s"] == pytest.approx(results.requests["e2e_s"].mean())
+    assert found["f1"] == pytest.approx(results.requests["note_f1"].mean())
+    assert found["profile_in"] == found["profiler_stage_in"]
+    assert sum(found[f"method.{name}"] for name in METHODS) == pytest.approx(1)
+    assert sum(found[f"how.{name}"] for name in HOW) == pytest.approx(1)
+    assert found["golden_runs"] == 1
+    # 0.44 dollars an hour while the engine is busy; 2.5 and 10 dollars per million tokens of the profiler
+    assert found["dollars_llm"] == pytest.approx(0.44 / 3600 * found["busy"] * results.record.end_ns / 1e9 / 40)
+    tokens = 2.5e-6 * found["profile_in"] + 1e-5 * found["profile_out"]
+    assert found["dollars_profiler"] == pytest.approx(tokens / 40)
+    assert 0 < found["profiler_share"] < found["profiler_share_max"] < 1
+
+
+def test_a_stuff_query_that_would_queue_becomes_map_reduce():
+    """The second query reasons jointly over five pieces; 8,000 of 12,000 tokens are held by the first."""
+    profile = DATASETS["qmsum"].draw(stream(1, "metis/qmsum/1")).profile
+    assert (profile.joint, profile.complex, profile.pieces) == (True, True, 5)
+    stuffed = simulate(FOLDER / "pressure.yaml", overrides=[
+        "workload.1.pipeline={name: metis, dataset: qmsum, system: fixed, method: stuff, chunks: 5}"])
+    fitted = simulate(FOLDER / "pressure.yaml")
+    row = fitted.requests.iloc[1]
+    assert (METHODS[int(row["note_method"])], HOW[int(row["note_how"])]) == ("map_reduce", "partial")
+    assert row["note_constrained"] == 1
+    waited = [_first_start(results) for results in (stuffed, fitted)]
+    assert waited[0] > 5 > 1 > waited[1]
+    assert row["e2e_s"] < stuffed.requests["e2e_s"].iloc[1]
+    assert row["note_f1"] > stuffed.requests["note_f1"].iloc[1]
+
+
+def _first_start(results):
+    record = results.record
+    mine = (record.stages["request"] == 1) & (record.stages["kind"] == record.stage_kinds.index("generate"))
+    return (record.stages["start_ns"][mine].min() - record.arrival_ns[1]) / 1e9
+
+
+def test_names_of_points_are_their_own():
+    points = [*metis.pressure_points(200, quick=False), *metis.feedback_points(350, 1)]
+    labels = [one.label for one in points]
+    assert len(set(labels)) == len(labels)
+    assert np.unique([one.blocks or 0 for one in points]).tolist() == [0, *sorted(n // 16 for n in metis.BUDGETS)]
+
+
+@pytest.mark.slow
+def test_the_quick_study_gives_all_tables(tmp_path):
+    report = metis.MetisStudy().run(Context("metis", tmp_path, quick=True))
+    assert len(report.tables) == 12
+    assert len(report.plots) == 4
+    written = report.write(tmp_path / "out")
+    assert all(path.stat().st_size for path in written)
