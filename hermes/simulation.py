@@ -24,6 +24,7 @@ from hermes.recorder import RowLog
 from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
+from hermes.results.sharing import sharing_infos
 from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
@@ -311,7 +312,7 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            labels=self._labels(), notes=self._notes(),
+            sharing=sharing_infos(self.clients), labels=self._labels(), notes=self._notes(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )
