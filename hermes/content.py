@@ -7,7 +7,12 @@ the block's end is the same. They play the role of the engine's chained block ha
 
 from __future__ import annotations
 
-__all__ = ["GroupPrefix", "HashedPrompt"]
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["GroupPrefix", "HashedPrompt", "TokenPrompt"]
 
 
 class GroupPrefix:
@@ -38,3 +43,24 @@ class HashedPrompt:
         """Key of full block `index`, or None beyond the hashed prompt."""
         unit = ((index + 1) * block_size - 1) // self.unit
         return ("hash", self.ids[unit], index) if unit < len(self.ids) else None
+
+
+class TokenPrompt:
+    """A prompt whose tokens are known: a block's key is the SHA-256 of its tokens, chained with the block before."""
+
+    __slots__ = ("_chains", "tokens")
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = np.asarray(tokens, dtype="<i8")
+        self._chains: dict[int, list[bytes]] = {}
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None where the prompt ends within it or before."""
+        if (index + 1) * block_size > len(self.tokens):
+            return None
+        chain = self._chains.setdefault(block_size, [])
+        while len(chain) <= index:
+            start = len(chain) * block_size
+            text = self.tokens[start:start + block_size].tobytes()
+            chain.append(hashlib.sha256((chain[-1] if chain else b"") + text).digest())
+        return "sha256", chain[index]

@@ -25,8 +25,8 @@ from hermes.stages import Stage
 from hermes.units import NS_PER_S
 
 __all__ = [
-    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work", "check_memory",
-    "count_option",
+    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work", "check_count",
+    "check_memory", "count_option",
 ]
 
 SERVICES: Registry[Any] = Registry("services", "a service")
@@ -77,15 +77,21 @@ class Service(Protocol):
         ...
 
     # A service may also have `costs(tasks) -> list[PhaseCost]`, the phases that `work` adds up, and
-    # `outside(tasks) -> list[str]`, in what a batch leaves the range that its costs were measured on: both for reports.
+    # `outside(tasks) -> list[str]`, in what a batch leaves the range that its costs were measured on: both for reports;
+    # and `options`, what it reads of a stage's options: name -> the least integer each may be, None for any value.
+    # A graph that gives a stage others is refused; `top_k`, how many come back, may always stand there.
 
 
-def count_option(task: Stage, name: str, default: int) -> int:
-    """A stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` for anything else."""
-    value = task.options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError("an integer of at least 1", value, field=f"options.{name}")
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """The value of an option that counts something; `InputError` for what is no integer, and for less than `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
     return value
+
+
+def count_option(task: Stage, name: str, default: int, least: int = 1) -> int:
+    """A stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` for anything else."""
+    return check_count(name, task.options.get(name, default), least)
 
 
 def check_memory(what: str, needed: int, machine: MachineSpec, field: str) -> None:

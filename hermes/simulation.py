@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
+from hermes.pipelines.needs import check_options, check_past
 from hermes.recorder import RowLog
 from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
+from hermes.results.sharing import sharing_infos
 from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
@@ -117,6 +120,9 @@ class Simulation:
                 if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
                     raise InputError("`branches` at the `generate` node of a graph, not of its workload",
                                      config.branches, field="branches")
+                for way in ways if table.population is None else ():
+                    if isinstance(way.pipeline, GraphPipeline):
+                        check_past(way.pipeline)
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
@@ -186,7 +192,13 @@ class Simulation:
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
+            if isinstance(way.pipeline, GraphPipeline):
+                check_options(way.pipeline, partial(self._serving, way.model))
         return routers
+
+    def _serving(self, default: str, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a stage of a request that asks for the model `default`."""
+        return self.candidates(kind, model or (default if kind in OF_THE_MODEL else ""))
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
         """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""
@@ -300,7 +312,7 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            labels=self._labels(), notes=self._notes(),
+            sharing=sharing_infos(self.clients), labels=self._labels(), notes=self._notes(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )

@@ -99,13 +99,15 @@ class MiniLM:
         return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
 
 
-def docstrings() -> list[tuple[str, str]]:
-    """(name, docstring) of everything documented in the standard library and the installed packages, in order."""
+def docstrings(most: int) -> list[tuple[str, str]]:
+    """(name, docstring) of what is documented in the standard library and the installed packages, `most` at most."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys((sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), *sys.path)):
         for path in sorted(Path(folder).rglob("*.py")) if folder else []:
             if "test" in str(path):
                 continue
+            if len(found) >= most:
+                break
             try:
                 tree = ast.parse(path.read_text(encoding="utf-8"))
             except (SyntaxError, ValueError, OSError):
@@ -126,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     said = parser.parse_args()
     rng = np.random.default_rng(said.seed)
-    documents = docstrings()
+    documents = docstrings(2 * said.passages)
     rng.shuffle(documents)  # type: ignore[arg-type]
     queries: list[str] = []
     rewrites: dict[str, list[str]] = {"passage": [], "narrower": [], "part": []}

@@ -21,7 +21,7 @@ from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
-from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
@@ -79,8 +79,10 @@ class LLMClientConfig(ConfigModel):
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type = PrefixBlockPool if self.memory.prefix_caching else BlockPool
+        pool_type: Any = PrefixBlockPool if self.memory.prefix_caching else BlockPool
         options: dict[str, Any] = {}
+        if self.memory.prefix_eviction != "lru":
+            pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []

@@ -26,15 +26,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import CLIENTS
 from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
-from hermes.config import Component
+from hermes.config import Component, ConfigModel
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.kernel import STEP_END, Clock
+from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
 from hermes.recorder import RowLog
@@ -63,6 +64,9 @@ class KvRetrievalClient(TaskClient):
         self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
         self.num_layers = model.num_layers
         self._hierarchy = Hierarchy(tiers, write=config.write, promote=config.promote, demote=config.demote)
+        warming = config.warming
+        self._hot = None if warming is None else HotKeys(warming.entries, warming.sample)
+        self._fetches = 0
 
     @property
     def starts_with(self) -> tuple[int, int] | None:
@@ -115,6 +119,7 @@ class KvRetrievalClient(TaskClient):
 
     def _find_context(self, stage: Stage) -> None:
         key, wait_ns = self._key(stage), 0
+        self._ask([key])
         for depth, tier in enumerate(self.tiers):
             found = tier.store.get(key)
             if found is None:
@@ -130,6 +135,7 @@ class KvRetrievalClient(TaskClient):
     def _find_blocks(self, stage: Stage) -> None:
         unit = self.config.block_tokens
         keys = block_keys(stage.content, stage.tokens, unit, self.model)
+        self._ask(keys)
         reads, num_found = self._hierarchy.find(keys, round(unit * self.kv_bytes_per_token))
         stage.cached_tokens = num_found * unit
         self._judge_overlap(stage, max(1, stage.tokens - stage.cached_tokens))
@@ -140,6 +146,17 @@ class KvRetrievalClient(TaskClient):
         """After so long, read from several tiers side by side; the stage is done when nothing is left to wait for."""
         done = partial(self.on_done, self, stage)
         self._after(wait_ns, partial(self._hierarchy.fetch, reads, done, stage.overlap))
+
+    def _ask(self, keys: list[Hashable]) -> None:
+        """These are about to be looked for: count them, and every so often bring the hottest near."""
+        warming = self.config.warming
+        if self._hot is None or warming is None:
+            return
+        for key in keys:
+            self._hot.seen(key)
+        self._fetches += 1
+        if self._fetches % warming.every == 0:
+            self._hierarchy.warm(self._hot.keys())
 
     def _judge_overlap(self, stage: Stage, new_tokens: int) -> None:
         if self.config.overlap:
@@ -193,6 +210,17 @@ class KvRetrievalClient(TaskClient):
                 store.put((self.model, population.name, key), size)
 
 
+class WarmingConfig(ConfigModel):
+    """Hot entries are brought to the nearest tier before they are asked for again."""
+
+    every: int = Field(default=100, ge=1, le=2**40)
+    """Fetches between two rounds."""
+    entries: int = Field(default=100, ge=1, le=10_000_000)
+    """Keys of a round: those asked for most, by a Count-Min sketch."""
+    sample: int = Field(default=10_000, ge=1, le=2**40)
+    """Accesses after which the sketch's counts halve."""
+
+
 @CLIENTS.register("kv_retrieval")
 class KvRetrievalClientConfig(TaskClientConfig):
     """Clients that fetch past KV from a hierarchy of stores."""
@@ -222,6 +250,8 @@ class KvRetrievalClientConfig(TaskClientConfig):
     """Whether what a lower tier had is written to those above it, once read."""
     demote: bool = False
     """Whether what a tier evicts is written to the one below."""
+    warming: WarmingConfig | None = None
+    """Whether what is asked for most, and lies in a lower tier only, is written to the nearest in the background."""
     charge_misses: bool = False
     """Whether a lookup that finds nothing takes its time (the formula does not charge it)."""
     start: Literal["empty", "home", "popular"] = "empty"
@@ -238,6 +268,8 @@ class KvRetrievalClientConfig(TaskClientConfig):
                     raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
         else:
             refuse_hit_rates(self.tiers, "tiers")
+        if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
+            raise InputError("none, but for two stateful tiers or more", field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
             raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
         return self
@@ -252,8 +284,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
             with inside("recompute"):
                 recompute = self.recompute.build(base_dir)
         clients = []
-        for i, name in enumerate(self.names):
-            platform = platform_name(self.platform, i)
+        for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
             tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, tiers, self, model, recompute, platform=platform, home=(i, self.count),

@@ -15,6 +15,7 @@ from pydantic import Field
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.errors import InputError
 from hermes.kernel import Clock
+from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
 from hermes.network import LinkUse, exposed_bytes
@@ -41,6 +42,11 @@ class KvTierConfig(ConfigModel):
     """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
     policy: Annotated[str, Named(EVICTION)] = "lru"
     """Who goes when it is full."""
+    admission: Literal["all", "frequency"] = "all"
+    """Who comes in when it is full: everything, or (TinyLFU) what was asked for more often than the one that would go,
+    as far as a Count-Min sketch of recent accesses can tell."""
+    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
+    """Accesses after which the sketch's counts halve."""
     hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the fetches that get here and find theirs: for `mode: expected`, and for nothing else."""
 
@@ -61,7 +67,8 @@ class Tier:
 
     def __init__(self, config: KvTierConfig, env: Clock, where: str) -> None:
         self.config, self.env, self.where = config, env, where
-        self.store = Store(config.capacity, EVICTION.get(config.policy)())
+        frequency = Frequency(config.admission_sample) if config.admission == "frequency" else None
+        self.store = Store(config.capacity, EVICTION.get(config.policy)(), frequency)
         self.lookup_ns = s_to_ns(config.lookup)
         self.clients: list[int] = []
         self.read_bytes = self.written_bytes = self.busy_ns = 0
@@ -232,6 +239,15 @@ class Hierarchy:
         for depth in range(len(self._written)):
             self._write(depth, entries, one)
 
+    def warm(self, keys: list[Hashable]) -> None:
+        """Of these, what a lower tier has and the nearest lacks is read there and written to the nearest."""
+        for depth, tier in enumerate(self.tiers[1:], 1):
+            found = [(key, tier.store.entries[key]) for key in keys if key in tier.store
+                     and not any(key in nearer.store for nearer in self.tiers[:depth])]
+            if found:
+                found.reverse()   # the hottest is the one written last
+                tier.read(sum(size for _, size in found), partial(self._write, 0, found, _nothing))
+
     def _lift(self, read: Read) -> None:
         """What was read is written to the tiers above, if that is the rule."""
         for upper in range(read.depth if self.promote else 0):
@@ -240,7 +256,11 @@ class Hierarchy:
     def _write(self, depth: int, entries: Entries, done: Callable[[], None]) -> None:
         tier = self.tiers[depth]
         held = tier.store.entries
-        new = [(key, size) for key, size in entries if held.get(key, -1) < size <= tier.store.capacity_bytes]
+        fit = [(key, size) for key, size in entries if held.get(key, -1) < size <= tier.store.capacity_bytes]
+        new = [entry for entry in fit if tier.store.admits(*entry)]
+        if self.demote and len(new) < len(fit) and depth + 1 < len(self.tiers):
+            admitted = set(new)
+            self._write(depth + 1, [entry for entry in fit if entry not in admitted], _nothing)
         tier.store.refused += sum(size > tier.store.capacity_bytes for _, size in entries)
 
         def written() -> None:

@@ -15,6 +15,7 @@ from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
+from hermes.memory.ranked import PrefixEviction
 
 __all__ = ["MemoryConfig", "describe_model"]
 
@@ -62,12 +63,19 @@ class MemoryConfig(ConfigModel):
     kv_bits: float | None = Field(default=None, gt=0, le=64)
     """Bits per KV element, where the KV bytes come from the model's description; as `weight_bits`."""
     prefix_caching: bool = False
-    """Whether full blocks stay in a prefix cache (chained hashes, LRU) after their sequence is done."""
+    """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done."""
+    prefix_eviction: PrefixEviction = "lru"
+    """Which unused blocks of the prefix cache go first: those used least recently (as vLLM does), those of the least
+    recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), or the fewest
+    uses (`lfu`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.num_blocks is not None and self.capacity is not None:
             raise InputError("either num_blocks or capacity", "both", field="num_blocks")
+        if self.prefix_eviction != "lru" and not self.prefix_caching:
+            raise InputError("lru without prefix_caching: nothing is evicted", self.prefix_eviction,
+                             field="prefix_eviction")
         if self.num_blocks is not None and self.reserved:
             raise InputError("nothing reserved where num_blocks is given", self.reserved, field="reserved")
         return self

@@ -1,8 +1,8 @@
 """Clients that are no LLM engines: retrieval machines, tokenizers, filters.
 
 Tasks wait per kind of stage. A *batched* client (retrieval) takes all that wait of one kind together, one batch of a
-kind at a time; a *sequential* one (pre- and post-processing) takes one task per free core, in order of arrival. What
-runs side by side shares the machine (`hermes.clients.machine`).
+kind at a time, and may wait for more to come (`batch_window`); a *sequential* one (pre- and post-processing) takes one
+task per free core, in order of arrival. What runs side by side shares the machine (`hermes.clients.machine`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
-from hermes.config import Component
+from hermes.config import Component, Duration
 from hermes.errors import InputError, Verbatim, inside
 from hermes.kernel import START, STEP_END, Clock, Tick
 from hermes.recorder import RowLog
-from hermes.services import SERVICES, MachineSpec, Service, machine_of
+from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
 from hermes.stages import Stage
+from hermes.units import s_to_ns
 
 __all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]
 
@@ -31,49 +32,69 @@ class ServiceClient(TaskClient):
     """See the module's docstring and `hermes.clients.base.Client`.
 
     services: kind of stage -> its cost; max_batch: tasks of a batch at most; per_kind: one batch of a kind at a time
-    (else as many as there are cores)
+    (else as many as there are cores); batch_window_ns: a batch that is not full waits for so long from the arrival of
+    its first task; submit_cost_s: what it costs to put a task into a batch
     """
 
     def __init__(
         self, env: Clock, index: int, name: str, services: dict[str, Service], machine: MachineSpec, *,
-        max_batch: int, per_kind: bool, model: str = "", platform: str = "",
+        max_batch: int, per_kind: bool, model: str = "", platform: str = "", batch_window_ns: int = 0,
+        submit_cost_s: float = 0.0,
     ) -> None:
         super().__init__(env, index, name, machine, model=model, platform=platform)
         self.services = services
         self.stages = frozenset(services)
+        # how many are wanted may always be said, whether it costs anything or not
+        self.stage_options = {
+            kind: {"top_k": 1, **getattr(service, "options", {})} for kind, service in services.items()
+        }
         self.machine = Machine(env, STEP_END + index)
         self.max_batch, self.per_kind = max_batch, per_kind
+        self.batch_window_ns, self.submit_cost_s = batch_window_ns, submit_cost_s
         self._queues: dict[str, deque[Stage]] = {kind: deque() for kind in services}
         self._busy: dict[str, int] = dict.fromkeys(services, 0)
+        self._due_ns: dict[str, deque[int]] = {kind: deque() for kind in services}   # ends of the windows of the queued
         self._start: Tick | None = None
         self.out_of_range_tasks = 0   # tasks of batches that left the range that their costs were measured on
 
     def submit(self, stage: Stage) -> None:
         """A task arrives; it starts once everything else that happens at this instant has happened."""
         self._queues[stage.kind].append(stage)
+        due = self.env._now + self.batch_window_ns
+        self._due_ns[stage.kind].append(due)
+        if self.batch_window_ns:
+            self.env.tick_at(due, START + self.index, self._on_start)
+            if len(self._queues[stage.kind]) < self.max_batch:
+                return
         self._wake()
 
     @property
     def idle(self) -> bool:
         """Nothing runs, and nothing is about to start."""
-        return not self.machine.jobs and self._start is None
+        return not self.machine.jobs and self._start is None and not any(self._queues.values())
 
     def _wake(self) -> None:
         if self._start is None:
             self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
 
     def _on_start(self, tick: Tick) -> None:
-        self._start = None
+        if tick is self._start:
+            self._start = None
         while True:
             waiting = [
-                kind for kind, queue in self._queues.items() if queue and not (self.per_kind and self._busy[kind])
+                kind for kind, queue in self._queues.items()
+                if queue and not (self.per_kind and self._busy[kind])
+                and (len(queue) >= self.max_batch or self._due_ns[kind][0] <= self.env._now)
             ]
             if not waiting or (not self.per_kind and sum(self._busy.values()) >= self.spec.cores):
                 return
             # whoever waits longest goes first
             kind = min(waiting, key=lambda k: self._queues[k][0].arrival_order)
             queue = self._queues[kind]
-            self._run(kind, [queue.popleft() for _ in range(min(len(queue), self.max_batch))])
+            size = min(len(queue), self.max_batch)
+            for _ in range(size):
+                self._due_ns[kind].popleft()
+            self._run(kind, [queue.popleft() for _ in range(size)])
 
     def _run(self, kind: str, tasks: list[Stage]) -> None:
         now = self.env._now
@@ -89,10 +110,19 @@ class ServiceClient(TaskClient):
                 self._wake()
 
         service = self.services[kind]
-        self.machine.start(service.work(tasks), ended)
+        self.machine.start(self._with_submits(service.work(tasks), len(tasks)), ended)
         outside = getattr(service, "outside", None)
         if outside is not None and outside(tasks):
             self.out_of_range_tasks += len(tasks)
+
+    def _with_submits(self, work: Work, tasks: int) -> Work:
+        """The same work after one core has put so many tasks into the batch."""
+        extra_s = tasks * self.submit_cost_s
+        if not extra_s:
+            return work
+        total_s = work.alone_s + extra_s
+        cores = (work.cores * work.alone_s + extra_s / self.spec.cores) / total_s
+        return work._replace(alone_s=total_s, cores=cores, bandwidth=work.bandwidth * work.alone_s / total_s)
 
     def utilisation(self) -> tuple[float, float]:
         """Shares of the machine's peak arithmetic and memory rates that were reached while it served."""
@@ -115,6 +145,10 @@ class _ServiceConfig(TaskClientConfig):
         """(largest batch, one batch of a kind at a time)."""
         raise NotImplementedError
 
+    def _batching(self) -> dict[str, Any]:
+        """Further options of `ServiceClient`."""
+        return {}
+
     def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
         """The group's clients, numbered from `first_index`."""
@@ -133,9 +167,9 @@ class _ServiceConfig(TaskClientConfig):
         return [
             ServiceClient(
                 env, first_index + i, name, services, machine, max_batch=max_batch, per_kind=per_kind,
-                model=self.model, platform=platform_name(self.platform, i),
+                model=self.model, platform=platform, **self._batching(),
             )
-            for i, name in enumerate(self.names)
+            for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True))
         ]
 
 
@@ -146,6 +180,13 @@ class RagClientConfig(_ServiceConfig):
     kind: Literal["rag"] = "rag"
     max_batch: int = Field(default=64, ge=1, le=2**31)
     """Tasks of one batch at most."""
+    batch_window: Duration = 0.0
+    """A batch that is not full waits for more tasks until its first has waited for so long (micro-batching)."""
+    submit_cost: Duration = 0.0
+    """Time of one core to put one task into a batch, before the batch begins."""
+
+    def _batching(self) -> dict[str, Any]:
+        return {"batch_window_ns": s_to_ns(self.batch_window), "submit_cost_s": self.submit_cost}
 
     def _limits(self) -> tuple[int, bool]:
         return self.max_batch, True

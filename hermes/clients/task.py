@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import StageDone
+from hermes.clients.base import StageDone, platform_name
 from hermes.clients.usage import PowerConfig
 from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
@@ -52,12 +52,19 @@ class TaskClientConfig(ConfigModel):
         """Names of the group's clients."""
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
+    @property
+    def platforms(self) -> list[str]:
+        """Platforms of the group's clients, "" for none."""
+        return [platform_name(self.platform, i) for i in range(self.count)]
+
 
 class TaskClient:
     """Base of such clients; subclasses write `submit`. See `hermes.clients.base.Client`."""
 
     role = "service"
     stages: frozenset[str] = frozenset()
+    stage_options: Mapping[str, Mapping[str, int | None]] = {}
+    """Of each kind the options it reads, with the least integer each may be (None: any value)."""
     ticks: list[int] | None = None
     num_steps = 0
     num_layers = 1

@@ -2,6 +2,7 @@
 
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
+from hermes.memory.ranked import RankedPrefixPool
 from hermes.memory.size_aware import Gdsf, Tamm
 
-__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "Tamm"]
+__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "RankedPrefixPool", "Tamm"]

@@ -29,7 +29,12 @@ class BlockHolder(Protocol):
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens. `free_blocks` never leaves [0, num_blocks]."""
+    """`num_blocks` blocks of `block_size` tokens. `free_blocks` never leaves [0, num_blocks].
+
+    shared_blocks: references to blocks beyond the first of each, so that many more blocks would be in use if nobody
+    shared; peak_shared_blocks: the most there were, and used_at_peak the blocks in use then; copied_blocks: partial
+    blocks of a prompt that branches copied to write into.
+    """
 
     caching = False
 
@@ -38,6 +43,7 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block of one token, got {num_blocks} x {block_size}")
         self.num_blocks, self.block_size = num_blocks, block_size
         self.free_blocks = num_blocks
+        self.shared_blocks = self.peak_shared_blocks = self.used_at_peak = self.copied_blocks = 0
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
@@ -70,11 +76,13 @@ class BlockPool:
         if common is not None and not seq.num_blocks:
             if common.holders:
                 seq.num_blocks = common.num_blocks
+                self.shared_blocks += common.num_blocks
             common.holders[seq] = None
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > 0:
             self.free_blocks -= need
             seq.num_blocks += need
+        self._note_shared()
 
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
         """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there.
@@ -97,6 +105,8 @@ class BlockPool:
         if seq.common is None or not seq.num_blocks:
             self.free_blocks += seq.num_blocks
         else:
+            if len(seq.common.holders) > 1:
+                self.shared_blocks -= seq.common.num_blocks
             self.free_blocks += seq.common.leave(seq)
         seq.num_blocks = 0
 
@@ -119,3 +129,15 @@ class BlockPool:
         if common is not None:
             common.holders[seq] = None
             seq.num_blocks = common.num_blocks
+            self._note_copies(lead, common.num_blocks)
+
+    def _note_copies(self, lead: BlockHolder, num_blocks: int) -> None:
+        """A branch shares so many whole blocks; the prompt's rest is copied, since it writes there."""
+        self.shared_blocks += num_blocks
+        self.copied_blocks += bool(lead.prompt_tokens % self.block_size)
+        self._note_shared()
+
+    def _note_shared(self) -> None:
+        if self.shared_blocks > self.peak_shared_blocks:
+            self.peak_shared_blocks = self.shared_blocks
+            self.used_at_peak = self.num_blocks - self.free_blocks

@@ -64,7 +64,10 @@ class PrefixBlockPool(BlockPool):
                 if self._refs[block] == 0:
                     del self._queue[block]
                     self.free_blocks -= 1
+                else:
+                    self.shared_blocks += 1
                 self._refs[block] += 1
+            self._note_shared()
             self._blocks[seq] = hits
             self._committed[seq] = seq.num_blocks = len(hits)
         self.grow(seq, num_tokens, known)
@@ -125,6 +128,7 @@ class PrefixBlockPool(BlockPool):
         held = self._blocks[lead][: lead.prompt_tokens // self.block_size]
         for block in held:
             self._refs[block] += 1
+        self._note_copies(lead, len(held))
         self._blocks[seq] = held
         self._committed[seq] = seq.num_blocks = len(held)
 
@@ -136,7 +140,9 @@ class PrefixBlockPool(BlockPool):
         unhashed: list[int] = []
         for block in reversed(held):
             refs[block] -= 1
-            if refs[block] == 0:
+            if refs[block]:
+                self.shared_blocks -= 1
+            else:
                 self.free_blocks += 1
                 if key_of[block] is None and self.unhashed_to_front:
                     unhashed.append(block)

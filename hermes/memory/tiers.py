@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from hermes.memory.admission import Frequency
+
 __all__ = ["Level", "Store", "expected_s", "find_chain"]
 
 
@@ -39,10 +41,14 @@ def expected_s(
 
 
 class Store:
-    """Entries of known size within a capacity. Never holds more; an entry larger than that is refused."""
+    """Entries of known size within a capacity. Never holds more; an entry larger than that is refused.
 
-    def __init__(self, capacity_bytes: int, policy: Any) -> None:
-        self.capacity_bytes, self.policy = capacity_bytes, policy
+    frequency: decides what may come in while it is full (`admits`), None for everything
+    """
+
+    def __init__(self, capacity_bytes: int, policy: Any, frequency: Frequency | None = None) -> None:
+        self.capacity_bytes, self.policy, self.frequency = capacity_bytes, policy, frequency
+        self.not_admitted = 0
         self.used_bytes = 0
         self.entries: dict[Hashable, int] = {}
         self.hits = self.misses = self.evictions = self.refused = 0
@@ -52,11 +58,30 @@ class Store:
         """Bytes under `key`, or None. Counts as a read."""
         num_bytes = self.entries.get(key)
         if num_bytes is None:
-            self.misses += 1
+            self.missed([key])
             return None
+        if self.frequency is not None:
+            self.frequency.seen(key)
         self.hits += 1
         self.policy.read(key)
         return num_bytes
+
+    def missed(self, keys: Sequence[Hashable]) -> None:
+        """These were looked for and are not of use here."""
+        self.misses += len(keys)
+        if self.frequency is not None:
+            for key in keys:
+                self.frequency.seen(key)
+
+    def admits(self, key: Hashable, num_bytes: int) -> bool:
+        """Whether an entry may come in: there is room, or it was asked for more often than the first that would go.
+        `put` does not ask."""
+        if self.frequency is None or key in self.entries or self.used_bytes + num_bytes <= self.capacity_bytes:
+            return True
+        if self.entries and not self.frequency.prefers(key, self.policy.victim()):
+            self.not_admitted += 1
+            return False
+        return True
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self.entries
@@ -104,7 +129,7 @@ def find_chain(stores: Sequence[Store], keys: Iterable[Hashable]) -> list[int]:
     for key, depth in zip(reversed(chain[:len(found)]), reversed(found), strict=True):
         stores[depth].get(key)
         for nearer in stores[:depth]:
-            nearer.misses += 1
+            nearer.missed([key])
     for store in stores:
-        store.misses += len(chain) - len(found)
+        store.missed(chain[len(found):])
     return found

@@ -32,7 +32,7 @@ class Amount:
     def __init__(self, text: str | int | float, names: tuple[str, ...] = NAMES) -> None:
         """Raises `InputError` for anything but small arithmetic over `names`."""
         self.text = str(text)
-        self._constant: int | None = None
+        self.constant: int | None = None   # its value, if it names nothing
         if len(self.text) > _LONGEST:
             raise InputError(f"an amount of at most {_LONGEST} characters", self.text)
         try:
@@ -41,8 +41,9 @@ class Amount:
             raise InputError("an amount such as 'prompt + 20 * 512'", self.text) from None
         self._check(tree, names)
         self._value = _compiled(tree)
-        if not any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(tree)):
-            self._constant = self({})
+        self.names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & {*names}
+        if not self.names:
+            self.constant = self({})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Amount) and other.text == self.text
@@ -68,8 +69,8 @@ class Amount:
             raise InputError("numbers, names, + - * / // % ( ) min max ceil", self.text)
 
     def __call__(self, values: Mapping[str, float]) -> int:
-        if self._constant is not None:
-            return self._constant
+        if self.constant is not None:
+            return self.constant
         try:
             value = self._value(values)
         except (ZeroDivisionError, OverflowError):

@@ -33,6 +33,7 @@ from hermes.stages import AnyOf, Stage
 __all__ = ["Graph", "GraphPipeline", "Node"]
 
 MAX_COPIES = 1024
+_LIMITS = {"copies": (0, MAX_COPIES), "branches": (1, MAX_COPIES), "prompt": (1, 2**53), "output": (1, 2**53)}
 
 
 def _names(value: Any) -> Any:
@@ -98,6 +99,11 @@ class Node(ConfigModel):
                 self._amounts[name] = Amount(getattr(self, name))
             except InputError as error:
                 raise error.located(field=name) from None
+            constant = self._amounts[name].constant
+            if constant is not None:
+                _limited(name, constant)
+        if self.options and self.kind == "loop":
+            raise InputError("options at the stages of a loop", next(iter(self.options)), field="options")
         if (self.kind == "loop") != bool(self.stages):
             raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
         if self.branches != 1 and self.kind != "generate":
@@ -259,16 +265,12 @@ class _Execution:
     def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
         """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
         run, amounts = self.run, self.graph.amounts[name]
-        copies = amounts["copies"](run.values)
-        if copies > MAX_COPIES:
-            raise InputError(f"at most {MAX_COPIES} copies", copies, field="copies")
+        copies = _limited("copies", amounts["copies"](run.values))
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
         if node.branches != 1:
-            count = amounts["branches"](run.values)
-            if not 1 <= count <= MAX_COPIES:
-                raise InputError(f"1 to {MAX_COPIES} branches", count, field="branches")
+            count = _limited("branches", amounts["branches"](run.values))
             for stage in stages:
                 branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
         return stages
@@ -359,6 +361,14 @@ class GraphPipeline:
             run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"
+
+
+def _limited(name: str, value: int) -> int:
+    """An amount, if it is one that its field may be."""
+    low, high = _LIMITS.get(name, (0, value))
+    if not low <= value <= high:
+        raise InputError(f"{low} to {high} {name}", value, field=name)
+    return value
 
 
 def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ PROMPT, OUTPUT = 512, 128
 """Tokens of the request that a pipeline is traced with."""
 IDLE = ClientView("client", "", 2**20, 2**20, 2**20, 16, 0, 0, 256, 8192)
 """What it sees of its clients: one that has nothing to do."""
+_CLIENT = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform="", env=SimpleNamespace(now=0))
 _MOST = 500
 
 
@@ -81,5 +82,5 @@ class _Trace:
     def serve(self, stages: Iterable[Any]) -> None:
         for stage in stages:
             stage.num_tokens = stage.prompt_tokens + stage.output_tokens
-            stage.client, stage.done = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform=""), True
+            stage.client, stage.done = _CLIENT, True
             self._served.add(self._names[id(stage)])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hermes.errors import InputError
 
-__all__ = ["METHODS", "LearnedFusion", "Ranking", "adaptive_alpha", "fuse", "min_max", "z_scores"]
+__all__ = ["METHODS", "Fusion", "LearnedFusion", "Ranking", "adaptive_alpha", "fuse", "min_max", "z_scores"]
 
 Scores = npt.NDArray[np.float64]
 

@@ -60,6 +60,11 @@ class MeasuredService:
         self.memory_bytes = _index_bytes(config.index)
         check_memory("an index", self.memory_bytes, machine, "index.vectors")
 
+    @property
+    def options(self) -> dict[str, int]:
+        """The option of a stage that it reads, with the least it may be."""
+        return {OPTION[self.config.index.kind]: 1}
+
     def _groups(self, tasks: Sequence[Stage]) -> dict[int, int]:
         option = OPTION[self.config.index.kind]
         groups: dict[int, int] = {}

@@ -75,6 +75,11 @@ class SearchService:
         self.memory_bytes = self.index_bytes()
         check_memory("an index", self.memory_bytes, machine, "vectors")
 
+    @property
+    def options(self) -> dict[str, int]:
+        """Options of a stage that it reads, with the least each may be."""
+        return {self.effort_option: 1, "top_k": 1}
+
     def index_bytes(self) -> int:
         """Bytes of the index on this machine."""
         raise NotImplementedError

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
-from hermes.errors import InputError
-from hermes.services import SERVICES, MachineSpec, Work
+from hermes.services import SERVICES, MachineSpec, Work, count_option
 from hermes.stages import Stage
 
 __all__ = ["RemoteModel", "RemoteModelService"]
@@ -39,6 +38,7 @@ class RemoteModelService:
     """See the module's description. Calls do not slow each other."""
 
     memory_bytes = 0
+    options: Mapping[str, int] = {"output_tokens": 0}
 
     def __init__(self, config: RemoteModel, machine: MachineSpec) -> None:
         self.config, self.cores = config, machine.cores
@@ -47,7 +47,5 @@ class RemoteModelService:
         return Work(max(self._seconds(task) for task in tasks), cores=min(1.0, len(tasks) / self.cores))
 
     def _seconds(self, task: Stage) -> float:
-        c, output = self.config, task.options.get("output_tokens", self.config.output_tokens)
-        if isinstance(output, bool) or not isinstance(output, int) or output < 0:
-            raise InputError("an integer of at least 0", output, field="options.output_tokens")
+        c, output = self.config, count_option(task, "output_tokens", self.config.output_tokens, least=0)
         return c.latency + c.per_input_token * task.tokens + c.per_output_token * output

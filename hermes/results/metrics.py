@@ -199,6 +199,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 
     completed = record.status == STATUS_COMPLETED
     llm = stages["first_token_ns"] >= 0
+    # what a fetch found is in its generation's cached tokens, too: only generations count
     prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
     stage_owner, waited, computed = once_per_generation(record)
     sent = record.transfers
@@ -215,7 +216,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         emitted_tokens=_summed(request[llm], stages["output_tokens"][llm], n),
         computed_prompt_tokens=_summed(request[prompted], stages["prompt_tokens"][prompted], n),
         preemptions=_summed(request, stages["preemptions"], n),
-        cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),   # a fetch's are its generation's
+        cached_tokens=_summed(request[prompted], stages["cached_tokens"][prompted], n),
         stages=np.bincount(request, minlength=n),
         branches=branches.branches,
         tpot_worst_s=np.where(branches.spread_ns >= 0, branches.tpot_worst_s, tpot),

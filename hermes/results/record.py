@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hermes.network import LinkUse
 
 __all__ = ["RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
-           "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "TierInfo"]
+           "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -118,6 +118,17 @@ class MachineInfo:
 
 
 @dataclass
+class SharingInfo:
+    """What sequences of a client shared: the most blocks that were saved at one time (references beyond the first), the
+    blocks in use then, and partial blocks that branches copied to write into."""
+
+    client: int
+    peak_shared_blocks: int
+    used_at_peak: int
+    copied_blocks: int
+
+
+@dataclass
 class RunRecord:
     """Columns of one simulation. Stage rows are in order of completion; requests by id.
 
@@ -153,7 +164,8 @@ class RunRecord:
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
     notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    # These three are not read back from files: see the summary and the table `utilisation`.
+    # These are not read back from files: see the summary and the table `utilisation`.
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
+    sharing: list[SharingInfo] = field(default_factory=list)   # of clients whose sequences shared blocks

@@ -111,6 +111,10 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
     if branches is not None:
         rows.append(("branches", f"{branches['branches']:,} of {branches['requests']:,} requests; p50 from the first "
                                  f"that is done to the last {format_s(branches['spread_s']['p50'])}"))
+    sharing = summary.get("sharing")
+    if sharing is not None:
+        rows.append(("KV shared", f"up to {sharing['saved_blocks']:,} blocks of {sharing['client']} saved at once "
+                                  f"({_percent(sharing['saved_share'])}), {sharing['copied_blocks']:,} copied"))
     if steps["out_of_range"]:
         rows.append(("outside the measured range",
                      f"{steps['out_of_range']:,} steps ({_percent(steps['out_of_range_share'])})"))

@@ -18,6 +18,7 @@ from hermes.results.groups import grouped
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
+from hermes.results.sharing import sharing_summary
 from hermes.results.slo import SloConfig, meets, slo_table
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
@@ -89,6 +90,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "transfers": _transfers(record),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
+        **sharing_summary(record),
         "utilisation": utilisation_summary(record),
         "steps": _steps(usages),
         "energy": _energy(record, usages, output, int(completed.sum()), makespan),

@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
-from hermes.clients.base import platform_name
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.kernel import Clock
@@ -128,7 +127,7 @@ class IvfIndexClient(TaskClient):
     stages = frozenset({"lookahead", "probe", "evict"})
 
     def __init__(self, env: Clock, index: int, config: IvfIndexConfig) -> None:
-        super().__init__(env, index, config.names[0], model=config.model, platform=platform_name(config.platform, 0))
+        super().__init__(env, index, config.names[0], model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
         self.family = make_family(model.family, spread=model.spread)

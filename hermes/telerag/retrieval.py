@@ -71,8 +71,8 @@ class Retriever:
     def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
         yield from self._generate_beside(generations, queries)
-        ends = [generation.client.env.now for generation in generations if generation.client is not None]
-        self._window_ns = max(ends, default=0) - generations[0].assigned_ns if ends else 0
+        env = getattr(generations[0].client, "env", None)   # the window has just ended: now is when
+        self._window_ns = env.now - generations[0].assigned_ns if env is not None else 0
 
     def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         request = self.request

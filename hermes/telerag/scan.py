@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.errors import InputError
-from hermes.services import SERVICES, MachineSpec, PhaseCost, Work
+from hermes.services import SERVICES, MachineSpec, PhaseCost, Work, count_option
 from hermes.stages import Stage
 
 __all__ = ["ClusterScan", "ClusterScanService"]
@@ -32,19 +31,14 @@ class ClusterScan(ConfigModel):
 class ClusterScanService:
     """See `ClusterScan`."""
 
+    options: Mapping[str, int] = {"scan_bytes": 0}
     memory_bytes = 0   # the clusters are the index's, or the buffer's
 
     def __init__(self, config: ClusterScan) -> None:
         self.config = config
 
     def _bytes(self, tasks: Sequence[Stage]) -> int:
-        total = 0
-        for task in tasks:
-            found = task.options.get("scan_bytes", 0)
-            if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-                raise InputError("bytes, an integer of at least 0", found, field="options.scan_bytes")
-            total += found
-        return total
+        return sum(count_option(task, "scan_bytes", 0, least=0) for task in tasks)
 
     def work(self, tasks: Sequence[Stage]) -> Work:
         """Linear in the bytes; it uses the whole machine."""

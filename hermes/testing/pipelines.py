@@ -29,7 +29,7 @@ from hermes.stages import AnyOf
 
 __all__ = ["PipelineContract"]
 
-_CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0)
+_CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0, env=SimpleNamespace(now=0))
 
 
 def _all_stages(pipeline: Any) -> list[Any]:
@@ -191,6 +191,7 @@ class PipelineContract(ABC):
             "requests": 30, "arrivals": {"kind": "poisson", "rate": 5.0},
             "pipeline": {"name": self.name, **self.parameters()},
             "lengths": {"kind": "fixed", "prompt": 200, "output": 30},
+            "contexts": {"population": "shared", "keys": 10, "tokens": {"kind": "fixed", "tokens": 500}},
         }
         records = []
         for stepping in ("runs", "every_step"):

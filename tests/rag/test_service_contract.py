@@ -1,6 +1,6 @@
 """The contract suite on every service of the product."""
 
-from hermes.rag import Hnsw, IvfFlat, IvfPq, Measured, Rerank
+from hermes.rag import Hnsw, Hybrid, IvfFlat, IvfPq, Measured, Rerank
 from hermes.services import Encoder, PerItem
 from hermes.testing.services import ServiceContract
 from hermes.validation import validate
@@ -58,3 +58,16 @@ class TestEncoder(ServiceContract):
 class TestPerItem(ServiceContract):
     def component(self):
         return PerItem(per_item=0.001, per_token=1e-5)
+
+
+class TestHybrid(ServiceContract):
+    def component(self):
+        index = {"kind": "bm25", "vectors": 100_000}
+        sparse = {"kind": "measured", "profile": "amd-epyc-zen5", "index": index, "effort": 8}
+        return validate(Hybrid, {"kind": "hybrid", "dense": {"kind": "hnsw", "vectors": 10**7}, "sparse": sparse,
+                                 "fusion": "50 us"})
+
+
+class TestHybridInTurn(TestHybrid):
+    def component(self):
+        return super().component().model_copy(update={"searches": "sequential"})

@@ -216,7 +216,7 @@ def test_a_stage_nobody_serves_is_named_before_the_run():
 
 @pytest.mark.parametrize(("stages", "says"), [
     ({"a": {"kind": "generate", "branches": "prompt * 1000"}}, "g.stages.a.branches: expected 1 to 1024 branches"),
-    ({"a": {"kind": "x", "copies": "prompt * 1000"}}, "g.stages.a.copies: expected at most 1024 copies"),
+    ({"a": {"kind": "x", "copies": "prompt * 1000"}}, "g.stages.a.copies: expected 0 to 1024 copies"),
     ({"a": {"kind": "x", "tokens": "1 / (prompt - prompt)"}}, "g.stages.a: expected an amount that can be computed"),
     ({"a": {"kind": "loop", "stages": {"b": {"kind": "x", "tokens": "0 - prompt"}}}},
      "g.stages.a.stages.b: expected an amount from 0"),

@@ -1,6 +1,11 @@
-"""How good a ranking is: judged corpora, and what rankings of their documents are worth."""
+"""How good a ranking is: judged corpora, real retrievers over them, and what rankings of their documents are worth."""
 
 from hermes.rag.evaluation.corpus import Corpus, CorpusConfig, Query, make_corpus
+from hermes.rag.evaluation.judged import Judged, judge
 from hermes.rag.evaluation.measures import MEASURES, PairedTest, paired_test
+from hermes.rag.evaluation.retrievers import Graph, exact_rankings, rankings_of, sparse_rankings
 
-__all__ = ["MEASURES", "Corpus", "CorpusConfig", "PairedTest", "Query", "make_corpus", "paired_test"]
+__all__ = [
+    "MEASURES", "Corpus", "CorpusConfig", "Graph", "Judged", "PairedTest", "Query", "exact_rankings", "judge",
+    "make_corpus", "paired_test", "rankings_of", "sparse_rankings",
+]

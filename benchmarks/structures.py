@@ -1,0 +1,45 @@
+"""What the data structures cost: operations of the indexed heap at 10^5 entries, a submit to a micro-batch.
+
+    python -m benchmarks.structures
+
+Means over five repetitions, with their 95% interval and class (`hermes.svab`).
+"""
+
+from __future__ import annotations
+
+import time
+
+from hermes.svab import spread
+
+SUBMITS, REPETITIONS = 20_000, 5
+
+
+def submit_s() -> float:
+    """Seconds of CPU time to hand one task to a client that waits for its batch to fill."""
+    from hermes.clients.service import ServiceClient
+    from hermes.kernel import Clock
+    from hermes.services import MachineSpec, PerItem
+    from hermes.stages import Stage
+
+    machine = MachineSpec(8, 0.0, 0.0, 0)
+    client = ServiceClient(Clock(), 0, "search", {"retrieve": PerItem(per_item=1e-3).build(machine)}, machine,
+                           max_batch=SUBMITS + 1, per_kind=True, batch_window_ns=10**9)
+    tasks = [Stage("retrieve", items=1) for _ in range(SUBMITS)]
+    started = time.process_time()
+    for task in tasks:
+        client.submit(task)
+    return (time.process_time() - started) / SUBMITS
+
+
+def main() -> None:
+    """Print the table."""
+    from hermes.studies.structures_tools import heap_costs
+
+    print(heap_costs(REPETITIONS).markdown())
+    submit_s()   # imports
+    took = spread(submit_s() for _ in range(REPETITIONS))
+    print(f"\na submit to a micro-batch: {1e6 * took.mean:.2f} us +/- {1e6 * took.ci95:.2f}, {took.verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""How the time of a graph search grows: one power law over corpus, links and candidates, with its intervals.
+
+log t = c + a log N + b log M + e log efSearch, by ordinary least squares over the medians of the measured points, with
+95% intervals of each exponent. A power law is a summary of what was measured, and nothing says that it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hermes.calibration.retrieval_steps import MeasuredSearches
+from hermes.errors import InputError, Verbatim
+from hermes.svab import t_quantile
+
+__all__ = ["Power", "PowerLaw", "power_law"]
+
+_COLUMNS = {"vectors": "N", "hnsw_m": "M", "effort": "efSearch"}
+
+
+@dataclass(frozen=True)
+class Power:
+    """One exponent with its 95% interval, and the values it was measured at."""
+
+    exponent: float
+    low: float
+    high: float
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """powers: by N, M and efSearch, those that were varied; residual: relative standard deviation of what is left."""
+
+    powers: dict[str, Power]
+    points: int
+    residual: float
+
+
+def power_law(searches: MeasuredSearches, dim: int | None = None, batch: int = 1) -> PowerLaw:
+    """Of the searches of graphs with so many dimensions (all, if None: times of one dimension are compared with each
+    other only) and queries a call. Raises `InputError` where there are too few points."""
+    rows = searches.usable()
+    rows = rows[(rows["kind"] == "hnsw") & (rows["batch"] == batch)]
+    if dim is not None:
+        rows = rows[rows["dim"] == dim]
+    table = rows.groupby(["vectors", "dim", "hnsw_m", "effort"], as_index=False)["time_s"].median()
+    varied = [name for name in _COLUMNS if table[name].nunique() > 1]
+    dims = sorted(table["dim"].unique())
+    free = len(table) - len(varied) - len(dims)
+    if free < 1 or not varied:
+        raise InputError("more points of graph searches than exponents", Verbatim(f"{len(table)} points"))
+    levels = [(table["dim"] == value).to_numpy(float) for value in dims]
+    x = np.column_stack([*(np.log(table[name].to_numpy(float)) for name in varied), *levels])
+    y = np.log(table["time_s"].to_numpy(float))
+    found, *_ = np.linalg.lstsq(x, y, rcond=None)
+    left = y - x @ found
+    variance = float(left @ left) / free
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
+    reach = t_quantile(free + 1) * errors
+    powers = {
+        _COLUMNS[name]: Power(float(found[i]), float(found[i] - reach[i]), float(found[i] + reach[i]),
+                              tuple(int(value) for value in sorted(table[name].unique())))
+        for i, name in enumerate(varied)
+    }
+    return PowerLaw(powers, len(table), float(np.sqrt(variance)))

@@ -1,0 +1,32 @@
+"""What sequences shared of a client's KV memory: blocks that would be in use besides, if each had its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.results.record import RunRecord, SharingInfo
+
+__all__ = ["sharing_infos", "sharing_summary"]
+
+
+def sharing_infos(clients: list[Any]) -> list[SharingInfo]:
+    """Of the clients with KV memory whose sequences shared blocks."""
+    pools = [(client.index, client.scheduler.pool) for client in clients if client.role != "service"]
+    return [SharingInfo(index, pool.peak_shared_blocks, pool.used_at_peak, pool.copied_blocks)
+            for index, pool in pools if pool.peak_shared_blocks]
+
+
+def sharing_summary(record: RunRecord) -> dict[str, Any]:
+    """`sharing` of the summary, where there was any: the client that saved most at one time, and blocks copied by all.
+
+    saved_share: saved over what would have been in use without sharing
+    """
+    if not record.sharing:
+        return {}
+    most = max(record.sharing, key=lambda info: info.peak_shared_blocks)
+    return {"sharing": {
+        "client": record.clients[most.client].name, "saved_blocks": most.peak_shared_blocks,
+        "used_blocks": most.used_at_peak,
+        "saved_share": most.peak_shared_blocks / (most.peak_shared_blocks + most.used_at_peak),
+        "copied_blocks": sum(info.copied_blocks for info in record.sharing),
+    }}

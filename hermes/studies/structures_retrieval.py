@@ -1,0 +1,147 @@
+"""Study `datastructures`, retrieval: fusions on real rankings, graphs with a seed, and what measured searches cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.retrieval_costs import Bm25, HnswGraph
+from hermes.calibration.retrieval_powers import power_law
+from hermes.calibration.retrieval_profile import load_retrieval_profile
+from hermes.calibration.retrieval_steps import load_searches
+from hermes.rag.evaluation import (
+    MEASURES,
+    Corpus,
+    CorpusConfig,
+    Graph,
+    Judged,
+    exact_rankings,
+    judge,
+    make_corpus,
+    rankings_of,
+)
+from hermes.rag.fusion import fuse
+from hermes.resources import resource_dir
+from hermes.studies.report import Table
+from hermes.svab import spread
+
+__all__ = ["evaluation", "graph_seeds", "graph_sweep", "hybrid_latency", "powers"]
+
+PAPER = {"nasf": 0.72, "learned": 0.70, "rrf": 0.69, "z_score": 0.67, "naive": 0.65, "dense": 0.61, "sparse": 0.58}
+PARTS = (("normalisation alone", "normalised", "naive"), ("adaptive weights alone", "adaptive", "naive"),
+         ("both", "nasf", "naive"), ("weights, once normalised", "nasf", "normalised"))
+
+
+def evaluation(config: CorpusConfig) -> tuple[Table, Table, Corpus, Judged]:
+    """All methods on the top 50 of an HNSW graph and the top 50 of BM25, and what NASF's two parts contribute."""
+    corpus = make_corpus(config)
+    dense, sparse = rankings_of(corpus, 50, Graph(corpus.embeddings, 16, 200, config.seed), 100)
+    judged = judge(corpus.queries, dense, sparse)
+    rows = []
+    for method in sorted(judged.scores, key=lambda name: -judged.mean(name, "recall@10")):
+        test = judged.against("nasf", method, "recall@10")
+        rows.append({"method": method, **{name: judged.mean(method, name) for name in MEASURES},
+                     "NASF better by": test.difference, "from": test.low, "to": test.high, "p": test.p,
+                     "paper (FIQA) recall@10": PAPER.get(method)})
+    columns = dict.fromkeys((*MEASURES, "NASF better by", "from", "to"), 3)
+    judged_on = len(corpus.queries) - len(corpus.queries) // 2
+    table = Table("fusion", f"4. Fusions: {judged_on} queries to a generated corpus of {config.documents:,} documents",
+                  pd.DataFrame(rows),
+                  "Not FIQA. NASF better by: recall@10, paired t test over the queries with its 95% interval.", columns)
+    parts = []
+    for measure in MEASURES:
+        for name, a, b in PARTS:
+            test = judged.against(a, b, measure)
+            parts.append({"measure": measure, "adds": name, "difference": test.difference, "from": test.low,
+                          "to": test.high, "p": test.p})
+    ablation = Table("ablation", "4. What the parts of NASF add to the naive sum", pd.DataFrame(parts),
+                     "95% intervals.", {"difference": 3, "from": 3, "to": 3})
+    return table, ablation, corpus, judged
+
+
+def graph_sweep(corpus: Corpus, links: tuple[int, ...], efs: tuple[int, ...], repetitions: int = 5) -> Table:
+    """M x efSearch: neighbours found, recall of the relevant after fusion, and CPU time of a query on this machine."""
+    queries = np.array([query.embedding for query in corpus.queries])
+    exact = exact_rankings(corpus.embeddings, queries, 50)
+    _, sparse = rankings_of(corpus, 50)
+    recall, half = MEASURES["recall@10"], len(corpus.queries) // 2
+    rows = []
+    for m in links:
+        graph = Graph(corpus.embeddings, m, 200)
+        for ef in efs:
+            seconds = []
+            for _ in range(repetitions):
+                started = time.process_time()
+                found = graph.search(queries, min(50, ef), ef)
+                seconds.append((time.process_time() - started) / len(queries))
+            took = spread(seconds)
+            near = np.mean([len(set(a.documents[:10]) & set(b.documents[:10])) / 10
+                            for a, b in zip(found, exact, strict=True)])
+            fused = np.mean([recall(fuse("nasf", d, s, len(q.words), 10), q.relevant)
+                             for d, s, q in zip(found[half:], sparse[half:], corpus.queries[half:], strict=True)])
+            rows.append({"M": m, "efSearch": ef, "neighbours found@10": near, "NASF recall@10": fused,
+                         "us a query": 1e6 * took.mean, "+/-": 1e6 * took.ci95, "class": took.verdict})
+    return Table("sweep", "4. M x efSearch on the same corpus (top 50 of both lists fused)", pd.DataFrame(rows),
+                 f"{graph.library}, CPU time of one thread on this machine, {repetitions} repetitions, 95% interval. "
+                 "efSearch below 50 gives shorter lists.",
+                 {"neighbours found@10": 3, "NASF recall@10": 3, "us a query": 1, "+/-": 1})
+
+
+def hybrid_latency(corpus: Corpus) -> Table:
+    """A hybrid query's time from the shipped profile of measured searches: the sum and the maximum."""
+    profile = load_retrieval_profile("amd-epyc-zen5")
+    dense, sparse = rankings_of(corpus, 50)
+    started = time.process_time()
+    for query, d, s in zip(corpus.queries, dense, sparse, strict=True):
+        fuse("nasf", d, s, len(query.words), 10)
+    fusion_s = (time.process_time() - started) / len(corpus.queries)
+    rows = []
+    for vectors in (20_000, 50_000, 100_000):
+        for ef in (64, 256):
+            graph = profile.seconds(HnswGraph(vectors=vectors, dim=128, hnsw_m=16), ef)
+            words = profile.seconds(Bm25(vectors=vectors), 8)
+            rows.append({"N": vectors, "efSearch": ef, "HNSW us": 1e6 * graph, "BM25 us (8 words)": 1e6 * words,
+                         "one after the other us": 1e6 * (graph + words), "side by side us": 1e6 * max(graph, words)})
+    return Table("hybrid", "4. Time of a hybrid query, from the measured profile amd-epyc-zen5", pd.DataFrame(rows),
+                 f"Without the fusion, which takes {1e6 * fusion_s:.0f} us in Python here.")
+
+
+def graph_seeds(vectors: int) -> Table:
+    """Whether equal seeds give equal neighbours, and other seeds or orders others."""
+    rng = np.random.default_rng(13)
+    data = np.asarray(rng.standard_normal((vectors, 32)), dtype=np.float32)
+    queries = np.asarray(rng.standard_normal((200, 32)), dtype=np.float32)
+
+    def found(seed: int, order: Any) -> list[list[int]]:
+        graph = Graph(np.ascontiguousarray(data[order]), 8, 40, seed)
+        return [[int(order[d]) for d in ranking.documents] for ranking in graph.search(queries, 10, 10)]
+
+    straight = np.arange(vectors)
+    first = found(0, straight)
+    rows = []
+    for name, again in (("same seed, same order", found(0, straight)), ("another seed", found(1, straight)),
+                        ("same seed, another order", found(0, straight[::-1].copy()))):
+        same = np.mean([a == b for a, b in zip(first, again, strict=True)])
+        rows.append({"built again with": name, "queries with the same ten neighbours %": 100 * same})
+    return Table("seeds", f"5. An HNSW graph of {vectors:,} vectors, built twice (M 8, efSearch 10)",
+                 pd.DataFrame(rows), digits={"queries with the same ten neighbours %": 1})
+
+
+def powers() -> Table:
+    """Exponents of measured graph searches with their intervals."""
+    folder = resource_dir("traces") / "hardware"
+    rows = []
+    for name in ("retrieval-hnsw-sizes", "retrieval-amd-epyc-zen5"):
+        searches = load_searches(folder / f"{name}.yaml")
+        law = power_law(searches)
+        for what, power in law.powers.items():
+            rows.append({"measured": name, "time grows like": what, "exponent": power.exponent, "from": power.low,
+                         "to": power.high, "values": " ".join(f"{value:,}" for value in power.values),
+                         "points": law.points, "residual %": 100 * law.residual,
+                         "paper": "0.63; matched pairs 0.3 to 0.7" if what == "N" else None})
+    return Table("powers", "5. Time of a graph search: t ~ N^a M^b efSearch^c, 95% intervals", pd.DataFrame(rows),
+                 "CPU time of one thread, medians of repetitions; other work ran on the machine meanwhile.",
+                 {"exponent": 3, "from": 3, "to": 3, "residual %": 1})

@@ -1,0 +1,116 @@
+"""Other orders of eviction in the prefix cache: conservation, heads after tails, literal ranks, blind to the clock."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hermes
+from hermes.content import TokenPrompt
+from hermes.errors import InputError
+from hermes.memory import PrefixBlockPool, RankedPrefixPool
+
+POLICIES = ("tamm", "gdsf", "lfu")
+PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=40)
+
+
+class Holder:
+    def __init__(self, tokens):
+        self.num_blocks = self.num_computed = 0
+        self.num_tokens = self.prompt_tokens = len(tokens)
+        self.common, self.grouped, self.content = None, False, TokenPrompt(tokens)
+        self.block_key = self.content.block_key
+
+
+def serve(pool, tokens):
+    """One prompt after the other; tokens found."""
+    holder = Holder(tokens)
+    found = pool.hit_tokens(holder)
+    pool.admit(holder, len(tokens))
+    pool.free(holder)
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=40, deadline=None)
+@given(prompts=PROMPTS, extra=st.integers(0, 8))
+def test_never_above_the_budget_and_heads_outlive_tails(policy, prompts, extra):
+    pool, before = RankedPrefixPool(12 + extra, 1, policy=policy), {}
+    for tokens in prompts:
+        content = TokenPrompt(tokens)
+        chain = [content.block_key(i, 1) for i in range(len(tokens))]
+        before.update(zip(chain[1:], chain, strict=False))
+        serve(pool, tokens)
+        assert pool.free_blocks == pool.num_blocks
+        held = set(pool._cached)
+        assert len(held) <= pool.num_blocks
+        # a block is found only behind all those before it
+        assert {before[key] for key in held if key in before} <= held
+
+
+@settings(max_examples=40, deadline=None)
+@given(prompts=PROMPTS, extra=st.integers(0, 8))
+def test_prompts_of_one_length_go_as_with_lru(prompts, extra):
+    prompts = [(tokens * 6)[:6] for tokens in prompts]
+    lru, tamm = PrefixBlockPool(6 + extra, 1), RankedPrefixPool(6 + extra, 1, policy="tamm")
+    assert [serve(lru, tokens) for tokens in prompts] == [serve(tamm, tokens) for tokens in prompts]
+
+
+def test_a_long_prompt_goes_before_a_short_older_one():
+    pool = RankedPrefixPool(12, 1, policy="tamm")
+    serve(pool, [1, 1])
+    serve(pool, [2] * 10)
+    serve(pool, [3] * 4)       # 2 / 10 goes before 1 / 2
+    assert serve(pool, [1, 1, 1]) == 2
+    lru = PrefixBlockPool(12, 1)
+    for tokens in ([1, 1], [2] * 10, [3] * 4):
+        serve(lru, tokens)
+    assert serve(lru, [1, 1, 1]) == 0
+
+
+def scenario(policy):
+    return {
+        "seed": 3,
+        "workload": {
+            "requests": 60, "arrivals": {"kind": "poisson", "rate": 4},
+            "lengths": {"kind": "empirical", "profile": "azure-conv-2023"},
+            "prefixes": {"groups": 30, "tokens": 400},
+        },
+        "clients": [{"model": "llama-3.1-8b", "memory": {"num_blocks": 700, "prefix_caching": True,
+                                                          "prefix_eviction": policy},
+                     "hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"}}],
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("stepping", ["runs", "every_step"])
+def test_a_scenario_switches_it_on(policy, stepping):
+    found = hermes.simulate(scenario(policy) | {"stepping": stepping})
+    assert found.summary["requests"]["completed"] == 60
+    assert found.summary["tokens"]["cached"] > 0
+
+
+def test_without_a_prefix_cache_there_is_nothing_to_evict():
+    wrong = scenario("tamm")
+    wrong["clients"][0]["memory"]["prefix_caching"] = False
+    with pytest.raises(InputError, match="prefix_eviction"):
+        hermes.simulate(wrong)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(1, 10**7), st.sampled_from(["tamm", "gdsf", "lru", "lfu", "fifo"]))
+def test_shifting_the_clock_changes_no_eviction(shift_ms, policy):
+    """Recency counts accesses: the same requests, any time later, find and lose the same, on the device and beyond."""
+
+    def run(start_s):
+        data = scenario("lru" if policy == "fifo" else policy)
+        data["workload"]["start"] = start_s
+        data["clients"][0]["memory"]["num_blocks"] = 600
+        data["clients"][0]["kv_offload"] = {"block_tokens": 64, "tiers": [
+            {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "policy": policy}]}
+        results = hermes.simulate(data)
+        tier = results.record.tiers[0]
+        return results.record.stages["cached_tokens"].tolist(), tier.evictions, tier.hits, tier.misses
+
+    now = run(0.0)
+    assert now == run(shift_ms / 1e3)
+    assert now[1] > 0

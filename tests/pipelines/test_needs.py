@@ -1,0 +1,104 @@
+"""What a graph says that nobody would read is refused before the run, in one line that says where."""
+
+import copy
+from typing import Any, ClassVar
+
+import pytest
+
+import hermes
+from hermes.clients import TaskClient, TaskClientConfig
+from hermes.errors import InputError
+from hermes.kernel import Clock
+from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.pipelines.needs import check_options
+
+IVF = {"kind": "ivf_pq", "vectors": 1_000_000, "nlist": 1000}
+STAGES = {
+    "find": {"kind": "retrieve"}, "answer": {"kind": "generate", "after": "find"},
+}
+
+
+def simulate(stages: dict[str, Any], **workload: Any) -> Any:
+    return hermes.simulate({
+        "workload": {
+            "requests": 3, "pipeline": "p", "arrivals": {"kind": "poisson", "rate": 1.0},
+            "lengths": {"kind": "fixed", "prompt": 50, "output": 2}, **workload,
+        },
+        "pipelines": {"p": {"stages": stages}},
+        "clients": [
+            {"name": "llm", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+             "memory": {"num_blocks": 2000}},
+            {"kind": "rag", "name": "cpu", "device": "cpu-large",
+             "serves": {"retrieve": IVF, "rewrite": {"kind": "remote_model"}}},
+        ],
+    })
+
+
+def changed(node: str, **fields: Any) -> dict[str, Any]:
+    stages = copy.deepcopy(STAGES)
+    stages[node] |= fields
+    return stages
+
+
+def test_options_that_a_service_reads_are_taken():
+    few, many = (simulate(changed("find", options={"nprobe": n, "top_k": 5})) for n in (1, 800))
+    assert few.requests["e2e_s"].mean() < many.requests["e2e_s"].mean()
+    simulate({"find": {"kind": "rewrite", "options": {"output_tokens": 0, "top_k": 1}}})
+
+
+@pytest.mark.parametrize(("stages", "message"), [
+    (changed("find", options={"nprobes": 5}),
+     r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k: .*'cpu'.* \(did you mean 'nprobe'"),
+    (changed("find", options={"nprobe": "lots"}), r"find\.options\.nprobe: expected an integer .*, found 'lots'"),
+    (changed("find", options={"nprobe": True}), r"options\.nprobe: expected an integer"),
+    (changed("find", options={"top_k": 0}), r"options\.top_k: expected an integer of at least 1, found 0"),
+    (changed("find", options={"ef_search": 5}), r"options\.ef_search: expected one of nprobe, top_k"),
+    (changed("answer", options={"temperature": 1.0}), r"answer\.options\.temperature: expected no options"),
+    ({"again": {"kind": "loop", "stages": changed("find", options={"nprobes": 5})}},
+     r"pipelines\.p\.stages\.again\.stages\.find\.options\.nprobes"),
+    ({"again": {"kind": "loop", "stages": STAGES, "options": {"nprobe": 5}}}, r"again\.options"),
+    (changed("answer", branches=0), r"answer\.branches: expected 1 to 1024 branches, found 0"),
+    (changed("answer", branches="2 - 2"), r"answer\.branches: expected 1 to 1024 branches, found 0"),
+    (changed("find", copies=2000), r"find\.copies: expected 0 to 1024 copies, found 2000"),
+    (changed("answer", output=0), r"answer\.output: expected 1 to"),
+    (changed("find", tokens="prompt + past"), r"workload\.contexts: expected contexts.*find\.tokens.*'p'"),
+])
+def test_what_nobody_would_read_is_refused(stages, message):
+    with pytest.raises(InputError, match=message) as caught:
+        simulate(stages)
+    assert "\n" not in str(caught.value)
+
+
+def test_past_is_known_with_contexts():
+    simulate(changed("find", tokens="prompt + past"), contexts={
+        "population": "shared", "keys": 5, "tokens": {"kind": "fixed", "tokens": 100}})
+
+
+def test_a_built_in_pipeline_says_past_of_itself_or_of_the_workload():
+    kv = "pipelines/kv-retrieval"
+    with pytest.raises(InputError, match="contexts"):
+        hermes.simulate(kv, overrides=["workload.requests=3", "workload.contexts=null"])
+    hermes.simulate(kv, overrides=["workload.requests=3", "workload.contexts=null",
+                                   "workload.pipeline={name: kv-retrieval, past: 500}"])
+
+
+class Search(TaskClient):
+    stages = frozenset({"search"})
+    stage_options: ClassVar[dict[str, dict[str, int | None]]] = {"search": {"words": 0, "language": None}}
+
+    def submit(self, stage: Any) -> None:
+        self.serve(stage, 1.0)
+
+
+def test_a_client_declares_what_it_reads():
+    pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options={"words": 3, "language": "fr"})}), 0)
+    check_options(pipeline, lambda kind, model: [Search(Clock(), 0, "s")])
+    for options in ({"words": -1}, {"word": 1}):
+        pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options=options)}), 0)
+        with pytest.raises(InputError, match=r"p\.stages\.s\.options\.word"):
+            check_options(pipeline, lambda kind, model: [Search(Clock(), 0, "s")])
+
+
+def test_platforms_of_a_group_are_numbered():
+    group = TaskClientConfig(name="c", count=3, platform="rack-{i//2}/{i}")
+    assert group.platforms == ["rack-0/0", "rack-0/1", "rack-1/2"]
