@@ -15,6 +15,7 @@ from hermes.rag.metis.datasets import DATASETS
 from hermes.rag.metis.decision import METHODS, Configuration
 from hermes.rag.metis.quality import QUALITY
 from hermes.results import Results
+from hermes.results.record import STATUS_COMPLETED
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
 from hermes.studies.systems import run_points
@@ -141,7 +142,7 @@ class Batch:
             "scenario": str(context.file("base.yaml")), "cases": [one.case() for one in group], "seeds": list(wanted),
             "extract": f"{__name__}:extract",
         }) for wanted, group in groups.items()]
-        self._frame, self._sections = pd.concat(frames).set_index(["case", "seed"]), sections
+        self._frame, self._sections = pd.concat(frames).set_index(["case", "seed"]).sort_index(), sections
 
     def __getitem__(self, section: str) -> pd.DataFrame:
         points = list(dict.fromkeys(self._sections[section]))
@@ -161,14 +162,15 @@ def _tokens(results: Results, client: str) -> tuple[int, int]:
 def extract(results: Results) -> dict[str, Any]:
     """Figures of a point: delay, F1 by every quality model, choices, memory at decisions, tokens and dollars."""
     record, notes = results.record, results.record.notes
-    e2e = results.metrics.e2e_ns / 1e9
     names = [info.name for info in record.clients]
-    count = len(e2e)
+    answered = record.status == STATUS_COMPLETED
+    e2e = results.metrics.e2e_ns[answered] / 1e9
+    count = len(answered)
     out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
     out |= {"delay_s": float(e2e.mean()), "delay_p90_s": float(np.quantile(e2e, 0.9))}
     for name in QUALITY:
         key = "f1" if name == "default" else f"f1_{name}"
-        out[key] = float(np.mean(notes[key]))
+        out[key] = float(np.mean(notes[key] * answered))   # no answer, no F1
     out |= {"chunks": float(np.mean(notes["chunks"])), "kv_used": float(np.mean(notes["kv_used"]))}
     for index, name in enumerate(METHODS):
         out[f"method.{name}"] = float(np.mean(notes["method"] == index))
@@ -179,6 +181,7 @@ def extract(results: Results) -> dict[str, Any]:
     of_api = record.stages["client"] == names.index("api")
     took = (record.stages["end_ns"] - record.stages["assigned_ns"])[of_api] / 1e9
     profiling[record.stages["request"][of_api]] = took
+    profiling = profiling[answered]
     out |= {"profiler_s": float(profiling.mean()), "profiler_share": float(np.mean(profiling / e2e)),
             "profiler_share_max": float(np.max(profiling / e2e))}
     zero = np.zeros(count)
