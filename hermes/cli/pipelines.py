@@ -32,6 +32,7 @@ def add_to(app: typer.Typer) -> None:
 
 def list_pipelines(as_json: Json = False) -> None:
     """List the pipelines that workloads may name without a graph of their own."""
+    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
 
     rows = []
@@ -51,6 +52,7 @@ def list_pipelines(as_json: Json = False) -> None:
 
 def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
     """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
+    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.written import as_yaml, parameter_lines
 
@@ -72,6 +74,7 @@ def draw(
     ] = [],  # noqa: B006
 ) -> None:
     """Draw a pipeline: as text, or into a file. Of a scenario's, boxes also say who serves them."""
+    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.draw import write_drawing
     from hermes.pipelines.layout import describe
@@ -93,6 +96,7 @@ def draw(
 
 def _graph(name: str, parameters: list[str]) -> Graph:
     """The graph of a registered pipeline."""
+    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of, pipeline_from
 
@@ -111,6 +115,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
     """The pipelines that a scenario's workloads take, and what to say about their stages."""
+    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
