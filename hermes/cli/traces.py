@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
 
 def import_(
     format_: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, vllm-run, or a plug-in's.")
+        str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, tokens, vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write it.")],

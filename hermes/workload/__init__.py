@@ -13,12 +13,13 @@ from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.profiles import WorkloadProfile, load_workload_profile, workload_profile_names
 from hermes.workload.streams import stream
 from hermes.workload.table import RequestTable
+from hermes.workload.token_traces import TokenTrace
 from hermes.workload.traces import describe, read_trace, write_trace
 from hermes.workload.workload import WorkloadConfig
 
 __all__ = [
     "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "TRACE_IMPORTERS", "ArrivalProcess", "ClosedLoopProcess",
     "ConversationLengths", "LengthModel", "Lengths", "Prefixes", "Priorities", "RequestTable", "Sessions",
-    "TokenCounts", "TraceImporter", "WorkloadConfig", "WorkloadProfile", "describe", "import_trace",
+    "TokenCounts", "TokenTrace", "TraceImporter", "WorkloadConfig", "WorkloadProfile", "describe", "import_trace",
     "load_workload_profile", "read_trace", "stream", "workload_profile_names", "write_trace",
 ]

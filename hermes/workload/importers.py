@@ -33,7 +33,8 @@ from hermes.workload.traces import (
 )
 
 __all__ = [
-    "TRACE_IMPORTERS", "AzureTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace", "TraceImporter", "import_trace",
+    "TRACE_IMPORTERS", "AzureTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace", "TraceImporter", "arrivals_s",
+    "import_trace", "json_lines",
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
@@ -95,7 +96,7 @@ class AzureTrace(TraceImporter):
             return names[name], lines[row]
 
         texts: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-        texts["arrival_s"] = _seconds(columns["TIMESTAMP"], "timestamp", path, locate)
+        texts["arrival_s"] = arrivals_s(columns["TIMESTAMP"], "timestamp", path, locate)
         return self.finish(texts, path, locate)
 
 
@@ -116,7 +117,7 @@ class MooncakeTrace(TraceImporter):
         def locate(name: str, row: int) -> tuple[str, int | None]:
             return names[name], lines[row]
 
-        found["arrival_s"] = _seconds(found["arrival_s"], "ms", path, locate)
+        found["arrival_s"] = arrivals_s(found["arrival_s"], "ms", path, locate)
         return self.finish(found, path, locate)
 
 
@@ -151,7 +152,7 @@ class VllmRunTrace(TraceImporter):
         def locate(name: str, row: int) -> tuple[str, int | None]:
             return names.get(name, name), lines[row]
 
-        found["arrival_s"] = _seconds(found["arrival_s"], "s", path, locate)
+        found["arrival_s"] = arrivals_s(found["arrival_s"], "s", path, locate)
         return self.finish(found, path, locate)
 
 
@@ -187,7 +188,7 @@ class _Mapped(TraceImporter):
             return (names[name], lines[row]) if lines is not None else (f"{names[name]}[{row}]", None)
 
         found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
-        found["arrival_s"] = _seconds(found["arrival_s"], self.arrival_unit, path, locate)
+        found["arrival_s"] = arrivals_s(found["arrival_s"], self.arrival_unit, path, locate)
         for ours in ("session", "prefix_group"):
             if ours in found:
                 found[ours] = pd.factorize(pd.Series(list(found[ours])).astype(str))[0]
@@ -225,10 +226,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.strip()
 
 
-def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
-    """Columns of a file of JSON objects, one a line, and the lines' numbers."""
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    lines: list[int] = []
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with its line's number. `InputError` at the first that is none."""
     for number, text in _lines(path):
         try:
             row = json.loads(text)
@@ -236,6 +235,14 @@ def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]
             raise InputError("a JSON object", text, file=str(path), line=number) from None
         if not isinstance(row, dict):
             raise InputError("a JSON object", row, file=str(path), line=number)
+        yield number, row
+
+
+def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
+    """Columns of a file of JSON objects, one a line, and the lines' numbers."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    lines: list[int] = []
+    for number, row in json_lines(path):
         for name in names:
             if name not in row:
                 raise InputError("a value", Verbatim("none"), field=name, file=str(path), line=number)
@@ -244,7 +251,7 @@ def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]
     return columns, lines
 
 
-def _seconds(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
+def arrivals_s(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
     """Times in any unit as seconds after the earliest of them (float64); `InputError` at the first that is no time."""
     if unit != "timestamp":
         floats = to_floats(values, "arrival_s", str(path), locate)
