@@ -8,6 +8,9 @@ at the link's level. Each stream (the flows over one path) keeps the offset of i
 bottleneck, and each flow the reading of its stream's clock at which it ends. A change of rates then costs one addition
 for each link whose level changed, and for each stream whose bottleneck changed; not one for each flow.
 
+A flow that nobody shares a link with is not part of any of this: it has the rate of its narrowest link from its first
+byte to its last. It joins the others, as if it had always been among them, when one starts on one of its links.
+
 Everything is integer: work is counted in rate units x nanoseconds, so that bytes are neither lost nor made. A flow ends
 in the nanosecond nearest to the exact moment (half to even, as everywhere in the kernel).
 """
@@ -52,9 +55,10 @@ class _Path(Stream):
     num_bytes: bytes of the flows that ended
     begun: readings of the stream's clock at which the flows that have not ended began, added up
     limit: index of a link that is there only to limit its one flow; -1 if there is none
+    alone_ns: since when its one flow is the only one on its links; -1 if it is not
     """
 
-    __slots__ = ("begun", "ends", "index", "limit", "num_bytes", "offset")
+    __slots__ = ("alone_ns", "begun", "ends", "index", "limit", "num_bytes", "offset")
 
     def __init__(self, links: tuple[int, ...], index: int, limit: int = -1) -> None:
         super().__init__(links)
@@ -64,6 +68,7 @@ class _Path(Stream):
         self.offset = 0
         self.num_bytes = 0
         self.begun = 0
+        self.alone_ns = -1
 
 
 class FlowEngine:
@@ -81,6 +86,7 @@ class FlowEngine:
         self._served = [0] * num_links            # the link's clock ...
         self._since = [0] * num_links             # ... at this time
         self._paths: dict[tuple[int, ...], _Path] = {}
+        self._alone: list[_Path | None] = [None] * num_links    # the path whose flow has the link to itself
         self._unsettled: dict[_Path, None] = {}   # paths on which flows started or ended
         self._settling = False
         # per link: (reading of its clock at which a stream's first flow ends, stream). Entries are left where they are
@@ -116,15 +122,53 @@ class FlowEngine:
             path = self._paths[links] = _Path(links, self._num_paths, limit)
             self._num_paths += 1
         now = int(self.env.now)
-        clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
+        active, shared = self._active, self._settling
+        for link in links:
+            if active[link]:
+                shared = True
+                other = self._alone[link]
+                if other is not None:
+                    self._join(other)
+            else:
+                self._busy_since[link] = now
+            active[link] += 1
         self.num_events += 1
+        clock = self._clock(path.bottleneck, now) + path.offset if path.flows else 0
         heappush(path.ends, (clock + num_bytes * WORK_PER_BYTE, self.num_events, num_bytes, ended))
         path.begun += clock
-        for link in links:
-            if not self._active[link]:
-                self._busy_since[link] = now
-            self._active[link] += 1
-        self._unsettle(path)
+        if shared:
+            self._unsettle(path)
+        else:
+            self._start_alone(path, now)
+
+    def _start_alone(self, path: _Path, now: int) -> None:
+        """Nobody else is on the links of the path, and nobody has left them at this time."""
+        self._rates_change(now)
+        path.alone_ns = now
+        capacity, alone = self.share.capacity, self._alone
+        for link in path.links:
+            alone[link] = path
+        link = path.bottleneck = min(path.links, key=capacity.__getitem__)
+        self._stamp[link] += 1
+        heappush(self._due, (now + serial_ns(path.ends[0][0], max(1, capacity[link])), link, self._stamp[link]))
+        self._sleep()
+
+    def _leave_alone(self, path: _Path) -> int:
+        """The path's flow does not have its links to itself any more. Since when it had."""
+        since, path.alone_ns, path.bottleneck = path.alone_ns, -1, -1
+        for link in path.links:
+            self._alone[link] = None
+        return since
+
+    def _join(self, path: _Path) -> None:
+        """A flow that was alone is one among others from now on, with the clocks that it would have had all along."""
+        since = self._leave_alone(path)
+        self.share.change(path, 1)
+        self.share.settle()
+        link = path.bottleneck
+        self._served[link] = path.offset = 0
+        self._since[link] = self._full_since[link] = since
+        heappush(self._next[link], (path.ends[0][0], path.index, path))
 
     def _limit(self, rate: int) -> int:
         """A link of that rate for one flow."""
@@ -136,6 +180,7 @@ class FlowEngine:
                        self._full_since, self._gone):
             column.append(0)
         self._next.append([])
+        self._alone.append(None)
         return self.share.add_link(rate)
 
     def _drop(self, path: _Path) -> None:
@@ -147,7 +192,11 @@ class FlowEngine:
 
     def rates(self) -> list[tuple[tuple[int, ...], int, int]]:
         """(links, flows, rate of each in rate units) of the paths in use, as last settled."""
-        return [(p.links, p.flows, self.share.rate(p)) for p in self._paths.values() if p.flows]
+        return [(p.links, p.flows or 1, self._rate(p)) for p in self._paths.values() if p.bottleneck >= 0]
+
+    def _rate(self, path: _Path) -> int:
+        """The rate of each of the path's flows, which are there."""
+        return self.share.rate(path) if path.flows else max(1, self.share.capacity[path.bottleneck])
 
     def bytes_on(self) -> list[int]:
         """Bytes of the flows that ended, per link."""
@@ -163,11 +212,15 @@ class FlowEngine:
         samples = [*self._samples, (now, self._work(now))] if self.num_events else []
         times = tuple(time for time, _ in samples)
         level, whole = self.share.level, self.bytes_on()
+        alone = [0] * len(level)
+        for path in self._paths.values():
+            if path.alone_ns >= 0:
+                alone[path.bottleneck] = now - path.alone_ns
         return [
             LinkUse(
                 name, bandwidth, whole[link],
                 self._busy[link] + (now - self._busy_since[link] if self._active[link] else 0),
-                self._full[link] + (now - self._full_since[link] if level[link] < NO_LIMIT else 0),
+                self._full[link] + (now - self._full_since[link] if level[link] < NO_LIMIT else 0) + alone[link],
                 times, tuple(work[link] / WORK_PER_BYTE for _, work in samples),
             )
             for link, (name, bandwidth) in enumerate(zip(names, bandwidths, strict=True))
@@ -178,15 +231,23 @@ class FlowEngine:
         total = [num_bytes * WORK_PER_BYTE for num_bytes in self._gone]
         for path in self._paths.values():
             work = path.num_bytes * WORK_PER_BYTE
-            if path.flows:
-                if path.ends:
+            if path.bottleneck >= 0:
+                if path.alone_ns >= 0:
+                    clock = (now - path.alone_ns) * self._rate(path)
+                else:
                     clock = self._clock(path.bottleneck, now) + path.offset
-                    work += len(path.ends) * clock - path.begun
+                work += len(path.ends) * clock - path.begun
                 if ago:
-                    work -= path.flows * self.share.rate(path) * ago
+                    work -= (path.flows or 1) * self._rate(path) * ago
             for link in path.links:
                 total[link] += work
         return total
+
+    def _rates_change(self, now: int) -> None:
+        """Rates are about to change, for the first time since `_settled_ns`."""
+        if not self._samples or now - self._samples[-1][0] >= self._sample_after_ns:
+            self._sample(now)
+        self._settled_ns = now
 
     def _sample(self, now: int) -> None:
         """Keep how much each link has done, before rates change; half as often each time there are many samples."""
@@ -212,9 +273,7 @@ class FlowEngine:
         """New rates for the flows that are there now."""
         now = int(self.env.now)
         share, served, since = self.share, self._served, self._since
-        if not self._samples or now - self._samples[-1][0] >= self._sample_after_ns:
-            self._sample(now)
-        self._settled_ns = now
+        self._rates_change(now)
         self._settling = False
         unsettled, self._unsettled = self._unsettled, {}
         for path in unsettled:
@@ -293,6 +352,10 @@ class FlowEngine:
 
     def _end(self, link: int, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
         """Take the flows off the link that end now; the settlement that follows sees to its next end."""
+        alone = self._alone[link]
+        if alone is not None:
+            self._end_alone(alone, now, ended)
+            return
         entries = self._next[link]
         level, served, since = self.share.level[link], self._served[link], self._since[link]
         while entries:
@@ -314,3 +377,18 @@ class FlowEngine:
             self._unsettle(path)
             if path.ends:
                 heappush(entries, (path.ends[0][0] - path.offset, path.index, path))
+
+    def _end_alone(self, path: _Path, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
+        """Take a flow off the links that it had to itself."""
+        work, number, num_bytes, call = path.ends.pop()
+        path.num_bytes += num_bytes
+        path.begun = 0
+        self._rates_change(now)
+        self._full[path.bottleneck] += now - path.alone_ns
+        self._leave_alone(path)
+        for link in path.links:
+            self._active[link] = 0
+            self._busy[link] += now - self._busy_since[link]
+        ended.append((number, call))
+        if path.limit >= 0:
+            self._drop(path)
