@@ -12,10 +12,12 @@ import random
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.config import Bytes, ConfigModel
+from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate
+from hermes.telerag.budget import Budget
 from hermes.telerag.retrieval import KINDS, Mode, Retriever
 
 __all__ = [
@@ -34,8 +36,13 @@ class LookaheadPipeline(ConfigModel):
     """`offload` (CPU), `resident` (all on the GPU), `on_demand` (copied when the query is known), `lookahead`."""
     late: Literal["wait", "give_up"] = "wait"
     """What becomes of a copy that outlasts the generation beside it."""
-    budget: Bytes = 3 * 10**9
-    """Bytes of one prefetch at most; what the link moves in a mean window of the generation."""
+    budget: Bytes | Literal["profiled"] = 3 * 10**9
+    """Bytes of one prefetch at most; `profiled`: what `link` moves in the mean window of the first `profile_queries`
+    queries, which search on the CPU meanwhile."""
+    link: Bandwidth | None = None
+    """Measured bandwidth from the host to the GPU: for `budget: profiled`, which needs it."""
+    profile_queries: Count = 64
+    """Queries of that profiling pass."""
     chunk: Bytes = 64 * 2**20
     """Bytes of a copy that are given up or waited for together."""
     keep: bool = False
@@ -57,6 +64,12 @@ class LookaheadPipeline(ConfigModel):
     embed: bool = True
     """Whether queries are embedded (a stage `embed` at the GPU)."""
 
+    @model_validator(mode="after")
+    def _link_known(self) -> LookaheadPipeline:
+        if self.budget == "profiled" and self.link is None:
+            raise InputError("a bandwidth, for the budget is profiled", None, field="link")
+        return self
+
     def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
         """The pipeline; `name` and `seed` give each request its own random numbers."""
         return _Built(self, name, seed)
@@ -72,21 +85,34 @@ class _Built:
     def __init__(self, config: LookaheadPipeline, name: str, seed: int) -> None:
         self.config, self.name, self.seed = config, name, seed
         self.stages = ("generate", *KINDS[config.retrieval], *(("embed",) if config.embed else ()))
+        given = None if config.budget == "profiled" else config.budget
+        self.budget = Budget(given, link=config.link or 0.0, queries=config.profile_queries, batch=config.batch)
 
     def __call__(self, request: Any) -> Iterator[Any]:
-        run = Run(self.config, request, random.Random(f"{self.seed}/{self.name}/{request.id}"))
-        yield from self.config.steps(run)
-        yield from run.retriever.finish()
+        timed = self.budget.enter()
+        try:
+            run = Run(self.config, request, random.Random(f"{self.seed}/{self.name}/{request.id}"), self.budget, timed)
+            yield from self.config.steps(run)
+            yield from run.retriever.finish()
+        finally:   # a rejected request closes its generator
+            if timed:
+                self.budget.leave()
 
 
 class Run:
     """A request on its way: its queries, and the generations of those still active."""
 
-    def __init__(self, config: LookaheadPipeline, request: Any, rng: random.Random) -> None:
+    def __init__(
+        self, config: LookaheadPipeline, request: Any, rng: random.Random, budget: Budget, timed: bool,
+    ) -> None:
         self.config, self.request, self.rng = config, request, rng
+        self.budget, self.timed = budget, timed
         self.everybody = tuple(range(config.batch))
+        num_bytes = budget.num_bytes
+        ahead = config.retrieval == "lookahead"
         self.retriever = Retriever(
-            request, config.retrieval, late=config.late, budget=config.budget, nprobe=config.nprobe,
+            request, "offload" if ahead and num_bytes is None else config.retrieval, late=config.late,
+            budget=num_bytes or 0, nprobe=config.nprobe,
             chunk=config.chunk, keep=config.keep, embed_tokens=request.prompt_tokens if config.embed else 0,
         )
 
@@ -118,6 +144,8 @@ class Run:
     def look_ahead(self, queries: Sequence[int], read: int = 0) -> Steps:
         """Generate what the next retrieval asks with, and prefetch meanwhile."""
         yield from self.retriever.window(self.generations(queries, read, self.config.window), queries)
+        if self.timed:
+            self.budget.timed(self.retriever.window_ns)
 
     def drawn(self, queries: Sequence[int], share: float) -> list[int]:
         """Those of the queries to which something happens that has this probability."""

@@ -52,6 +52,8 @@ class Retriever:
     mode, late: see above, and what to do with a copy that outlasts its window (`wait` for it, or `give_up` what has not
     arrived); budget: bytes of a prefetch at most; chunk: bytes of a copy that can be given up at once; keep: whether
     clusters stay on the GPU from one retrieval to the next; embed_tokens: of a query, 0 for no embedding
+
+    window_ns: how long the generation before the next retrieval took; 0 before there was one
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Retriever:
         self.request, self.mode, self.late, self.keep = request, mode, late, keep
         self.budget, self.nprobe, self.chunk, self.embed_tokens = budget, nprobe, chunk, embed_tokens
         self._plan: LookaheadStage | None = None
-        self._window_ns = 0
+        self.window_ns = 0
         self._copies: list[Stage] = []
         self._abandoned: list[Stage] = []
 
@@ -72,7 +74,7 @@ class Retriever:
         """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
         yield from self._generate_beside(generations, queries)
         env = getattr(generations[0].client, "env", None)   # the window has just ended: now is when
-        self._window_ns = env.now - generations[0].assigned_ns if env is not None else 0
+        self.window_ns = env.now - generations[0].assigned_ns if env is not None else 0
 
     def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         request = self.request
@@ -123,8 +125,8 @@ class Retriever:
         self._abandoned += [copy for copy in self._copies if not copy.done]
         probe = ProbeStage("probe", items=len(queries) * fan_out, options=self._options(
             queries=tuple(queries), strength=strength, fan_out=fan_out, arrived=arrived, planned=self._plan is not None,
-            resident=self.mode == "resident", window_ns=self._window_ns))
-        self._copies, self._plan, self._window_ns = [], None, 0
+            resident=self.mode == "resident", window_ns=self.window_ns))
+        self._copies, self._plan, self.window_ns = [], None, 0
         yield probe
         if self.mode == "on_demand":
             yield Stage("prefetch", inputs=((probe, probe.union_miss_bytes),))
