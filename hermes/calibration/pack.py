@@ -116,15 +116,19 @@ def _statistics(rows: pd.DataFrame) -> list[str]:
 
 
 def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
-    """How far repetitions of the same step agree: SVAB classes of the steps that a fit may use, and their median CV."""
+    """How far repetitions of the same step agree: SVAB classes of the steps, and the median CV of those that a fit may
+    use (all but the rejected)."""
     used = rows[rows["excluded"] == ""]
+    out = rows[rows["excluded"].str.startswith("rejected: ")]
+    rejected = out.groupby(["configuration", *_statistics(rows)]).ngroups
     spreads = [spread(group["time_s"]) for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False)]
     repeated = [found for found in spreads if found.samples > 1]
     if not repeated:
-        return {"repeated_steps": 0}
+        return {"repeated_steps": rejected, **({"rejected": rejected} if rejected else {})}
     counts = {name: sum(classify(f.cv) == name for f in repeated) for name in ("excellent", "good", "flaky")}
     return {
-        "repeated_steps": len(repeated), **counts, "excluded_rows": len(rows) - len(used),
+        "repeated_steps": len(repeated) + rejected, **counts, "rejected": rejected,
+        "excluded_rows": len(rows) - len(used),
         "median_cv": round(statistics.median(f.cv for f in repeated), 5),
         "median_ci95": round(statistics.median(f.ci95 / f.mean for f in repeated), 5),
     }

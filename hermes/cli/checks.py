@@ -138,8 +138,9 @@ def _summary_of_seed(scenario: str, seed: int) -> Mapping[str, Any]:
 def check(
     file: Golden = Path("golden.yaml"),
     seeds: Annotated[
-        int, typer.Option(min=0, max=1000, metavar="N", help="Where predictions changed, how much N seeds vary.")
-    ] = 0,
+        int, typer.Option(min=0, max=1000, metavar="N",
+                          help="Where predictions changed, how much N seeds vary (0: no).")
+    ] = 5,
     as_json: Json = False,
 ) -> None:
     """Run the scenarios of a golden file again; exit 1 and show what changed if a prediction did."""
