@@ -94,11 +94,12 @@ class Coordinator:
             if type(wanted) is tuple:
                 waited = wanted
             elif type(wanted) is AnyOf:
-                first = next((stage for stage in wanted.stages if stage.done), None)
-                if first is None:
+                for result in wanted.stages:
+                    if result.done:
+                        break
+                else:
                     request.pending = [wanted, 1]
                     return
-                result = first
                 continue
             elif not wanted.detached:
                 self._dispatch(request, wanted)

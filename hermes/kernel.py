@@ -77,6 +77,8 @@ class Clock(Environment):
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
     """Call `callback(tick)` at `time_ns` (not before now) on any SimPy environment with integer times."""
+    if isinstance(env, Clock):
+        return env.tick_at(time_ns, priority, callback)
     tick = Tick(env, callback)
     env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
     return tick

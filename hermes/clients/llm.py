@@ -357,14 +357,15 @@ class LLMClient:
         input_tokens, output_tokens: of the requests assigned and not done; kv_tokens: tokens in KV memory, those of
         steps that have started included; tokens_left: output tokens not emitted yet.
         """
+        if kind == "tokens_left":   # what routers ask most
+            left, plan = self.output_tokens - self.emitted, self._plan
+            return left - plan.sampled * self.steps_done() if plan is not None and plan.sampled else left
         if kind == "input_tokens":
             return self.input_tokens
         if kind == "output_tokens":
             return self.output_tokens
         base, per_step, _start, _unit, steps = self.load_line(kind)
-        if not steps:
-            return base
-        return base + per_step * (self._steps_started() if kind == "kv_tokens" else self.steps_done())
+        return base + per_step * self._steps_started() if steps else base
 
     def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
         """How a load that changes with steps moves.

@@ -41,6 +41,7 @@ class Amount:
             raise InputError("an amount such as 'prompt + 20 * 512'", self.text) from None
         self._check(tree, names)
         self._value = _compiled(tree)
+        self._name = tree.id if isinstance(tree, ast.Name) else ""   # it is nothing but a name
         self.names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & {*names}
         if not self.names:
             self.constant = self({})
@@ -71,6 +72,8 @@ class Amount:
     def __call__(self, values: Mapping[str, float]) -> int:
         if self.constant is not None:
             return self.constant
+        if self._name:
+            return round(values[self._name])
         try:
             value = self._value(values)
         except (ZeroDivisionError, OverflowError):

@@ -251,6 +251,9 @@ class _Execution:
                 run.start(stage, _nothing)
             self._through(name, True, [])
             return
+        if len(stages) == 1:
+            run.start(stages[0], lambda _: self._through(name, True, stages))
+            return
         left = len(stages)
 
         def one_done(_: Any) -> None:

@@ -23,7 +23,7 @@ __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_l
 
 Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
 _STATIC = ("input_tokens", "output_tokens")
-_FEW = 8   # so many clients are asked one by one
+_FEW = 32   # so many clients are asked one by one: less work than to hear of each of their events
 
 
 def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
