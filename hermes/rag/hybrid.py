@@ -7,7 +7,7 @@ reports: `hermes.rag.evaluation` measures it, the clock does not need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,13 +47,22 @@ class Hybrid(ConfigModel):
         return HybridService(self, dense, sparse, machine)
 
 
+def _both(dense: Mapping[str, int | None], sparse: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Options that either search reads; of one that both read, the stricter bound (None: any value)."""
+    found = {**sparse, **dense}
+    for name in dense.keys() & sparse.keys():
+        bounds = [bound for bound in (dense[name], sparse[name]) if bound is not None]
+        found[name] = max(bounds, default=None)
+    return found
+
+
 class HybridService:
     """See the module's description."""
 
     def __init__(self, config: Hybrid, dense: Service, sparse: Service, machine: MachineSpec) -> None:
         self.config, self.dense, self.sparse, self.cores = config, dense, sparse, machine.cores
         self.memory_bytes = dense.memory_bytes + sparse.memory_bytes
-        self.options: dict[str, int] = {**getattr(dense, "options", {}), **getattr(sparse, "options", {})}
+        self.options = _both(getattr(dense, "options", {}), getattr(sparse, "options", {}))
         check_memory("two indices", self.memory_bytes, machine, "dense")
 
     def work(self, tasks: Sequence[Stage]) -> Work:

@@ -20,6 +20,7 @@ from hermes.rag.evaluation import (
     rankings_of,
     retrievers,
 )
+from hermes.rag.hybrid import HybridService
 from hermes.services import MachineSpec, PerItem
 from hermes.stages import Stage
 
@@ -130,14 +131,15 @@ def test_hybrid_is_the_sum_or_the_maximum_and_the_fusion(searches, expected_ms):
     assert full.alone_s == pytest.approx(5.5e-3)
 
 
-def test_hybrid_takes_its_times_from_measured_profiles():
+def hybrid_run(options):
+    """Three hybrid queries over measured indices, their stages given these options; seconds of each."""
     import hermes
 
     measured = {"kind": "measured", "profile": "amd-epyc-zen5"}
     results = hermes.simulate({
         "workload": {"requests": 3, "arrivals": {"kind": "uniform", "rate": 1}, "pipeline": "p",
                      "lengths": {"kind": "fixed", "prompt": 20, "output": 1}},
-        "pipelines": {"p": {"stages": {"search": {"kind": "retrieve"},
+        "pipelines": {"p": {"stages": {"search": {"kind": "retrieve", "options": options},
                                        "answer": {"kind": "generate", "after": "search"}}}},
         "clients": [
             {"name": "llm", "model": "llama-3.1-8b", "memory": {"num_blocks": 1000},
@@ -148,15 +150,50 @@ def test_hybrid_takes_its_times_from_measured_profiles():
                           "effort": 64},
                 "sparse": {**measured, "index": {"kind": "bm25", "vectors": 50_000}, "effort": 8}}}}],
     })
+    stages = results.record.stages
+    rows = stages["kind"] == results.record.stage_kinds.index("retrieve")
+    return (stages["end_ns"] - stages["start_ns"])[rows] / 1e9
+
+
+@pytest.mark.parametrize(("options", "ef", "words"), [
+    ({}, 64, 8), ({"ef_search": 256}, 256, 8), ({"words": 2}, 64, 2), ({"ef_search": 16, "words": 32}, 16, 32),
+])
+def test_hybrid_takes_its_times_from_measured_profiles(options, ef, words):
+    """Each search takes its own option of the stage, and its own default where the stage says nothing."""
     from hermes.calibration.retrieval_costs import Bm25, HnswGraph
     from hermes.calibration.retrieval_profile import load_retrieval_profile
 
     profile = load_retrieval_profile("amd-epyc-zen5")
-    expected = (profile.seconds(HnswGraph(vectors=50_000, dim=128, hnsw_m=16), 64)
-                + profile.seconds(Bm25(vectors=50_000), 8))
-    stages = results.record.stages
-    rows = stages["kind"] == results.record.stage_kinds.index("retrieve")
-    np.testing.assert_allclose((stages["end_ns"] - stages["start_ns"])[rows] / 1e9, expected, atol=1e-8)
+    expected = (profile.seconds(HnswGraph(vectors=50_000, dim=128, hnsw_m=16), ef)
+                + profile.seconds(Bm25(vectors=50_000), words))
+    np.testing.assert_allclose(hybrid_run(options), expected, atol=1e-8)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"ef_serch": 64}, r"options.ef_serch: expected one of ef_search, top_k, words.*did you mean 'ef_search'"),
+    ({"nprobe": 4}, "expected one of ef_search, top_k, words"),
+    ({"words": 0}, "options.words: expected an integer of at least 1, found 0"),
+    ({"ef_search": 2.5}, "options.ef_search: expected an integer of at least 1"),
+])
+def test_hybrid_refuses_options_that_neither_search_reads(options, message):
+    with pytest.raises(InputError, match=message):
+        hybrid_run(options)
+
+
+@pytest.mark.parametrize(("dense", "sparse", "merged"), [
+    ({"a": 1}, {"b": 0}, {"a": 1, "b": 0}), ({"a": 0}, {"a": 2}, {"a": 2}), ({"a": 2}, {"a": 0}, {"a": 2}),
+    ({"a": None}, {"a": 3}, {"a": 3}), ({"a": None}, {"a": None}, {"a": None}), ({}, {}, {}),
+])
+def test_an_option_of_both_searches_has_the_stricter_bound(dense, sparse, merged):
+    class Search:
+        memory_bytes = 0
+
+        def __init__(self, options):
+            self.options = options
+
+    config = Hybrid(dense=PerItem(per_item=1e-3), sparse=PerItem(per_item=1e-3))
+    service = HybridService(config, Search(dense), Search(sparse), MachineSpec(8, 0.0, 0.0, 0))
+    assert service.options == merged
 
 
 def test_power_law_of_times_that_follow_one():

@@ -75,7 +75,8 @@ def test_calibrate_pack_prints_all_four(tmp_path, capsys):
         for i, name in enumerate(CLASSES):
             journal.point(name, [
                 {"repetition": n, **dict.fromkeys(PREFILL, 0), "decode_seqs": i + 1, "decode_ctx": 10,
-                 "decode_ctx_max": 10, "sampled": i + 1, "time_s": t, "cpu_time_s": t} for n, t in enumerate(times(0.01, SPREADS[name]))])
+                 "decode_ctx_max": 10, "sampled": i + 1, "time_s": t, "cpu_time_s": t}
+                for n, t in enumerate(times(0.01, SPREADS[name]))])
     code, out, err = printed(capsys, "calibrate", "pack", tmp_path / "j.jsonl", "-o", tmp_path / "s.yaml")
     assert (code, err) == (0, ""), err
     assert "repeated steps 4, excellent 1, good 1, flaky 1, rejected 1" in out
