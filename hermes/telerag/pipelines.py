@@ -72,6 +72,7 @@ class _Built:
     def __init__(self, config: LookaheadPipeline, name: str, seed: int) -> None:
         self.config, self.name, self.seed = config, name, seed
         self.stages = ("generate", *KINDS[config.retrieval], *(("embed",) if config.embed else ()))
+        self.stage_options = {kind: {"scan_bytes": None} for kind in self.stages if kind.endswith("_search")}
 
     def __call__(self, request: Any) -> Iterator[Any]:
         run = Run(self.config, request, random.Random(f"{self.seed}/{self.name}/{request.id}"))
