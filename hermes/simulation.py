@@ -17,8 +17,9 @@ from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
+from hermes.pipelines.base import asked
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, asked, draw_ways
+from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past
 from hermes.recorder import RowLog
 from hermes.requests import Stream
@@ -192,8 +193,7 @@ class Simulation:
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in LLM_STAGES:
                     self._add_decode_routers(routers, wanted)
-            if isinstance(way.pipeline, GraphPipeline):
-                check_options(way.pipeline, partial(self._serving, way.model))
+            check_options(way.pipeline, way.label, partial(self._serving, way.model))
         return routers
 
     def _serving(self, default: str, kind: str, model: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The registry of pipelines, and the plainest of them."""
+"""The registry of pipelines, what they say of themselves, and the plainest of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes.registry import Registry
 from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 
-__all__ = ["PIPELINES", "Generate", "Pipeline", "branch_into", "plain"]
+__all__ = ["PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
 
 Pipeline = Generator[Any, Any, None]
 
@@ -24,3 +24,9 @@ def plain(request: Any) -> Pipeline:
 
 
 plain.stages = ("generate",)  # type: ignore[attr-defined]
+
+
+def asked(pipeline: Any) -> list[tuple[str, str]]:
+    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
+    stages = getattr(pipeline, "stages", ("generate",))
+    return [(stage, "") if isinstance(stage, str) else stage for stage in stages]

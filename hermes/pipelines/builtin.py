@@ -15,6 +15,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.pipelines.base import PIPELINES
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.pipelines.needs import check_fields
 from hermes.validation import validate
 
 __all__ = ["GraphTemplate", "Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
@@ -33,7 +34,9 @@ class GraphTemplate(ConfigModel):
 
     def graph(self) -> Graph:
         """The checked graph. Raises `InputError` for what no graph may have."""
-        return Graph({name: validate(Node, node) for name, node in self.nodes().items()})
+        graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
+        check_fields(graph)
+        return graph
 
     def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
         """The pipeline; `name` and `seed` give each request its own random numbers."""

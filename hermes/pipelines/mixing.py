@@ -11,12 +11,13 @@ import numpy.typing as npt
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
 from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.needs import check_fields
 from hermes.pipelines.tracing import trace
 from hermes.validation import validate
 from hermes.workload.pipelines import PipelineChoice
 from hermes.workload.streams import stream
 
-__all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "asked", "draw_ways", "graph_of", "pipeline_from"]
+__all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "draw_ways", "graph_of", "pipeline_from"]
 
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
 """Kinds of stage that LLM clients serve."""
@@ -31,12 +32,6 @@ class Way(NamedTuple):
     pipeline: Callable[[Any], Iterator[Any]]
     model: str
     weight: float = 1.0
-
-
-def asked(pipeline: Any) -> list[tuple[str, str]]:
-    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
-    stages = getattr(pipeline, "stages", ("generate",))
-    return [(stage, "") if isinstance(stage, str) else stage for stage in stages]
 
 
 def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: int) -> Callable[[Any], Iterator[Any]]:
@@ -90,7 +85,9 @@ class PipelineFinder:
                 raise InputError("no parameters: a graph of the scenario has none", next(iter(parameters)),
                                  field=f"{field}.{next(iter(parameters))}")
             with inside(f"pipelines.{name}.stages"):
-                return GraphPipeline(name, Graph(self.graphs[name].stages), self.seed)
+                graph = Graph(self.graphs[name].stages)
+                check_fields(graph)
+                return GraphPipeline(name, graph, self.seed)
         if name not in PIPELINES:
             known = [*self.graphs, *PIPELINES]
             raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=field,

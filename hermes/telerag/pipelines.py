@@ -87,6 +87,7 @@ class _Built:
         self.stages = ("generate", *KINDS[config.retrieval], *(("embed",) if config.embed else ()))
         given = None if config.budget == "profiled" else config.budget
         self.budget = Budget(given, link=config.link or 0.0, queries=config.profile_queries, batch=config.batch)
+        self.stage_options = {kind: {"scan_bytes": None} for kind in self.stages if kind.endswith("_search")}
 
     def __call__(self, request: Any) -> Iterator[Any]:
         timed = self.budget.enter()

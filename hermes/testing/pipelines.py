@@ -12,24 +12,61 @@ A pipeline with parameters is tested with those that `parameters()` gives, its d
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from hermes.config import ConfigModel
 from hermes.pipelines import PIPELINES, Pipeline
-from hermes.pipelines.mixing import asked, pipeline_from
+from hermes.pipelines.base import asked
+from hermes.pipelines.graph import GraphPipeline
+from hermes.pipelines.mixing import pipeline_from
+from hermes.pipelines.needs import stages_of
 from hermes.pipelines.tracing import IDLE
 from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
+from hermes.services import SERVICES, MachineSpec, Work
 from hermes.simulation import Simulation
 from hermes.stages import AnyOf
 
 __all__ = ["PipelineContract"]
 
 _CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0, env=SimpleNamespace(now=0))
+
+
+class _Moment(ConfigModel):
+    """A service that takes a moment, whatever it is asked, and reads what it is told to read."""
+
+    kind: Literal["contract_moment"] = "contract_moment"
+    reads: list[str] = []
+
+    def build(self, machine: MachineSpec, base_dir: Path | None = None) -> _Moment:
+        return self
+
+    @property
+    def options(self) -> dict[str, None]:
+        return dict.fromkeys(self.reads)
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
+
+    def work(self, tasks: Sequence[Any]) -> Work:
+        return Work(0.001 * max(1, sum(task.items for task in tasks)))
+
+
+@contextmanager
+def _moments() -> Iterator[None]:
+    """That service under its name, for as long as a contract's simulation takes."""
+    SERVICES.register("contract_moment")(_Moment)
+    try:
+        yield
+    finally:
+        SERVICES.unregister("contract_moment")
 
 
 def _all_stages(pipeline: Any) -> list[Any]:
@@ -71,8 +108,9 @@ class PipelineContract(ABC):
         }]
         others = [kind for kind in self.kinds if kind != "generate"]
         if others:
-            moment = {"kind": "per_item", "per_item": 0.001}
-            clients.append({"kind": "processing", "name": "others", "serves": dict.fromkeys(others, moment)})
+            clients.append({"kind": "processing", "name": "others", "serves": {
+                kind: {"kind": "contract_moment", "reads": list(self.options.get(kind, ()))} for kind in others
+            }})
         return clients
 
     @property
@@ -84,6 +122,17 @@ class PipelineContract(ABC):
     def kinds(self) -> tuple[str, ...]:
         """The kinds of stage it declares: `pipeline.stages`, or generations only."""
         return tuple(dict.fromkeys(kind for kind, _ in asked(self.made)))
+
+    @property
+    def options(self) -> dict[str, dict[str, Any]]:
+        """The options that have to be read, by kind of stage: `pipeline.stage_options`, or those of its graph."""
+        made: Any = self.made
+        if not isinstance(made, GraphPipeline):
+            return dict(getattr(made, "stage_options", {}))
+        found: dict[str, dict[str, Any]] = {}
+        for _, node in stages_of(made.graph):
+            found.setdefault(node.kind, {}).update(node.options)
+        return found
 
     @property
     def name(self) -> str:
@@ -149,6 +198,15 @@ class PipelineContract(ABC):
                 for stage in stages:
                     assert stage.kind in self.kinds, f"{stage.kind!r} is not among `stages`: {self.kinds}"
 
+    def test_declared_options_are_given(self) -> None:
+        assert set(self.options) <= set(self.kinds), "options of a kind that it never asks for"
+        if isinstance(self.made, GraphPipeline):
+            return   # says them where it gives them
+        for request in self.requests():
+            for stage in (stage for stages in self.yields(request) for stage in stages):
+                missing = set(self.options.get(stage.kind, ())) - set(getattr(stage, "options", ()))
+                assert not missing, f"{stage.kind!r} without {missing}, which `stage_options` promises"
+
     def test_generations_have_tokens(self) -> None:
         for request in self.requests():
             for stage in (stage for stages in self.yields(request) for stage in stages if stage.kind == "generate"):
@@ -195,7 +253,8 @@ class PipelineContract(ABC):
         }
         records = []
         for stepping in ("runs", "every_step"):
-            scenario = load_scenario({"clients": self.clients(), "workload": [workload], "stepping": stepping})
-            records.append(Simulation(scenario, Path()).run())
+            with _moments():
+                scenario = load_scenario({"clients": self.clients(), "workload": [workload], "stepping": stepping})
+                records.append(Simulation(scenario, Path()).run())
         assert (records[0].status == STATUS_COMPLETED).all(), f"refused: {records[0].reject_reasons}"
         assert records[0].finish_ns.tolist() == records[1].finish_ns.tolist()

@@ -1,6 +1,7 @@
 """What a graph says that nobody would read is refused before the run, in one line that says where."""
 
 import copy
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -9,8 +10,12 @@ import hermes
 from hermes.clients import TaskClient, TaskClientConfig
 from hermes.errors import InputError
 from hermes.kernel import Clock
+from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 from hermes.pipelines.needs import check_options
+from hermes.scenario import load_scenario
+from hermes.simulation import Simulation
+from hermes.stages import Stage
 
 IVF = {"kind": "ivf_pq", "vectors": 1_000_000, "nlist": 1000}
 STAGES = {
@@ -61,12 +66,40 @@ def test_options_that_a_service_reads_are_taken():
     (changed("answer", branches="2 - 2"), r"answer\.branches: expected 1 to 1024 branches, found 0"),
     (changed("find", copies=2000), r"find\.copies: expected 0 to 1024 copies, found 2000"),
     (changed("answer", output=0), r"answer\.output: expected 1 to"),
+    (changed("find", output=50), r"stages\.find\.output: expected no `output`: 'retrieve' reads .*tokens.*, found 50"),
+    (changed("answer", kind="decode"), r"stages\.answer\.kind: expected `generate`: .*, found 'decode'"),
+    (changed("find", kv="answer"), r"find\.kv: expected"),
+    (changed("find", again=0.5, max_times=2), r"find\.max_times: expected no `max_times`"),
+    (changed("answer", items=3), r"answer\.items: expected no `items`: 'generate' reads .*prompt.*, found 3"),
+    (changed("answer", tokens="prompt + 1"), r"answer\.tokens: expected no `tokens`"),
+    (changed("answer", weight=3), r"answer\.weight: expected `weight` with `choice` only, found 3"),
+    (changed("find", input_bytes=100), r"find\.input_bytes: expected a node before it that sends them .*, found 100"),
+    ({"twice": {"kind": "loop", "stages": STAGES, "again": 0.5}}, r"twice\.again: expected `again` with `max_times`"),
+    ({"twice": {"kind": "loop", "stages": STAGES, "max_times": 2}}, r"twice\.max_times: expected .* with `again`"),
+    ({"twice": {"kind": "loop", "stages": STAGES, "copies": 2}}, r"p\.stages\.twice\.copies: expected no `copies`"),
+    ({"twice": {"kind": "loop", "stages": STAGES, "background": True}}, r"twice\.background: expected no"),
+    ({"one": {"kind": "loop", "stages": changed("find", prompt=5)}}, r"stages\.one\.stages\.find\.prompt: expected no"),
     (changed("find", tokens="prompt + past"), r"workload\.contexts: expected contexts.*find\.tokens.*'p'"),
 ])
 def test_what_nobody_would_read_is_refused(stages, message):
     with pytest.raises(InputError, match=message) as caught:
         simulate(stages)
     assert "\n" not in str(caught.value)
+
+
+def test_a_graph_written_out_in_full_says_no_more_than_the_short_one():
+    full = {name: Node.model_validate(node).model_dump() for name, node in STAGES.items()}
+    assert simulate(full).requests.equals(simulate(STAGES).requests)
+
+
+class Wrong(GraphTemplate):
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {"find": {"kind": "retrieve", "prompt": 100}}
+
+
+def test_templates_are_held_to_the_same():
+    with pytest.raises(InputError, match=r"find\.prompt: expected no `prompt`"):
+        Wrong().graph()
 
 
 def test_past_is_known_with_contexts():
@@ -92,11 +125,42 @@ class Search(TaskClient):
 
 def test_a_client_declares_what_it_reads():
     pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options={"words": 3, "language": "fr"})}), 0)
-    check_options(pipeline, lambda kind, model: [Search(Clock(), 0, "s")])
+    check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s")])
     for options in ({"words": -1}, {"word": 1}):
         pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options=options)}), 0)
         with pytest.raises(InputError, match=r"p\.stages\.s\.options\.word"):
-            check_options(pipeline, lambda kind, model: [Search(Clock(), 0, "s")])
+            check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s")])
+
+
+def look_up(request: Any) -> Any:
+    yield Stage("search", options={"words": request.prompt_tokens, "language": "fr"})
+
+
+@pytest.mark.parametrize(("declared", "message"), [
+    ({"words": None, "language": None}, None),
+    ({"words": None, "langauge": "fr"}, r"^clients: expected a client that reads option 'langauge' of 'search' stages, "
+                                        r"which pipeline 'look_up' gives, found 's', which reads language, words$"),
+    ({"words": -1}, r"look_up\.search\.options\.words: expected an integer of at least 0, found -1"),
+])
+def test_what_a_hand_written_pipeline_needs_read_is_checked_too(declared, message, monkeypatch):
+    monkeypatch.setattr(look_up, "stages", ("search",), raising=False)
+    monkeypatch.setattr(look_up, "stage_options", {"search": declared}, raising=False)
+    if message is None:
+        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s")])
+        return
+    with pytest.raises(InputError, match=message):
+        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s")])
+
+
+def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():
+    item = {"kind": "per_item", "per_item": "1 ms"}
+    server = load_scenario("studies/telerag/server").model_dump(mode="json")
+    for client in server["clients"]:
+        if "gpu_search" in client.get("serves", {}):
+            client["serves"]["gpu_search"] = item
+            name = client["name"]
+    with pytest.raises(InputError, match=f"reads option 'scan_bytes' of 'gpu_search' stages.* found '{name}'"):
+        Simulation(load_scenario(server), Path())
 
 
 def test_platforms_of_a_group_are_numbered():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hermes.pipelines import PIPELINES, Generate, Pipeline
+from hermes.stages import Stage
 from hermes.testing.pipelines import PipelineContract
 
 
@@ -62,9 +63,17 @@ def stubborn(request: Any) -> Pipeline:
 undeclared.stages = ("retrieve",)   # type: ignore[attr-defined]
 
 
+def silent(request: Any) -> Pipeline:
+    yield Stage("search", options={"words": 3})
+
+
+silent.stages = ("search",)   # type: ignore[attr-defined]
+silent.stage_options = {"search": {"language": None}}   # type: ignore[attr-defined]
+
+
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    parts = (several, endless, empty, fractional, twice, undeclared, stubborn)
+    parts = (several, endless, empty, fractional, twice, undeclared, silent, stubborn)
     for part in parts:
         PIPELINES.register(f"test_{part.__name__}")(part)   # type: ignore[type-var]
     yield
@@ -92,7 +101,7 @@ class TestSeveral(PipelineContract):
     [
         (endless, "test_ends"), (empty, "test_stages_are_of_the_declared_kinds"),
         (fractional, "test_generations_have_tokens"), (twice, "test_a_stage_is_yielded_once"),
-        (undeclared, "test_stages_are_of_the_declared_kinds"),
+        (undeclared, "test_stages_are_of_the_declared_kinds"), (silent, "test_declared_options_are_given"),
     ],
 )
 def test_the_contract_notices(function: Callable[[Any], Pipeline], test: str) -> None:

@@ -59,7 +59,8 @@ def _graph(
             node |= {"kind": "loop", "stages": inner, "max_times": draw(st.integers(1, 3)), "again": 0.5}
             stages[f"n{number}"] = node
             continue
-        _stage(draw, node, number, generations)
+        sends = bool(parents) or depth > 0   # nobody does before the first nodes of all
+        _stage(draw, node, number, generations, sends)
         stages[f"n{number}"] = node
         if shape == "chance":
             node["probability"] = 0.5
@@ -67,16 +68,16 @@ def _graph(
             node |= {"choice": f"c{number}", "weight": draw(st.integers(1, 3))}
             other = next(numbers)
             twin = {"after": parents, "choice": f"c{number}"}
-            _stage(draw, twin, other, generations)
+            _stage(draw, twin, other, generations, sends)
             stages[f"n{other}"] = twin
         elif place and depth == 0 and draw(st.integers(0, 5)) == 0:
             node["background"] = True
     return stages
 
 
-def _stage(draw: st.DrawFn, node: dict[str, Any], number: int, generations: bool) -> None:
+def _stage(draw: st.DrawFn, node: dict[str, Any], number: int, generations: bool, sends: bool) -> None:
     node["copies"] = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    node["input_bytes"] = draw(st.sampled_from([0, 0, 10_000_000]))
+    node["input_bytes"] = draw(st.sampled_from([0, 0, 10_000_000])) if sends else 0
     if generations and draw(st.integers(0, 2)) == 0:
         node |= {"kind": "generate", "prompt": FIRST_PROMPT + number, "output": draw(st.integers(1, 4))}
     else:

@@ -23,7 +23,8 @@ class _Contract(PipelineContract):
         own = {"lookahead", "probe", "evict"}
         engine = super().clients()[0]
         others = [kind for kind in self.kinds if kind not in {*own, "generate"}]
-        serves = {kind: {"kind": "per_item", "per_item": 0.001} for kind in others}
+        scan, moment = {"kind": "cluster_scan", "rate": 1e9}, {"kind": "per_item", "per_item": 0.001}
+        serves = {kind: scan if kind.endswith("_search") else moment for kind in others}
         return [engine, {"kind": "ivf_index", "name": "index", "index": INDEX},
                 {"kind": "processing", "name": "others", "serves": serves}]
 
