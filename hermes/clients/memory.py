@@ -66,8 +66,8 @@ class MemoryConfig(ConfigModel):
     """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done."""
     prefix_eviction: PrefixEviction = "lru"
     """Which unused blocks of the prefix cache go first: those used least recently (as vLLM does), those of the least
-    recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), or the fewest
-    uses (`lfu`)."""
+    recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), the fewest
+    uses (`lfu`), or those that came in first (`fifo`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

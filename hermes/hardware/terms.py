@@ -214,7 +214,14 @@ class _Source:
             lines.append(f"c0 = {constants[0]}")
         else:
             lines += [f"c0 = {constants[0]}", f"other = {constants[1]}", "if other > c0: c0 = other"]
-        return lines + [f"c{i} = {_sum(group)}" for i, group in enumerate(self.groups.values(), 1)]
+        lines += [f"c{i} = {_sum(group)}" for i, group in enumerate(self.groups.values(), 1)]
+        if used != {"decode_seqs"}:
+            return lines
+        # They depend on the number of decodes alone, and steps come again with the same number: kept by it.
+        names = ", ".join(f"c{i}" for i in range(len(self.groups) + 1)) + ","
+        bound, rest = lines[0], lines[1:]
+        return [bound, "known = folded.get(decode_seqs)", "if known is None:", *(f"    {line}" for line in rest),
+                f"    folded[decode_seqs] = ({names})", f"else: {names} = known"]
 
     def total(self, scalar: bool) -> str:
         return "c0" + "".join(f" + c{i}{_monomial(key, scalar)}" for i, key in enumerate(self.groups, 1))
@@ -260,7 +267,7 @@ def compile_terms(
     floor = float(max(1, round(floor_ns)))
     namespace: dict[str, object] = {
         "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "piece": _piece, "arange": np.arange,
-        "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
+        "folded": {}, "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
     }
     exec(compile(text, "<polynomial>", "exec"), namespace)  # made of parsed terms and float literals only
     return CompiledTerms(namespace["step"], namespace["run"], text)  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ carry a hash are ranked when their last holder leaves, and the least goes first:
 - `tamm`: number of the access / tokens of the sequence that left: token-aware LRU over whole prompts
 - `gdsf`: L + times the block was held / tokens of that sequence; L is the rank of the last one that went
 - `lfu`: times the block was held
+- `fifo`: number of the access that brought it in
 
 All blocks are of one size, so per block TAMM would be LRU; what differs in size are the prompts they belong to. A block
-keeps its highest rank so far: the head of a chain, which every prompt through it needs, never goes before the rest.
+keeps its highest rank so far: the head of a chain, which every prompt through it needs, never goes before the rest. Not
+so with `fifo`: a head may go before a tail that came later, which is then of no use until it goes too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from hermes.memory.prefix import PrefixBlockPool
 
 __all__ = ["PrefixEviction", "RankedPrefixPool"]
 
-PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu"]
+PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
 
 
 class _Ranking:
@@ -87,6 +89,8 @@ class RankedPrefixPool(PrefixBlockPool):
             rank = self._accesses / self._tokens
         elif self.policy == "gdsf":
             rank = self._age + self._uses[block] / self._tokens
+        elif self.policy == "fifo":
+            rank = self._ranks.get(block, float(self._accesses))
         else:
             rank = float(self._uses[block])
         self._ranks[block] = rank = max(rank, self._ranks.get(block, 0.0))

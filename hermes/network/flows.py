@@ -380,7 +380,7 @@ class FlowEngine:
 
     def _end_alone(self, path: _Path, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
         """Take a flow off the links that it had to itself."""
-        work, number, num_bytes, call = path.ends.pop()
+        _work, number, num_bytes, call = path.ends.pop()
         path.num_bytes += num_bytes
         path.begun = 0
         self._rates_change(now)

@@ -35,9 +35,18 @@ def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | 
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]
     if len(candidates) <= _FEW:
-        return lambda: min(candidates, key=lambda client: client.load(load))
+        return lambda: _least_of(candidates, load)
     track, now_ns = LoadTrack(candidates, load), context.now_ns
     return lambda: track.least(now_ns())
+
+
+def _least_of(candidates: list[Client], load: str) -> Client:
+    chosen, least = candidates[0], candidates[0].load(load)
+    for client in candidates:
+        value = client.load(load)
+        if value < least:
+            chosen, least = client, value
+    return chosen
 
 
 @ROUTERS.register("least_loaded")
