@@ -1,9 +1,10 @@
 """Results on disk: what is written (`hermes.results.stored` reads it back).
 
     summary.json             the summary, and under `run` what it is a summary of
-    requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet
+    requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
     steps.parquet            when each step of each client ended: every token's time
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
+    resources.json           what links, tiers, machines and shared memory did
     scenario.resolved.yaml   the scenario with every default filled in
     trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
 
@@ -26,6 +27,7 @@ import yaml
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
 from hermes.results.record import RunRecord
+from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
 from hermes.results.stored import FORMAT, KEPT_META
 from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
@@ -139,6 +141,7 @@ def write_results(
         for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
+    files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
     files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
     files["trace.json.gz"] = (lambda path: write_trace(record, metrics, path, max_trace_events)) if trace else None
     summary = _summary_json(results)

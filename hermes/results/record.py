@@ -164,7 +164,6 @@ class RunRecord:
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
     notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    # These are not read back from files: see the summary and the table `utilisation`.
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from hermes.errors import InputError
 from hermes.results.frames import STATUSES, Coded, Columns
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
+from hermes.results.resource_file import read_resources
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
 from hermes.units import NS_PER_S
@@ -125,6 +126,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
     decodes = steps["decodes"]
     cut = np.flatnonzero(np.diff(tokens["stage"])) + 1
     gap_rows = tokens["stage"][np.concatenate(([0], cut))] if len(tokens["stage"]) else []
+    resources = read_resources(stored.folder)
     return RunRecord(
         clients=infos,
         stage_kinds=kinds,
@@ -155,6 +157,8 @@ def _read_record(stored: StoredResults) -> RunRecord:
         },
         notes={name.removeprefix("note_"): np.asarray(column, dtype=np.float64)
                for name, column in requests.items() if name.startswith("note_")},
+        links=resources["links"], tiers=resources["tiers"], machines=resources["machines"],
+        sharing=resources["sharing"],
     )
 
 

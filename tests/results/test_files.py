@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
+from hermes.api import simulate
 from hermes.errors import HermesError, InputError
 from hermes.results import export
 from hermes.results.export import write_results
@@ -26,6 +27,7 @@ META = {"name": "by hand", "version": "1", "seed": 7, "scenario": {"name": "by h
 FILES = {
     "summary.json", "requests.parquet", "stages.parquet", "runs.parquet", "transfers.parquet", "clients.parquet",
     "utilisation.parquet", "steps.parquet", "token_steps.parquet", "scenario.resolved.yaml", "trace.json.gz",
+    "resources.json",
 }
 fast = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -97,6 +99,40 @@ def test_round_trip(tmp_path: Path, seed: int) -> None:
     recomputed = Results(stored.record).summary
     assert recomputed["latency"] == results.summary["latency"]
     assert recomputed["energy"] == results.summary["energy"]
+
+
+@pytest.mark.parametrize(("scenario", "kept"), [
+    ("pipelines/mixed", ("links", "tiers", "machines")), ("pipelines/prefix-tiers", ("tiers",)),
+    ("pipelines/rag-reasoning", ("machines", "sharing")),
+])
+def test_links_tiers_machines_and_sharing_come_back(tmp_path: Path, scenario: str, kept: tuple[str, ...]) -> None:
+    branches = ["workload.pipeline={name: rag-reasoning, branches: 3}"] if "sharing" in kept else []
+    results = simulate(scenario, overrides=["workload.requests=40", *branches])
+    write_results(results, tmp_path, trace=False)
+    stored = open_run(tmp_path)
+    for name in ("links", "tiers", "machines", "sharing"):
+        assert getattr(stored.record, name) == getattr(results.record, name), name
+    recomputed = Results(stored.record, slo=stored.slo).summary
+    for part in ("utilisation", "tiers", "sharing"):
+        assert recomputed.get(part) == results.summary.get(part)
+    assert all(getattr(stored.record, name) for name in kept), "a scenario without what it is to show"
+
+
+def test_results_from_before_resources_were_written(tmp_path: Path) -> None:
+    write_results(Results(by_hand()), tmp_path)
+    (tmp_path / "resources.json").unlink()
+    assert open_run(tmp_path).record.links == []
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("{", r"resources.json:1:2: expected JSON"), ("{}", "links, tiers, machines and sharing as hermes writes them"),
+    ('{"links": [{"name": "a"}], "tiers": [], "machines": [], "sharing": []}', "as hermes writes them"),
+])
+def test_damaged_resources(tmp_path: Path, content: str, message: str) -> None:
+    write_results(Results(by_hand()), tmp_path)
+    (tmp_path / "resources.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        _ = open_run(tmp_path).record
 
 
 @fast
