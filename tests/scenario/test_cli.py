@@ -46,9 +46,11 @@ def test_help_and_version(call):
 
 
 def test_the_package_runs_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "hermes", "run", "no-such"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "hermes", "run", "no-such"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("hermes: ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hermes: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_starting_is_quick():
