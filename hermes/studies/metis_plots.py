@@ -31,7 +31,7 @@ def front(delays: list[float], f1: list[float]) -> list[int]:
 def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str]) -> Figure:
     """Every fixed configuration and the choices per query: delay and F1, one panel per data set."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(5 * min(2, len(datasets)), 3.9 * -(-len(datasets) // 2)), layout="constrained")
     panels = figure.subplots(-(-len(datasets) // 2), min(2, len(datasets)), squeeze=False)
@@ -49,7 +49,9 @@ def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str])
                 axes.scatter(row["delay_s"], row["f1"], marker=MARKS[row["system"]], s=110, zorder=3,
                              color=COLOURS[row["system"]], label=row["system"])
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{dataset}, {rows['rate'].iloc[0]:g} queries/s", fontsize=10)
         axes.set_xlabel("mean delay, s")
         axes.set_ylabel("F1 (1 is attainable)")

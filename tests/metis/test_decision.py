@@ -6,6 +6,7 @@ import ast
 import http.server
 import importlib.util
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -288,3 +289,10 @@ def test_the_example_reads_a_vllm_server():
     assert done.returncode == 0, done.stderr
     assert "1.20 GB free, 12,000 tokens of KV" in done.stdout   # three quarters of 1,000 blocks of 16 tokens
     assert "joint, complex, 5 pieces, 0.1% of it: stuff, 1 chunks (queued" in done.stdout
+
+
+def test_the_page_shows_what_its_example_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "studies" / "metis.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL).groups()
+    exec(compile(code, "metis.md", "exec"), {})
+    assert capsys.readouterr().out == shown
