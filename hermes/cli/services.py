@@ -30,7 +30,7 @@ def services(
     loaded = load_scenario(scenario, overrides)
     clients = Simulation(loaded, loaded.source.base_dir or Path()).clients
     found = [client for client in clients if getattr(client, "services", None)]
-    memory = [_memory(client, kind, service) for client in found for kind, service in client.services.items()]
+    memory = _memories(found)
     phases = [row for client in found for kind, service in client.services.items() for size in batch
               for row in _phases(client, kind, service, size, tokens)]
     if as_json:
@@ -42,6 +42,16 @@ def services(
     _print("Memory", memory)
     print()
     _print(f"Batches, {tokens:,} tokens a task", phases)
+
+
+def _memories(clients: list[Any]) -> list[dict[str, Any]]:
+    """One row per service; how much of what is relevant a search finds stands there if one of them says."""
+    services = [(client, kind, service) for client in clients for kind, service in client.services.items()]
+    rows = [_memory(*service) for service in services]
+    recalls = [getattr(service, "recall", None) for _, _, service in services]
+    if any(recall is not None for recall in recalls):
+        rows = [row | {"recall": recall} for row, recall in zip(rows, recalls, strict=True)]
+    return rows
 
 
 def _memory(client: Any, kind: str, service: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Hybrid retrieval: a dense and a sparse search for every query, and the fusion of what they find.
 
 Its latency is that of the two searches (any services of retrieval; `measured` ones come from `hermes calibrate
-retrieval`), one after the other or side by side, and of the fusion. How good it is, `recall`, passes through to
-reports: `hermes.rag.evaluation` measures it, the clock does not need it.
+retrieval`), one after the other or side by side, and of the fusion. How good it is, `recall`, is measured by
+`hermes.rag.evaluation` and passes through to `hermes services`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Hybrid(ConfigModel):
     fusion: Duration = 0.0
     """Time of one core to fuse the two lists of one query (`hermes study datastructures` measures it)."""
     recall: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the relevant documents that it finds, for reports."""
+    """Share of the relevant documents that it finds (`hermes services` shows it; the clock does not need it)."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> HybridService:
         """The service on a machine; `InputError` where the two indices do not fit together."""
@@ -61,6 +61,7 @@ class HybridService:
 
     def __init__(self, config: Hybrid, dense: Service, sparse: Service, machine: MachineSpec) -> None:
         self.config, self.dense, self.sparse, self.cores = config, dense, sparse, machine.cores
+        self.recall = config.recall
         self.memory_bytes = dense.memory_bytes + sparse.memory_bytes
         self.options = _both(getattr(dense, "options", {}), getattr(sparse, "options", {}))
         check_memory("two indices", self.memory_bytes, machine, "dense")

@@ -63,7 +63,8 @@ class DataStructures:
             plots.append(retrieval.strengths_plot(next(table for table in found if table.name == "strengths")))
         except InputError as error:
             left_out.append(f"Retrieval: {error}")
-        tables += [retrieval.powers(), tools.classes(), tools.heap_costs(5)]
+        tables += [service.hybrid_runs(folder, 1000 if quick else 4000, (100, 400, 800)), retrieval.powers(),
+                   tools.classes(), tools.heap_costs(5)]
         policies = Plot("policies", "Tokens that need no prefill, by policy and capacity", memory.policy_plot(panels))
         said = findings({table.name: table.frame for table in tables})
         return Report(self.title, ASSUMPTIONS + left_out, tables, [policies, *plots], said)

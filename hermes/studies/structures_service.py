@@ -19,7 +19,7 @@ from hermes.studies.report import Plot, Table
 from hermes.svab import spread
 from hermes.sweep import run_sweep
 
-__all__ = ["admission", "admission_plot", "micro_batches", "submit_costs"]
+__all__ = ["admission", "admission_plot", "hybrid_runs", "micro_batches", "submit_costs"]
 
 _TIER = "clients.1.tiers.0"
 _ADMIT = {f"{_TIER}.admission": "frequency"}
@@ -105,6 +105,23 @@ def micro_batches(folder: Path, requests: int, rates: Sequence[int], windows_ms:
     return Table("micro_batches", "3. Micro-batches in front of retrieval (IVF-PQ on a large CPU, at most 32 a batch)",
                  pd.DataFrame(rows), "Waiting for the batch is part of the latency. What a submit costs: next table.",
                  {"mean batch": 2})
+
+
+def hybrid_runs(folder: Path, requests: int, rates: Sequence[int]) -> Table:
+    """Hybrid retrieval on the clock: its two searches one after the other, or side by side on four cores."""
+    from hermes.api import simulate
+
+    rows = []
+    for searches in ("sequential", "parallel"):
+        for rate in rates:
+            found = simulate(folder / "hybrid.yaml", overrides=[
+                f"workload.requests={requests}", f"workload.arrivals.rate={rate} /s",
+                f"clients.0.serves.retrieve.searches={searches}"]).summary["stages"]["retrieve"]
+            rows.append({"searches": searches, "rate/s": rate, **{
+                f"{part} {name} ms": 1e3 * found[f"{key}_s"][name.lower()]
+                for part, key in (("search", "service"), ("wait", "wait")) for name in ("P50", "P95")}})
+    return Table("hybrid_runs", "4. Hybrid retrieval over 100,000 documents on four cores, searches as timed",
+                 pd.DataFrame(rows), "At most 8 queries a batch; batches of more than one share the cores.")
 
 
 def submit_costs(repetitions: int, queries: int = 3200, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> Table:
