@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hermes.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from hermes.calibration.ivf_overlap import IvfOverlap
+    from hermes.calibration.ivf_overlap import Candidate, IvfOverlap
 
 __all__ = ["measure_ivf"]
 
@@ -50,11 +50,9 @@ def _show(found: IvfOverlap, output: Path) -> None:
     rows = [[m.rewrite, *(f"{100 * row[1]:.1f}" for row in m.overlap)] for m in found.measured]
     print_table(f"overlap in percent, nprobe {found.nprobes[1]}, by clusters prefetched",
                 ["rewrite", *map(str, found.budgets)], rows)
-    print_table("models fitted to one cell of each rewrite: points of error on the others",
-                ["family", "shape", "mean", "worst", "fitted"], [
-                    [c.family, " ".join(f"{k}={v:g}" for k, v in c.shape.items()) or "-", c.mean_error, c.worst_error,
-                     f"{sum(p.strength is not None for p in c.predictions)} of {len(c.predictions)}"]
-                    for c in found.candidates])
+    print_table("models fitted to one cell of each rewrite (two: spread fitted): points of error on the others",
+                ["family", "shape", "spread", "mean", "worst", "at (prefetched, nprobe)", "noise there", "fitted"],
+                [_candidate_row(c) for c in found.candidates])
     for scan in found.scans:
         print(f"scan, {scan['threads']} thread(s): {scan['mean'] / 1e9:.2f} GB/s (cv {scan['cv']:.1%}, "
               f"{scan['class']})")
@@ -63,3 +61,14 @@ def _show(found: IvfOverlap, output: Path) -> None:
               f"(cv {merge['cv']:.1%}, {merge['class']})")
     print("GPU: none at hand, not measured" if found.cuda is None else f"GPU: {found.cuda}")
     print(f"written to {output}")
+
+
+def _candidate_row(found: Candidate) -> list[Any]:
+    worst = max((p for p in found.predictions if p.worst_error is not None), key=lambda p: p.worst_error or 0.0,
+                default=None)
+    return [
+        found.family, " ".join(f"{k}={v:g}" for k, v in found.shape.items() if k != "spread") or "-",
+        "fitted" if found.spread_fitted else f"{found.shape.get('spread', 0):g}", found.mean_error, found.worst_error,
+        "-" if worst is None else f"{worst.rewrite} {worst.worst_cell}", "-" if worst is None else worst.worst_noise,
+        f"{sum(p.strength is not None for p in found.predictions)} of {len(found.predictions)}",
+    ]
