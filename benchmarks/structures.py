@@ -1,4 +1,5 @@
-"""What the data structures cost: operations of the indexed heap at 10^5 entries, a submit to a micro-batch.
+"""What the data structures cost: operations of the indexed heap at 10^5 entries, a submit to a micro-batch, real (what
+a scenario's `submit_cost` is) and simulated.
 
     python -m benchmarks.structures
 
@@ -33,12 +34,14 @@ def submit_s() -> float:
 
 def main() -> None:
     """Print the table."""
+    from hermes.studies.structures_service import submit_costs
     from hermes.studies.structures_tools import heap_costs
 
     print(heap_costs(REPETITIONS).markdown())
+    print(f"\n{submit_costs(REPETITIONS).markdown()}")
     submit_s()   # imports
     took = spread(submit_s() for _ in range(REPETITIONS))
-    print(f"\na submit to a micro-batch: {1e6 * took.mean:.2f} us +/- {1e6 * took.ci95:.2f}, {took.verdict}")
+    print(f"\na simulated submit to a micro-batch: {1e6 * took.mean:.2f} us +/- {1e6 * took.ci95:.2f}, {took.verdict}")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Simulation:
         self._transfers = RowLog(TRANSFER_FIELDS)
         self.clients = self._build_clients()
         self.ways = self._build_ways()
+        scenario.slo.check_names([way.label for ways in self.ways for way in ways], [w.name for w in scenario.workload])
         kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
         self.streams = self._build_streams()

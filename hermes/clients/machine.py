@@ -24,7 +24,7 @@ _TINY = 1e-12
 def fair_rates(works: list[Work]) -> list[float]:
     """Rate of progress of each batch, 0..1 (see the module's description)."""
     if len(works) == 1:
-        return [min(1.0, *(1.0 / need for need in works[0][1:3] if need > 0))]
+        return [min((1.0, *(1.0 / need for need in works[0][1:3] if need > 0)))]
     rates = [0.0] * len(works)
     rising = list(range(len(works)))
     left = [1.0, 1.0]

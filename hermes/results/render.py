@@ -95,7 +95,7 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
     limits = ", ".join(
         f"{name.removesuffix('_s').upper()} <= {format_s(limit)}"
         for name, limit in good["limits"].items() if limit is not None
-    )
+    ) + (f"; others for {', '.join(good['limits_of'])}" if "limits_of" in good else "")
     rows = [
         ("requests", f"{requests['completed']:,} completed, {requests['rejected']:,} rejected, "
                      f"{requests['unfinished']:,} unfinished"),
@@ -200,13 +200,20 @@ def _by(label: str, entries: dict[str, Any]) -> Section:
 
 
 def _slo(summary: dict[str, Any]) -> Section:
-    table = summary["slo"]
     words = {True: "pass", False: "FAIL", None: "-"}
-    rows = [
-        (_slo_name(name), format_s(row["value_s"]), format_s(row["limit_s"]), words[row["pass"]])
-        for name, row in table.items() if name != "pass"
-    ]
-    return Section("SLO", ("", "value", "limit", ""), [*rows, ("all six", "", "", words[table["pass"]])])
+    own, others = summary["slo"], summary.get("slo_of", {})
+    rows = []
+    for whose, table in {"": own, **others}.items():
+        if others and not whose and not any(row["value_s"] is not None for name, row in own.items() if name != "pass"):
+            continue   # every request has limits of its own
+        rows += [
+            (f"{whose}: {_slo_name(name)}" if whose else _slo_name(name), format_s(row["value_s"]),
+             format_s(row["limit_s"]), words[row["pass"]])
+            for name, row in table.items() if name != "pass"
+        ]
+    return Section("SLO", ("", "value", "limit", ""), [
+        *rows, ("all of them" if others else "all six", "", "", words[own["pass"]]),
+    ])
 
 
 def _slo_name(name: str) -> str:

@@ -19,7 +19,7 @@ from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, meets, slo_table
+from hermes.results.slo import SloConfig, meets, slo_groups, slo_summary
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import utilisation_summary
@@ -62,7 +62,9 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     }
     output = int(metrics.emitted_tokens[completed].sum())
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
-    good = meets(slo, metrics, completed)
+    groups = slo_groups(slo, record)
+    good = meets(groups, metrics, completed)
+    limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     path = critical_path(record)
     return {
         "requests": _requests(record, metrics),
@@ -76,9 +78,9 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "output_tokens_per_s": _ratio(output, makespan),
             "total_tokens_per_s": _ratio(output + prompt, makespan),
         },
-        "slo": slo_table(slo, ttft, tpot),
+        **slo_summary(groups, metrics, completed),
         "goodput": {
-            "limits": slo.thresholds(),
+            "limits": slo.thresholds(), **({"limits_of": limits_of} if limits_of else {}),
             "requests": int(good.sum()),
             "share": _ratio(int(good.sum()), int((record.arrival_ns >= 0).sum())),
             "requests_per_s": _ratio(int(good.sum()), makespan),

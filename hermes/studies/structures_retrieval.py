@@ -25,10 +25,10 @@ from hermes.rag.evaluation import (
 )
 from hermes.rag.fusion import fuse
 from hermes.resources import resource_dir
-from hermes.studies.report import Table
+from hermes.studies.report import Plot, Table
 from hermes.svab import spread
 
-__all__ = ["evaluation", "graph_seeds", "graph_sweep", "hybrid_latency", "powers"]
+__all__ = ["evaluation", "graph_seeds", "graph_sweep", "hybrid_latency", "powers", "strengths", "strengths_plot"]
 
 PAPER = {"nasf": 0.72, "learned": 0.70, "rrf": 0.69, "z_score": 0.67, "naive": 0.65, "dense": 0.61, "sparse": 0.58}
 PARTS = (("normalisation alone", "normalised", "naive"), ("adaptive weights alone", "adaptive", "naive"),
@@ -60,6 +60,56 @@ def evaluation(config: CorpusConfig) -> tuple[Table, Table, Corpus, Judged]:
     ablation = Table("ablation", "4. What the parts of NASF add to the naive sum", pd.DataFrame(parts),
                      "95% intervals.", {"difference": 3, "from": 3, "to": 3})
     return table, ablation, corpus, judged
+
+
+def strengths(
+    documents: int, queries: int, synonyms: tuple[int, ...], noises: tuple[float, ...]
+) -> tuple[Table, Table]:
+    """What fusing adds, by how strong either list is: more synonyms weaken BM25, more noise the embeddings.
+
+    Noise averaged over 8 words for every query takes away the reason to weigh by length."""
+    rows, tests = [], []
+    for words in (None, 8):
+        for count in synonyms:
+            for noise in noises:
+                corpus = make_corpus(CorpusConfig(documents=documents, queries=queries, synonyms=count,
+                                                  word_noise=noise, noise_words=words))
+                judged = judge(corpus.queries, *rankings_of(corpus, 50))
+                which = {"synonyms": count, "word noise": noise,
+                         "averaged over": "own words" if words is None else f"{words} words"}
+                rows.append(which | {name: judged.mean(name, "recall@10") for name in (
+                    "dense", "sparse", "nasf", "normalised", "learned", "z_score", "rrf", "naive")})
+                for other in ("dense", "normalised", "rrf"):
+                    for measure in ("recall@10", "MRR@10"):
+                        test = judged.against("nasf", other, measure)
+                        tests.append(which | {"measure": measure, "NASF against": other, "difference": test.difference,
+                                              "from": test.low, "to": test.high, "p": test.p})
+    title = f"{queries - queries // 2} queries, {documents:,} documents"
+    frame = pd.DataFrame(rows)
+    return (
+        Table("strengths", f"4. recall@10 on lists of other strengths: {title}", frame, "Exact dense search.",
+              dict.fromkeys(frame.columns[3:], 3)),
+        Table("strength_tests", f"4. NASF on lists of other strengths: {title}", pd.DataFrame(tests),
+              "Paired t tests over the queries, 95% intervals.", dict.fromkeys(("difference", "from", "to"), 3)),
+    )
+
+
+def strengths_plot(table: Table) -> Plot:
+    """What NASF adds to the better of its two lists, against what the lists differ by."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axis = figure.subplots()
+    for words, mine in table.frame.groupby("averaged over", sort=False):
+        better = np.maximum(mine["dense"], mine["sparse"])
+        for method, marker, color in (("nasf", "o", "C0"), ("normalised", "s", "C1"), ("rrf", "^", "C2")):
+            axis.plot(mine["dense"] - mine["sparse"], mine[method] - better, marker, alpha=0.75, color=color,
+                      markerfacecolor=color if words == "own words" else "none", label=f"{method}, noise over {words}")
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set(xlabel="recall@10 of dense search less that of BM25", ylabel="recall@10 above the better of the two")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8)
+    return Plot("lists", "What fusing adds to the better of two lists, by how far apart they are", figure)
 
 
 def graph_sweep(corpus: Corpus, links: tuple[int, ...], efs: tuple[int, ...], repetitions: int = 5) -> Table:

@@ -152,7 +152,7 @@ def test_benchmarks_of_structures_print_it_too(monkeypatch, capsys):
     rows = [line.split("|") for line in out.splitlines() if line.startswith("| indexed")]
     assert len(rows) == 6
     assert {row[6].strip() for row in rows} <= set(CLASSES)
-    assert re.search(rf"micro-batch: .* us \+/- .*, ({'|'.join(CLASSES)})", out)
+    assert re.search(rf"simulated submit to a micro-batch: .* us \+/- .*, ({'|'.join(CLASSES)})", out)
 
 
 def test_a_fit_lists_what_is_not_steady(tmp_path, capsys):

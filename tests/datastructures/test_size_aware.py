@@ -73,6 +73,23 @@ def test_a_large_old_entry_goes_before_a_small_older_one():
     assert sorted(store.entries) == ["next", "small"]     # 1 / 10 against 2 / 100
 
 
+def test_after_many_accesses_size_alone_decides_under_tamm():
+    """The same three entries: what was just read is kept early on, and goes later, since 1,003 is hardly more than
+    1,001 but 90 tokens are more than 80."""
+
+    def victim(accesses_before):
+        store = Store(170, Tamm())
+        store.put("old", 80)
+        for _ in range(accesses_before):
+            store.get("old")
+        store.put("new", 90)
+        store.get("new")
+        return [key for key, _ in store.put("next", 10)]
+
+    assert victim(0) == ["old"]         # 1 / 80 against 3 / 90
+    assert victim(1000) == ["new"]      # 1001 / 80 against 1003 / 90
+
+
 def test_gdsf_by_hand():
     """Ranks: reads / size over the rank of the last one that went."""
     store = Store(100, Gdsf())

@@ -45,6 +45,14 @@ def test_help_and_version(call):
         assert "Usage: hermes" in out
 
 
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "hermes", "run", "no-such"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hermes: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_starting_is_quick():
     code = "import sys; from hermes.cli import main; main(['--version']); print(sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

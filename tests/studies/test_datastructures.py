@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from hermes.memory.pages import shared_savings
-from hermes.studies import Context, structures_memory, structures_tools
+from hermes.studies import Context, structures_service, structures_tools
 from hermes.studies.datastructures import DataStructures
-from hermes.studies.structures_memory import cache_policies, savings, trace_policies
+from hermes.studies.structures_memory import cache_policies, savings, sketch_errors, trace_policies
+from hermes.studies.structures_retrieval import strengths
+from hermes.studies.structures_service import admission, submit_costs
 
 
 def test_savings_are_the_formula():
@@ -27,23 +29,74 @@ def test_a_trace_that_fits_is_found_whole_whatever_the_policy():
     prompts = [((1, 2, 3), 1536), ((1, 2, 4), 1536), ((1, 2, 3, 5), 2048)]
     frame = trace_policies(prompts, [100]).frame
     # two blocks of the second, three of the third prompt
-    assert frame["tokens saved %"].tolist() == [pytest.approx(100 * 5 * 512 / (1536 + 1536 + 2048))] * 4
+    assert frame["tokens saved %"].tolist() == [pytest.approx(100 * 5 * 512 / (1536 + 1536 + 2048))] * 5
 
 
 def test_a_prompt_larger_than_the_cache_is_refused():
     frame = trace_policies([((1, 2, 3), 1536), ((1,), 513), ((1,), 513)], [2]).frame
-    assert frame["prompts with a hit %"].tolist() == [pytest.approx(100 / 3)] * 4
+    assert frame["prompts with a hit %"].tolist() == [pytest.approx(100 / 3)] * 5
+
+
+def test_estimates_keep_to_the_bound_at_any_depth():
+    frame = sketch_errors(5000, 2).frame
+    assert (frame["below the truth"] == 0).all()
+    assert (frame["above the bound"] <= frame["delta"]).all()
+    assert set(frame["depth"]) == {1, 4}
+
+
+def test_tamm_fades_with_the_number_of_accesses():
+    """Its recency grows for ever, so that size alone decides in the end: the page says so."""
+    frame = cache_policies(20_000).frame.set_index(["capacity %", "policy"])
+    change = frame["4th quarter %"] - frame["2nd quarter %"]
+    for capacity in (5.0, 10.0, 20.0):
+        assert change[capacity, "tamm"] < min(-1, change[capacity, "lru"] - 1), change
+
+
+def test_changes_of_p95_are_those_of_the_same_seed(tmp_path):
+    context = Context("datastructures", tmp_path, workers=0)
+    frame = admission(context, 150, 2, (20,)).frame
+    assert len(frame) == 8
+    assert (frame["rejected"] == 0).all()
+    assert (frame["peak share"] <= 1).all()
+    base = frame["memory tier"] == "everything comes in"
+    assert frame[base]["P95 change %"].isna().all()
+    assert np.isfinite(frame[~base]["P95 change %"].astype(float)).all()
+    again = admission(context, 150, 2, (20,)).frame     # kept, and the same
+    assert again.equals(frame)
+
+
+def test_a_submit_costs_less_in_larger_batches():
+    frame = submit_costs(5, queries=320, sizes=(1, 32)).frame.set_index("batch")
+    assert 0 < frame["us a submit"][32] < frame["us a submit"][1] < 5000
+
+
+def test_fusing_adds_most_where_the_lists_are_equally_strong():
+    pytest.importorskip("bm25s", reason="bm25s is not installed (extra `retrieval`)")
+    values, tests = (table.frame for table in strengths(500, 80, (1, 4), (1.2,)))
+    assert len(values) == 4
+    gain = values["nasf"] - values[["dense", "sparse"]].max(axis=1)
+    gap = (values["dense"] - values["sparse"]).abs()
+    own = values["averaged over"] == "own words"
+    assert gap[own & (values["synonyms"] == 1)].item() < gap[own & (values["synonyms"] == 4)].item()
+    assert gain[own & (values["synonyms"] == 1)].item() > gain[own & (values["synonyms"] == 4)].item()
+    assert ((tests["from"] <= tests["difference"]) & (tests["difference"] <= tests["to"])).all()
+    assert ((tests["p"] < 0.05) == ((tests["from"] > 0) | (tests["to"] < 0))).all()
 
 
 @pytest.mark.slow
 def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch):
     monkeypatch.setattr(structures_tools, "OPERATIONS", 200)
-    small = structures_memory.micro_batches
-    monkeypatch.setattr(structures_memory, "micro_batches", lambda folder, requests, rates, windows: small(
+    small = structures_service.micro_batches
+    monkeypatch.setattr(structures_service, "micro_batches", lambda folder, requests, rates, windows: small(
         folder, 200, rates[:1], windows[:2]))
-    report = DataStructures().run(Context("datastructures", tmp_path, quick=True))
+    tiers = structures_service.admission
+    monkeypatch.setattr(structures_service, "admission", lambda context, requests, seeds, rates: tiers(
+        context, 200, 2, rates[:1]))
+    report = DataStructures().run(Context("datastructures", tmp_path, quick=True, workers=0))
     for number in "1234567":
         if number != "4" or not any(line.startswith("Retrieval:") for line in report.assumptions):
             assert any(table.title.startswith(f"{number}.") for table in report.tables), number
     assert any("Mooncake" in line for line in report.assumptions)
+    assert {line[0] for line in report.findings} >= set("123567")
     assert report.write(tmp_path)
+    assert all((tmp_path / f"{plot.name}.png").stat().st_size > 10_000 for plot in report.plots)

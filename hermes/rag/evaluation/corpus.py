@@ -8,8 +8,9 @@ some of the concepts of one document, in words of its own choice, and is embedde
 **A document is relevant if it is about every concept that the query asks for.** That is a fact of the world: it reads
 neither texts nor embeddings. A sparse scorer misses synonyms and is misled by words that mean nothing; a dense one
 knows synonyms and blurs concepts that lie close together. A query's embedding gets noise for each word, averaged over
-its words: nothing is set by the query's length, yet short ones come out noisier. This is no real collection (the paper
-uses FIQA); orders and signs may carry over, sizes need not.
+its words: nothing is set by the query's length, yet short ones come out noisier (`noise_words` turns that off). How
+strong either scorer is depends on `synonyms` and `word_noise`. This is no real collection (the paper uses FIQA); orders
+and signs may carry over, sizes need not.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ class CorpusConfig:
     """How much of a concept's direction is its topic's: concepts of a topic lie close together."""
     document_noise: float = 0.3
     word_noise: float = 1.2
+    noise_words: int | None = None
+    """Words that the noise of a query is averaged over: its own (None), so that short ones come out noisier, or so many
+    for every query, so that its length says nothing of how good its embedding is."""
     seed: int = 0
 
 
@@ -122,7 +126,8 @@ def _query(world: _World, concepts: list[int], holders: dict[int, set[int]]) -> 
     asked = rng.choice(np.array(concepts), size=int(rng.integers(1, 4)), replace=False)
     length = int(rng.integers(max(2, len(asked)), 25))
     words = world.words_of(asked) + world.fillers(length - len(asked))
-    noise = config.word_noise * sum(world.noise() for _ in range(length)) / length
+    averaged = config.noise_words or length
+    noise = config.word_noise * sum(world.noise() for _ in range(averaged)) / averaged
     relevant = frozenset.intersection(*(frozenset(holders[int(concept)]) for concept in asked))
     embedding = _unit(world.meaning[asked].mean(axis=0) + noise)
     return Query(tuple(words[i] for i in rng.permutation(len(words))), embedding, relevant)

@@ -1,0 +1,125 @@
+"""Study `datastructures`, services: admission to a tier, its warming, micro-batches and what a submit to one costs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.errors import HermesError
+from hermes.rag.micro_batcher import MicroBatcher
+from hermes.studies.base import Context
+from hermes.studies.report import Plot, Table
+from hermes.svab import spread
+from hermes.sweep import run_sweep
+
+__all__ = ["admission", "admission_plot", "micro_batches", "submit_costs"]
+
+_TIER = "clients.1.tiers.0"
+_ADMIT = {f"{_TIER}.admission": "frequency"}
+_WARM: dict[str, Any] = {"clients.1.warming": {"every": 100, "entries": 50}}   # about half of what the tier holds
+VARIANTS: dict[str, dict[str, Any]] = {
+    "everything comes in": {}, "admission": _ADMIT, "warming": _WARM, "admission + warming": _ADMIT | _WARM,
+}
+
+
+def admission(context: Context, requests: int, seeds: int, rates: Sequence[int]) -> Table:
+    """Time to fetch a chunk, with and without admission and warming; the disk is the busier the higher the rate."""
+    cases = [{"label": f"{policy}/{name}", "set": {f"{_TIER}.policy": policy, **changes}}
+             for policy in ("lru", "tamm") for name, changes in VARIANTS.items()]
+    swept = run_sweep(
+        {"name": "tiers", "scenario": str(context.file("chunks.yaml")), "cases": cases, "seeds": seeds,
+         "grid": {"workload.arrivals.rate": list(rates)}, "columns": {"workload.arrivals.rate": "rate"}},
+        context.out / "tiers", overrides=[f"workload.requests={requests}"], workers=context.workers)
+    for point, reason in swept.failed().items():
+        raise HermesError(f"point {point} of the tiers failed: {reason}")
+    frame = swept.frame()
+    p95 = frame.pivot(index="seed", columns=["case", "rate"], values="stages.fetch_kv.service_s.p95")
+    rows = []
+    for (case, rate), mine in frame.groupby(["case", "rate"], sort=False):
+        policy, name = str(case).split("/")
+        row = {"policy": policy, "rate/s": rate, "memory tier": name,
+               "hit %": 100 * mine["tiers.memory.hit_rate"].mean(),
+               "disk busy %": 100 * mine["tiers.disk.mean_utilisation"].mean(),
+               "mean ms": 1e3 * mine["stages.fetch_kv.service_s.mean"].mean(),
+               "P50 ms": 1e3 * mine["stages.fetch_kv.service_s.p50"].mean(),
+               "P95 ms": 1e3 * mine["stages.fetch_kv.service_s.p95"].mean(),
+               "P95 change %": None, "+/-": None, "written GB": mine["tiers.memory.written_bytes"].mean() / 1e9,
+               "peak share": mine["tiers.memory.peak_share"].max(), "rejected": mine["requests.rejected"].sum()}
+        if VARIANTS[name]:   # seed by seed: the same chunks at the same times
+            ratio = spread(p95[case, rate] / p95[f"{policy}/everything comes in", rate])
+            row |= {"P95 change %": 100 * (ratio.mean - 1), "+/-": 100 * ratio.ci95}
+        rows.append(row)
+    return Table(
+        "admission", "3. Retrieval of KV chunks (Zipf 0.9): memory of 16 GB over a disk of 5 GB/s", pd.DataFrame(rows),
+        f"Means over {seeds} seeds of {requests:,} requests; change of P95 seed by seed, with its 95% interval. "
+        "The paper hopes for 20 to 30% less.",
+        {"hit %": 1, "disk busy %": 1, "P95 change %": 1, "+/-": 1, "peak share": 3})
+
+
+def admission_plot(table: Table) -> Plot:
+    """P95 against the rate, a panel for each policy."""
+    from matplotlib.figure import Figure
+
+    frame = table.frame
+    policies = list(dict.fromkeys(frame["policy"]))
+    figure = Figure(figsize=(5.2 * len(policies), 3.8), layout="constrained")
+    for axis, policy in zip(np.atleast_1d(figure.subplots(1, len(policies), sharey=True)), policies, strict=True):
+        for name, mine in frame[frame["policy"] == policy].groupby("memory tier", sort=False):
+            axis.plot(mine["rate/s"], mine["P95 ms"], marker="o", markersize=3, label=str(name))
+        axis.set(xlabel="requests/s", ylabel="P95 of a fetch, ms", yscale="log", title=policy)
+        axis.set_xticks(sorted(set(frame["rate/s"])))
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(frameon=False)
+    return Plot("fetches", "P95 of a fetch from memory over a disk, by rate: admission and warming", figure)
+
+
+def micro_batches(folder: Path, requests: int, rates: Sequence[int], windows_ms: Sequence[float]) -> Table:
+    """Retrieval latency (waiting for the batch included) against the window, with and without a cost per submit."""
+    from hermes.api import simulate
+
+    rows = []
+    for rate in rates:
+        for window in windows_ms:
+            for cost_us in (0, 20):
+                results = simulate(folder / "micro-batches.yaml", overrides=[
+                    f"workload.requests={requests}", f"workload.arrivals.rate={rate} /s",
+                    f"clients.0.batch_window={window} ms", f"clients.0.submit_cost={cost_us} us"])
+                stages = results.record.stages
+                mine = stages["kind"] == results.record.stage_kinds.index("retrieve")
+                took = (stages["end_ns"] - stages["assigned_ns"])[mine] / 1e6
+                batches = len(np.unique(stages["start_ns"][mine]))
+                rows.append({"rate/s": rate, "window ms": window, "submit us": cost_us,
+                             "mean batch": mine.sum() / batches, "P50 ms": float(np.percentile(took, 50)),
+                             "P95 ms": float(np.percentile(took, 95))})
+    return Table("micro_batches", "3. Micro-batches in front of retrieval (IVF-PQ on a large CPU, at most 32 a batch)",
+                 pd.DataFrame(rows), "Waiting for the batch is part of the latency. What a submit costs: next table.",
+                 {"mean batch": 2})
+
+
+def submit_costs(repetitions: int, queries: int = 3200, sizes: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> Table:
+    """CPU time of a submit to a real micro-batcher (asyncio, one search thread), by the size of the batches."""
+    rows = []
+    for size in sizes:
+        asyncio.run(_submits(size, size))   # imports, the first thread
+        took = spread(asyncio.run(_submits(size, max(size, queries))) for _ in range(repetitions))
+        rows.append({"batch": size, "us a submit": 1e6 * took.mean, "+/-": 1e6 * took.ci95, "class": took.verdict})
+    return Table("submits", "3. What a submit to a micro-batcher costs (hermes.rag.micro_batcher)", pd.DataFrame(rows),
+                 f"CPU time of both threads for queries that need no search, answer included; {queries:,} queries, "
+                 f"{repetitions} repetitions. `submit_cost` of a client.", {"us a submit": 1, "+/-": 1})
+
+
+async def _submits(size: int, queries: int) -> float:
+    """Seconds of CPU time a query, in full batches."""
+    with ThreadPoolExecutor(1) as pool:
+        batcher: MicroBatcher[int, int] = MicroBatcher(lambda batch: batch, size, 60.0, pool)
+        started = time.process_time()
+        for _ in range(queries // size):
+            await asyncio.gather(*(batcher.submit(query) for query in range(size)))
+        return (time.process_time() - started) / (queries // size * size)
