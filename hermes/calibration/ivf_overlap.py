@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import Field
 
 from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
-from hermes.calibration.collect.ivf_overlap_cuda import measure_cuda
 from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.overlap import (
@@ -103,8 +102,8 @@ class IvfOverlap(ConfigModel):
     """Bytes/s of exact scans by faiss."""
     merges: list[dict[str, Any]]
     """Seconds to pick the best of so many candidates."""
-    cuda: dict[str, Any] | None
-    """Copy and scan rates of a GPU; None where none is at hand."""
+    accelerator: dict[str, Any] | None
+    """Copy and scan rates of a GPU, and a loop like HyDE's on it; None where none is at hand."""
     environment: dict[str, Any]
 
 
@@ -137,7 +136,7 @@ def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, see
         candidates=sorted(candidates, key=lambda c: c.mean_error),
         scans=[index.scan_speed(nprobes[1], t, _REPETITIONS) for t in counts] if speed else [],
         merges=[index.merge_time(n, 3, _REPETITIONS) for n in (10_000, 100_000, 1_000_000)] if speed else [],
-        cuda=measure_cuda(seed, _REPETITIONS) if speed else None, environment=index.environment(),
+        accelerator=None, environment=index.environment(),
     )
 
 

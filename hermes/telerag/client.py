@@ -48,7 +48,7 @@ class ClusterModel(ConfigModel):
     """Bytes of their vectors."""
     vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
     """Bytes of a vector."""
-    size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.485
+    size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
     """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
     `hw_profiles/overlap/generated-2m.yaml`)."""
     probed_mean: Bytes | None = None
