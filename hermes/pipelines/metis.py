@@ -45,6 +45,8 @@ HOW = ("fits", "partial", "fallback", "queued")
 GOLDEN_CHUNKS, GOLDEN_TOKENS = 30, 300
 KEPT = 4
 """Golden answers in the profiler's prompt."""
+LAST = 2**40
+"""Priority of golden runs that give way: above any query's number."""
 
 
 @PIPELINES.register("metis")
@@ -70,12 +72,16 @@ class Metis(ConfigModel):
     """What counts as free: blocks that nobody holds, or those less what prompts under way or waiting will take."""
     partial: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of its mappers that a configuration may start with; 1: all or nothing."""
+    full: Literal["one", "space"] = "one"
+    """What a query queues with where not even one chunk fits: one chunk, or the least of its pruned space."""
     profiler: Annotated[str, Field(max_length=200)] = "large"
-    """How good profiles are: large, small or perfect."""
+    """How good profiles are: large, small, poor or perfect."""
     profiler_model: Annotated[str, Field(max_length=4096)] = ""
     """The model that profiles, served by an LLM client; left out, a client that serves stage `profile`."""
     feedback_every: Annotated[int, Field(ge=0, le=10**6)] = 30
     """Every so many queries, a golden run beside the query; 0 for none."""
+    golden_last: bool = False
+    """Whether calls of golden runs give way to all others, for schedulers with `policy: priority`."""
     quality: Annotated[str, Field(max_length=200)] = "default"
     """The quality model by which `adaptive_rag` and `hindsight` choose."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
@@ -103,6 +109,7 @@ class MetisPipeline:
         self.kept = self._queries = 0
         self._fixed = Configuration(config.method, config.chunks, config.words if config.method == "map_reduce" else 0)
         self._adaptive: AdaptiveRag | None = None
+        self._grid = grid() if config.system == "hindsight" else []
 
     def __call__(self, request: Any) -> Pipeline:
         query = self.dataset.draw(stream(self.seed, f"metis/{self.dataset.name}/{request.id}"))
@@ -148,9 +155,14 @@ class MetisPipeline:
         request.note("golden_in", GOLDEN_CHUNKS * prompt + last)
         request.note("golden_out", GOLDEN_CHUNKS * GOLDEN_TOKENS + output)
         yield Stage("retrieve", options={"top_k": GOLDEN_CHUNKS})
-        yield tuple(self._call(request, prompt, GOLDEN_TOKENS) for _ in range(GOLDEN_CHUNKS))
-        yield self._call(request, last, output)
+        yield tuple(self._golden_call(request, prompt, GOLDEN_TOKENS) for _ in range(GOLDEN_CHUNKS))
+        yield self._golden_call(request, last, output)
         self.kept = min(KEPT, self.kept + 1)
+
+    def _golden_call(self, request: Any, prompt: int, output: int) -> Generate:
+        if self.config.golden_last:
+            return Generate(prompt, output, LAST)
+        return self._call(request, prompt, output)
 
     # -- the decision ----------------------------------------------------------------------------------------------
 
@@ -182,7 +194,7 @@ class MetisPipeline:
              idle: bool = False) -> Choice:
         seqs = view.max_num_seqs - (0 if idle else view.running + view.waiting)
         reading = Reading(free_tokens, 1.0, view.block_tokens, max(0, seqs), view.max_num_batched_tokens)
-        return choose(space, lengths, reading, joint=joint, partial=self.config.partial)
+        return choose(space, lengths, reading, joint=joint, partial=self.config.partial, full=self.config.full)
 
     def _adapted(self, space: Space) -> Space:
         """The space with the knobs fixed that are not to be set."""
@@ -202,8 +214,8 @@ class MetisPipeline:
         return self._adaptive
 
     def _hindsight(self, query: datasets.Query, lengths: Lengths) -> Configuration:
-        configs = grid()
-        f1 = [self.quality.f1(query.profile, self._ranks(query, self.quality), config) for config in configs]
+        configs, ranks = self._grid, self._ranks(query, self.quality)
+        f1 = [self.quality.f1(query.profile, ranks, config) for config in configs]
         return configs[quickest_best(f1, [work(config, lengths) for config in configs], 0.02)]
 
     @staticmethod

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["pressure_plot", "rates_plot", "scatter_plot", "timeline_plot"]
+__all__ = ["MARKS", "pressure_plot", "rates_plot", "scatter_plot", "timeline_plot"]
 
 COLOURS = {"METIS": "#c0392b", "AdaptiveRAG*": "#1f4e8c", "profile + median": "#7fbf7b", "+ batching": "#3d8b37",
            "hindsight": "#888888", "vLLM fixed": "#e08a1e", "Parrot*": "#9b59b6"}
-_MARKS = {"METIS": "*", "AdaptiveRAG*": "D", "profile + median": "^", "hindsight": "P"}
+MARKS = {"METIS": "*", "AdaptiveRAG*": "D", "profile + median": "^", "hindsight": "P"}
 _METHODS = {"map_rerank": "#b7c9e2", "stuff": "#f3c98b", "map_reduce": "#a9d6a5"}
 
 
@@ -31,6 +31,7 @@ def front(delays: list[float], f1: list[float]) -> list[int]:
 def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str]) -> Figure:
     """Every fixed configuration and the choices per query: delay and F1, one panel per data set."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(5 * min(2, len(datasets)), 3.9 * -(-len(datasets) // 2)), layout="constrained")
     panels = figure.subplots(-(-len(datasets) // 2), min(2, len(datasets)), squeeze=False)
@@ -44,10 +45,13 @@ def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str])
         axes.plot(rows["delay_s"].iloc[order], rows["f1"].iloc[order], color="#555555", linewidth=1,
                   label="Pareto front of the fixed")
         for _, row in systems[systems["dataset"] == dataset].iterrows():
-            if row["system"] in _MARKS:
-                axes.scatter(row["delay_s"], row["f1"], marker=_MARKS[row["system"]], s=110, zorder=3,
+            if row["system"] in MARKS:
+                axes.scatter(row["delay_s"], row["f1"], marker=MARKS[row["system"]], s=110, zorder=3,
                              color=COLOURS[row["system"]], label=row["system"])
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(f"{dataset}, {rows['rate'].iloc[0]:g} queries/s", fontsize=10)
         axes.set_xlabel("mean delay, s")
         axes.set_ylabel("F1 (1 is attainable)")
@@ -75,25 +79,34 @@ def rates_plot(rates: pd.DataFrame, datasets: list[str]) -> Figure:
 
 
 def pressure_plot(sweep: pd.DataFrame) -> Figure:
-    """What a smaller KV budget does: delay, F1, and the share of decisions that memory constrained."""
+    """What a smaller KV budget does: delay, F1, and the share of decisions that memory constrained; means of seeds."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     datasets = list(dict.fromkeys(sweep["dataset"]))
-    figure = Figure(figsize=(10, 3.1 * len(datasets)), layout="constrained")
+    figure = Figure(figsize=(10, 2.8 * len(datasets)), layout="constrained")
     panels = figure.subplots(len(datasets), 3, squeeze=False)
-    styles = dict(zip(dict.fromkeys(sweep["system"]), ("-", "--", "-.", ":"), strict=False))
+    loads = sorted(set(sweep["load"]))
+    styles = dict(zip(loads, ("-", "--", ":") if len(loads) > 1 else ("-",), strict=True))
+    keys = ["dataset", "system", "load", "kv_tokens"]
+    mean = sweep.groupby(keys, sort=False)[["delay_s", "f1", "constrained"]].mean().reset_index()
     for line, dataset in zip(panels, datasets, strict=True):
         for axes, column, title in zip(line, ("delay_s", "f1", "constrained"), (
                 "mean delay, s", "F1", "constrained decisions"), strict=True):
-            for (system, load), rows in sweep[sweep["dataset"] == dataset].groupby(["system", "load"], sort=False):
-                if rows[column].notna().any():
-                    axes.plot(rows["kv_tokens"], rows[column], marker="o", markersize=3, linestyle=styles[system],
-                              color="#c0392b" if load > 1 else "#1f4e8c", label=f"{system}, {load:g} x rate")
+            for system in ("METIS", "AdaptiveRAG*", "+ batching"):
+                for load, style in styles.items():
+                    rows = mean[(mean["dataset"] == dataset) & (mean["system"] == system) & (mean["load"] == load)]
+                    if rows[column].notna().any():
+                        axes.plot(rows["kv_tokens"], rows[column], marker="o", markersize=3, linestyle=style,
+                                  color=COLOURS[system], label=f"{system}, {load:g} x rate")
             axes.set_xscale("log")
+            axes.set_xticks(sorted(set(rows["kv_tokens"])), [f"{n / 1000:g}K" for n in sorted(set(rows["kv_tokens"]))])
+            axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_title(f"{dataset}: {title}", fontsize=10)
-            axes.set_xlabel("KV budget, tokens")
             axes.grid(True, which="both", alpha=0.25)
         line[0].set_yscale("log")
+    for axes in panels[-1]:
+        axes.set_xlabel("KV budget, tokens")
     panels[0][1].legend(fontsize=6)
     return figure
 

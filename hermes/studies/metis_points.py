@@ -24,18 +24,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "API_IN", "API_OUT", "FIXED", "RATES", "SYSTEMS", "Batch", "Point", "extract", "fixed", "fixed_point", "point",
-    "seeded",
+    "API_IN", "API_OUT", "FIXED", "LARGE", "LARGE_RATES", "RATES", "SYSTEMS", "Batch", "Point", "extract", "fixed",
+    "fixed_point", "point", "seeded",
 ]
 
 RATES = {"squad": 2.0, "musique": 0.4, "finsec": 0.15, "qmsum": 0.12}
 """Queries a second that one A40 sustains with every system compared (2 a second, only those of squad)."""
+LARGE_RATES = {"squad": 0.3, "musique": 0.06, "finsec": 0.025, "qmsum": 0.02}
+"""The same of Llama-3.1-70B on two."""
+LARGE = "llama-3.1-70b"
 API_IN, API_OUT = 2.5e-6, 10e-6
 """Dollars per token in and out of the profiler's API: the list price of a large model (GPT-4o, 2024 to 2025)."""
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "METIS": {"system": "metis", "co_schedule": True},
     "AdaptiveRAG*": {"system": "adaptive_rag"},
+    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "tolerance": 0.001},
+    "AdaptiveRAG*, best": {"system": "adaptive_rag", "tolerance": 0.0},
     "profile + median": {"system": "median"},
     "+ batching": {"system": "median", "co_schedule": True},
     "hindsight": {"system": "hindsight"},
@@ -48,8 +53,8 @@ FIXED = [
 """The grid of fixed configurations."""
 
 # Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
-_LARGE = {"model": "llama-3.1-70b", "device": "a40",
-          "hardware": {"kind": "roofline", "model": "llama-3.1-70b", "device": "a40", "tp": 2, "dtype": "int4-awq"}}
+_LARGE = {"model": LARGE, "device": "a40",
+          "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,8 @@ class Batch:
             "scenario": str(context.file("base.yaml")), "cases": [one.case() for one in group], "seeds": list(wanted),
             "extract": f"{__name__}:extract",
         }) for wanted, group in groups.items()]
-        self._frame, self._sections = pd.concat(frames).set_index(["case", "seed"]).sort_index(), sections
+        # copied: one block, not a column each
+        self._frame, self._sections = pd.concat(frames).set_index(["case", "seed"]).sort_index().copy(), sections
 
     def __getitem__(self, section: str) -> pd.DataFrame:
         points = list(dict.fromkeys(self._sections[section]))

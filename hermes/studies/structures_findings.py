@@ -81,5 +81,6 @@ def _fusions(found: dict[str, Any]) -> list[str]:
         "4. NASF against normalised fusion with equal weights, p < 0.05, recall@10: "
         f"{better('normalised', 'recall@10', True)} corpora whose short queries have noisier embeddings, "
         f"{better('normalised', 'recall@10', False)} whose have not.",
-        f"5. The same seed and order: {found['seeds'].iloc[0, 1]:.0f}% of the queries have the same neighbours.",
+        "5. Queries with the same neighbours: " + "; ".join(
+            f"{row.iloc[0]} {row.iloc[1]:.1f}%" for _, row in found["seeds"].iterrows()) + ".",
     ]

@@ -75,7 +75,11 @@ def admission_plot(table: Table) -> Plot:
             axis.plot(mine["rate/s"], mine["P95 ms"], marker="o", markersize=3, label=str(name))
         axis.set(xlabel="requests/s", ylabel="P95 of a fetch, ms", yscale="log", title=policy)
         axis.set_xticks(sorted(set(frame["rate/s"])))
-        axis.grid(alpha=0.3, which="both")
+        ticks = [tick for tick in (20, 50, 100, 200, 500, 1000, 2000, 5000)
+                 if frame["P95 ms"].min() / 2 < tick < 2 * frame["P95 ms"].max()]
+        axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     return Plot("fetches", "P95 of a fetch from memory over a disk, by rate: admission and warming", figure)
 

@@ -46,9 +46,9 @@ def test_same_seed_and_order_give_the_same_neighbours():
     """Candidates are few, so that another graph would show."""
     need("hnswlib")
     data, queries = vectors(3000), vectors(100, 1)
-    found = [[r.documents for r in Graph(data, 4, 20, seed).search(queries, 5, 5)] for seed in (7, 7, 8)]
+    found = [[r.documents for r in Graph(data, 4, 20, seed).search(queries, 5, 5)] for seed in (7, 7, 8, 0, 1)]
     assert found[0] == found[1]
-    assert found[0] != found[2]
+    assert len({str(neighbours) for neighbours in found}) == 4     # 0 and 1 are two seeds, too
     other = Graph(data[::-1].copy(), 4, 20, 7).search(queries, 5, 5)     # same vectors, another order
     assert found[0] != [[len(data) - 1 - d for d in r.documents] for r in other]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import http.server
 import importlib.util
 import math
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -132,6 +135,17 @@ def test_nothing_fits():
     assert choose(rerank, LENGTHS, reading(10**6, free_seqs=0), joint=False).how == "queued"
 
 
+def test_what_queues_where_not_even_one_chunk_fits():
+    space = prune(Profile(True, True, 3, (40, 60)))
+    one, least = (choose(space, LENGTHS, reading(10), joint=True, full=full) for full in ("one", "space"))
+    assert (one.how, one.configuration) == ("queued", Configuration("stuff", 1))
+    assert least.how == "queued"
+    needs = {c: reading(10).need(c, LENGTHS)[1] for c in configurations(space)}
+    assert needs[least.configuration] == min(needs.values())
+    with pytest.raises(ValueError, match="found two"):
+        choose(space, LENGTHS, reading(10), joint=True, full="two")
+
+
 def test_low_confidence_takes_the_spaces_of_the_last_ten():
     history = SpaceHistory()
     unsure = Profile(True, False, 3, (30, 60), confidence=0.89)
@@ -245,3 +259,40 @@ def test_the_example_reads_real_memory():
     assert done.returncode == 0, done.stderr
     assert "GB free" in done.stdout
     assert "chunks" in done.stdout
+
+
+METRICS = """# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000",swap_space="4"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:num_requests_running{engine="0",model_name="m"} 6.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
+"""
+
+
+def test_the_example_reads_a_vllm_server():
+    class Metrics(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.end_headers()
+            self.wfile.write(METRICS.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        script = Path(__file__).parents[2] / "scripts" / "choose_rag_configuration.py"
+        done = subprocess.run(
+            [sys.executable, script, "--vllm", f"http://127.0.0.1:{server.server_port}/",
+             "--kv-bytes-per-token", "1e5"], capture_output=True, text=True, check=False)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert "1.20 GB free, 12,000 tokens of KV" in done.stdout   # three quarters of 1,000 blocks of 16 tokens
+    assert "joint, complex, 5 pieces, 0.1% of it: stuff, 1 chunks (queued" in done.stdout
+
+
+def test_the_page_shows_what_its_example_prints(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "studies" / "metis.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL).groups()
+    exec(compile(code, "metis.md", "exec"), {})
+    assert capsys.readouterr().out == shown

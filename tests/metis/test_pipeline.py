@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from hermes.api import simulate
 from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate, Pipeline
+from hermes.pipelines import metis as pipeline
 from hermes.pipelines.metis import GOLDEN_CHUNKS, HOW, Metis
 from hermes.rag import RemoteModel
 from hermes.rag.metis.datasets import DATASETS
-from hermes.rag.metis.decision import METHODS, Configuration, Lengths, Reading
+from hermes.rag.metis.decision import METHODS, Configuration, Lengths, Reading, choose
 from hermes.resources import resource_dir
+from hermes.results.trace import trace_events
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 
@@ -95,6 +98,51 @@ def test_profiler_and_golden_runs_are_charged_and_reconcile():
     assert frame["note_profile_in"].iloc[-1] > frame["note_profile_in"].iloc[0] + 40
 
 
+def test_the_trace_shows_every_token_of_profiler_and_golden_runs():
+    """What the notes and the configurations say, against the spans of the Chrome trace; the API's time against its
+    price per token."""
+    results = run("workload.requests=35", "workload.arrivals.rate=0.3", feedback_every=10)
+    frame = results.requests
+    spans: dict[str, list[dict[str, int]]] = {"generate": [], "profile": []}
+    took = {}
+    for event in trace_events(results.record, results.metrics):
+        if event.get("cat") != "stage" or event["name"] not in spans:
+            continue
+        if event["ph"] == "b":
+            spans[event["name"]].append(event["args"])
+        if event["name"] == "profile":
+            took.setdefault(event["id2"]["local"], []).append(event["ts"])
+    own = [lengths_of(row) for row in frame.itertuples()]
+    noted = {name: int(np.nansum(frame[f"note_{name}"])) for name in (
+        "profile_in", "profile_out", "golden_in", "golden_out")}
+    assert len(spans["profile"]) == 35
+    assert sum(args["prompt_tokens"] for args in spans["profile"]) == noted["profile_in"]
+    assert sum(args["prompt_tokens"] for args in spans["generate"]) == sum(p for p, _ in own) + noted["golden_in"]
+    assert sum(args["output_tokens"] for args in spans["generate"]) == sum(o for _, o in own) + noted["golden_out"]
+    assert min(noted.values()) > 0
+    seconds = sum(end - begin for begin, end in took.values()) / 1e6
+    assert seconds == pytest.approx(0.1 * 35 + 20e-6 * noted["profile_in"] + 5e-3 * noted["profile_out"], rel=1e-6)
+
+
+def lengths_of(row):
+    """Tokens in and out of all calls of a request's configuration."""
+    config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
+    lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+    several = config.num_chunks if config.method != "stuff" else 0
+    (prompt, summary), (last, answer) = lengths.mapper(config), lengths.last(config)
+    return several * prompt + last, several * summary + answer
+
+
+def test_golden_runs_that_give_way_cost_the_same_and_delay_less():
+    load = ("workload.requests=60", "workload.arrivals.rate=3")
+    made = [run(*load, dataset="squad", system="median", feedback_every=10, golden_last=last) for last in (False, True)]
+    first, last = (results.requests for results in made)
+    for name in ("note_golden_in", "note_golden_out", "note_f1"):
+        np.testing.assert_array_equal(first[name], last[name])
+    assert made[0].record.stages["prompt_tokens"].sum() == made[1].record.stages["prompt_tokens"].sum()
+    assert last["e2e_s"].mean() < 0.98 * first["e2e_s"].mean()
+
+
 def test_the_request_does_not_wait_for_its_golden_run():
     with_, without = (run("workload.requests=30", "workload.arrivals.rate=0.05", feedback_every=n) for n in (30, 0))
     assert len(with_.record.stages["kind"]) == len(without.record.stages["kind"]) + GOLDEN_CHUNKS + 2
@@ -148,6 +196,49 @@ def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dat
     config = Configuration(method, chunks, words if method == "map_reduce" else 0)
     _, need = Reading(1e12, 1.0, 16, seqs, budget).need(config, lengths)
     assert results.record.runs["used_blocks"].max() * 16 <= need
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(sorted(DATASETS)), st.integers(200, 3000), st.sampled_from([0.3, 1.0, 4.0]),
+       st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([8, 256]), st.sampled_from(["one", "space"]))
+def test_on_the_clock_what_is_chosen_fits_or_is_the_documented_fallback(dataset, blocks, rate, partial, seqs, full):
+    """Every decision of a run, against the reading it was made with; every call of it is served or rejected."""
+    made = []
+
+    def spy(space, lengths, reading, **more):
+        choice = choose(space, lengths, reading, **more)
+        made.append((space, lengths, reading, more["joint"], choice))
+        return choice
+
+    with mock.patch.object(pipeline, "choose", spy):
+        results = run("workload.requests=25", f"workload.arrivals.rate={rate}", f"clients.0.memory.num_blocks={blocks}",
+                      f"clients.0.scheduler.max_num_seqs={seqs}", dataset=dataset, partial=partial, full=full,
+                      feedback_every=0)
+    live = made[::2]   # the others are those of an idle engine
+    assert len(live) == 25
+    for space, lengths, reading, joint, choice in live:
+        config = choice.configuration
+        assert reading.free_bytes <= 16 * blocks
+        if choice.how == "queued":
+            if full == "one":
+                assert (config.num_chunks, config.method) == (1, "stuff" if joint else "map_rerank")
+            else:
+                assert any(config in box for box in space)
+            assert not reading.holds(reading.need(config, lengths)[1])
+            continue
+        assert reading.holds(choice.need_bytes)
+        if choice.how == "fallback":
+            assert config.method == ("stuff" if joint else "map_rerank")
+        else:
+            assert any(config in box for box in space)
+    chosen = {(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words)): row
+              for row in results.requests.itertuples()}
+    assert set(chosen) == {(c.configuration.method, c.configuration.num_chunks, c.configuration.summary_words)
+                           for *_, c in live}
+    for row in results.requests[results.requests["status"] == "completed"].itertuples():
+        method, chunks = METHODS[int(row.note_method)], int(row.note_chunks)
+        expected = {"map_rerank": chunks, "stuff": 1, "map_reduce": chunks + 1}[method]
+        assert len(calls(results, row.request)) == expected
 
 
 def test_under_pressure_decisions_fit_or_fall_back():

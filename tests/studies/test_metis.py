@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,9 +12,10 @@ from hermes.rag.metis.decision import METHODS
 from hermes.resources import resource_dir
 from hermes.scenario import load_scenario
 from hermes.studies import Context, metis
+from hermes.studies import metis_sections as sections
 from hermes.studies.metis_plots import front
 from hermes.studies.metis_points import FIXED, RATES, SYSTEMS, extract, fixed_point, point
-from hermes.studies.metis_tables import like_delay, throughput
+from hermes.studies.metis_tables import like_delay, paired, throughput
 from hermes.workload.streams import stream
 
 FOLDER = resource_dir("scenarios") / "studies" / "metis"
@@ -94,16 +94,39 @@ def _first_start(results):
 
 
 def test_names_of_points_are_their_own():
-    points = [*metis.pressure_points(200, quick=False), *metis.feedback_points(350, 1)]
-    labels = [one.label for one in points]
-    assert len(set(labels)) == len(labels)
-    assert np.unique([one.blocks or 0 for one in points]).tolist() == [0, *sorted(n // 16 for n in metis.BUDGETS)]
+    for quick in (False, True):
+        size = sections.Size.of(quick=quick)
+        for name, points in sections.first(size).items():
+            assert points, name
+            names = [(one.label, one.seed) for one in points]
+            assert len(set(names)) == len(names), name
+            assert max(len(label) for label, _ in names) <= 200   # of a case of a sweep
+    blocks = {one.blocks for one in sections.pressure_points(sections.Size.of(quick=False))}
+    assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
+
+
+def test_the_sweep_covers_every_data_set_with_seeds():
+    points = sections.pressure_points(sections.Size.of(quick=False))
+    for system in ("METIS", "AdaptiveRAG*", "+ batching"):
+        seen = {(one.dataset, *place, one.seed) for one, place in points.items() if one.system == system}
+        assert seen == {(d, n, load, seed) for d in DATASETS for n in sections.BUDGETS[d] for load in sections.LOADS
+                        for seed in (1, 2, 3)}
+
+
+def test_ratios_are_taken_seed_by_seed():
+    rows = [("METIS", 1, 2.0), ("METIS", 2, 4.0), ("AdaptiveRAG*", 1, 3.0), ("AdaptiveRAG*", 2, 12.0)]
+    sweep = pd.DataFrame([{"system": s, "seed": seed, "delay_s": delay, "dataset": "a", "kv_tokens": 10, "load": 1.0,
+                           "rate": 1.0, "f1": 0.5, "constrained": 0.2, "point.rejected": 0}
+                          for s, seed, delay in rows])
+    found = paired(sweep, "METIS", "AdaptiveRAG*").iloc[0]
+    assert (found["ratio"], found["ratio_low"], found["ratio_high"]) == (2.25, 1.5, 3.0)
+    assert (found["delay_s"], found["delay_s_other"]) == (3.0, 7.5)
 
 
 @pytest.mark.slow
 def test_the_quick_study_gives_all_tables(tmp_path):
     report = metis.MetisStudy().run(Context("metis", tmp_path, quick=True))
-    assert len(report.tables) == 12
+    assert len(report.tables) == 17
     assert len(report.plots) == 4
     written = report.write(tmp_path / "out")
     assert all(path.stat().st_size for path in written)

@@ -52,12 +52,15 @@ class Graph:
     """
 
     def __init__(self, vectors: Vectors, links: int = 16, ef_construction: int = 100, seed: int = 0) -> None:
+        if seed < 0:
+            raise ValueError(f"a seed of at least 0: {seed}")
         library = _library("hnswlib", "faiss")
         self.library: str = library.__name__
         if self.library == "hnswlib":
             self._index = library.Index(space="ip", dim=vectors.shape[1])
+            # its random engine (C++'s minstd) takes 0 for 1: one more keeps seeds 0 and 1 apart
             self._index.init_index(max_elements=len(vectors), ef_construction=ef_construction, M=links,
-                                   random_seed=seed)
+                                   random_seed=seed + 1)
             self._index.add_items(vectors, np.arange(len(vectors)), num_threads=1)
         else:
             library.omp_set_num_threads(1)

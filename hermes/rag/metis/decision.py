@@ -18,8 +18,8 @@ defined here:
   are two at least, and at least the share `partial` (a half) of those it would have at once; its last call has to fit.
   Its need is that of these mappers. A single mapper would nearly always fit, and the rule would say nothing.
 - **Ties** in need: fewer chunks, then the method named first in `METHODS`, then longer summaries.
-- **Nothing fits**: with joint reasoning stuff, else map_rerank, with as many chunks as fit. If not even one does, one
-  chunk, which has to queue.
+- **Nothing fits**: with joint reasoning stuff, else map_rerank, with as many chunks as fit. If not even one does, the
+  query has to queue whatever is chosen: one chunk (`full="one"`), or the least need of the space (`full="space"`).
 - **Low confidence**: the union of the spaces of the last 10 confident queries.
 """
 
@@ -222,16 +222,23 @@ class Choice:
     need_bytes: float
 
 
-def choose(space: Space, lengths: Lengths, reading: Reading, *, joint: bool, partial: float = 0.5) -> Choice:
+def choose(space: Space, lengths: Lengths, reading: Reading, *, joint: bool, partial: float = 0.5,
+           full: str = "one") -> Choice:
     """The best fit (see the module's definitions). partial: share of its mappers that a map_* configuration may start
-    with, 1 for all or nothing. `ValueError` for an empty space."""
+    with, 1 for all or nothing; full: what queues where not even one chunk fits, `one` chunk or the least of the
+    `space`. `ValueError` for an empty space or another `full`."""
     if not space:
         raise ValueError("space: expected at least one method, found none")
+    if full not in ("one", "space"):
+        raise ValueError(f"full: expected one or space, found {full}")
     whole = [choice for box in space for choice in _whole(box, lengths, reading)]
     if whole:
         return max(whole, key=_rank)
     parts = [choice for box in space for choice in _parts(box, lengths, reading, partial)] if partial < 1 else []
-    return max(parts, key=_rank) if parts else _outside(space, lengths, reading, joint=joint)
+    if parts:
+        return max(parts, key=_rank)
+    outside = _outside(space, lengths, reading, joint=joint)
+    return _least(space, lengths, reading) if outside.how == "queued" and full == "space" else outside
 
 
 def _rank(choice: Choice) -> tuple[float, int, int, int]:
@@ -280,3 +287,10 @@ def _outside(space: Space, lengths: Lengths, reading: Reading, *, joint: bool) -
             return Choice(config, "fallback", calls, need)
     config = Configuration(method, 1)
     return Choice(config, "queued", *reading.need(config, lengths))
+
+
+def _least(space: Space, lengths: Lengths, reading: Reading) -> Choice:
+    """What of the space needs least: need grows with chunks and with summaries."""
+    configs = [Configuration(box.method, box.chunks[0], box.words[0]) for box in space]
+    choices = [Choice(config, "queued", *reading.need(config, lengths)) for config in configs]
+    return min(choices, key=_rank)

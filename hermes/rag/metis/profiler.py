@@ -66,9 +66,11 @@ def _mistaken(profile: Profile, which: int, *, more: bool) -> Profile:
 PROFILERS = {
     "large": Profiler(),
     "small": Profiler(confident=0.85, good_confident=0.90),
+    "poor": Profiler(good_confident=0.5, good_unsure=0.5),
     "perfect": Profiler(good_confident=1.0, good_unsure=1.0),
 }
-"""The large model of METIS's figures; a smaller one, assumed to be less sure and wrong more often; one never wrong."""
+"""The large model of METIS's figures; a smaller one, assumed to be less sure and wrong more often; one that is wrong
+half of the time and does not know it; one never wrong."""
 
 
 def profiler(name: str) -> Profiler:
