@@ -1,23 +1,32 @@
 """`hermes calibrate retrieval --ivf`: overlap measured on a real index, and the model chosen that predicts it.
 
 Every configuration of a family is fitted to one cell of each rewrite's curve (as many clusters prefetched as probed, a
-sixteenth of all) and predicts the others. The configuration with the least mean error over those is the one to use.
+sixteenth of all) and predicts the others; where its spread is fitted too, it takes the cell with four times as many
+prefetched as well, for how unequally the rewrites of one kind move their queries. The configuration with the least mean
+error over the cells that it did not see is the one to use. Cells come with standard errors over the queries: what no
+prediction can beat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
-from hermes.calibration.collect.ivf_overlap_cuda import measure_cuda
 from hermes.config import ConfigModel
 from hermes.errors import InputError
-from hermes.overlap import Family, fit_bias, fit_strength, make_family, overlap_curve
+from hermes.overlap import (
+    Curve,
+    fit_bias,
+    fit_strength,
+    fit_strength_and_spread,
+    make_family,
+    overlap_curve,
+)
 from hermes.overlap.curves import shared
 from hermes.overlap.sizes import Ints
 from hermes.validation import validate
@@ -25,12 +34,16 @@ from hermes.yamlfile import load_yaml
 
 __all__ = ["CONFIGURATIONS", "IvfOverlap", "load_overlap", "measure_overlap", "save_overlap"]
 
-CONFIGURATIONS: tuple[tuple[str, dict[str, float]], ...] = (
-    ("gaussian", {}), ("gaussian", {"spread": 0.5}), ("noise", {}), ("noise", {"spread": 0.5}), ("redraw", {}),
-    ("moved", {"dimensions": 8}), ("moved", {"dimensions": 32}),
+CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
+    ("gaussian", {}, False), ("gaussian", {"spread": 0.5}, False), ("gaussian", {}, True),
+    ("noise", {}, False), ("noise", {"spread": 0.5}, False), ("noise", {}, True), ("redraw", {}, False),
+    ("moved", {"dimensions": 8}, False), ("moved", {"dimensions": 8}, True),
+    ("moved", {"dimensions": 32}, False), ("moved", {"dimensions": 32}, True),
 )
-_QUERIES = 32          # drawn for a curve of the model
+"""Family, shape, and whether the spread of the strengths is fitted too."""
+_QUERIES = 128         # drawn for a curve of the model
 _SHARES = (64, 32, 16, 8, 4)
+_FITTED, _WIDER = (2, 1), (4, 1)   # cells of a curve: (budget, nprobe)
 _REPETITIONS = 10
 
 
@@ -40,8 +53,14 @@ class Prediction(ConfigModel):
     rewrite: str
     strength: float | None
     """None where no strength reaches the fitted cell."""
+    spread: float | None
+    """Of the strengths, given or fitted."""
     mean_error: float | None
     worst_error: float | None
+    worst_cell: list[int] | None
+    """Prefetched clusters and nprobe of the worst."""
+    worst_noise: float | None
+    """Standard error of the measurement there, points."""
 
 
 class Candidate(ConfigModel):
@@ -49,6 +68,7 @@ class Candidate(ConfigModel):
 
     family: str
     shape: dict[str, float]
+    spread_fitted: bool
     bias: float
     mean_error: float
     worst_error: float
@@ -60,12 +80,13 @@ class Measured(ConfigModel):
 
     rewrite: str
     overlap: list[list[float]]
+    standard_error: list[list[float]]
 
 
 class IvfOverlap(ConfigModel):
     """What was measured on one index."""
 
-    format: Literal["hermes-ivf-overlap/1"] = "hermes-ivf-overlap/1"
+    format: Literal["hermes-ivf-overlap/2"] = "hermes-ivf-overlap/2"
     index: dict[str, Any]
     """Vectors, dim, clusters, seed, source, how long it took to build."""
     size_sigma: Annotated[float, Field(ge=0)]
@@ -81,8 +102,8 @@ class IvfOverlap(ConfigModel):
     """Bytes/s of exact scans by faiss."""
     merges: list[dict[str, Any]]
     """Seconds to pick the best of so many candidates."""
-    cuda: dict[str, Any] | None
-    """Copy and scan rates of a GPU; None where none is at hand."""
+    accelerator: dict[str, Any] | None
+    """Copy and scan rates of a GPU, and a loop like HyDE's on it; None where none is at hand."""
     environment: dict[str, Any]
 
 
@@ -96,11 +117,10 @@ def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, see
     sizes = index.sizes * 4 * data.vectors.shape[1]
     budgets, nprobes = [max(1, nlist // s) for s in _SHARES], [max(1, nlist // s) for s in (32, 16, 8)]
     before = index.ranking(data.queries)
-    curves = {name: shared(before, index.ranking(vectors), budgets, nprobes).overlap
-              for name, vectors in index.rewrites()}
+    curves = {name: shared(before, index.ranking(vectors), budgets, nprobes) for name, vectors in index.rewrites()}
     say(f"{len(curves)} rewrites of {len(data.queries)} queries measured; fitting")
     probed = float(sizes[before[:, : nprobes[1]]].mean())
-    candidates = [_candidate(name, shape, sizes, probed, curves, budgets, nprobes) for name, shape in CONFIGURATIONS]
+    candidates = [_candidate(Configuration(*one), sizes, probed, curves) for one in CONFIGURATIONS]
     filled = np.log(index.sizes[index.sizes > 0])
     counts = sorted({1, threads})
     return IvfOverlap(
@@ -111,40 +131,67 @@ def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, see
         probed_over_mean={str(p): round(float(index.sizes[before[:, :p]].mean() / index.sizes.mean()), 4)
                           for p in nprobes},
         budgets=budgets, nprobes=nprobes,
-        measured=[Measured(rewrite=name, overlap=np.round(c, 4).tolist()) for name, c in curves.items()],
+        measured=[Measured(rewrite=name, overlap=np.round(c.overlap, 4).tolist(),
+                           standard_error=np.round(c.error, 4).tolist()) for name, c in curves.items()],
         candidates=sorted(candidates, key=lambda c: c.mean_error),
         scans=[index.scan_speed(nprobes[1], t, _REPETITIONS) for t in counts] if speed else [],
         merges=[index.merge_time(n, 3, _REPETITIONS) for n in (10_000, 100_000, 1_000_000)] if speed else [],
-        cuda=measure_cuda(seed, _REPETITIONS) if speed else None, environment=index.environment(),
+        accelerator=None, environment=index.environment(),
     )
 
 
-def _candidate(name: str, shape: dict[str, float], sizes: Ints, probed: float, curves: dict[str, Any],
-               budgets: list[int], nprobes: list[int]) -> Candidate:
-    family = make_family(name, **shape)
-    bias = fit_bias(family, sizes, probed, nprobes[1], queries=_QUERIES)
-    found = [_predict(family, bias, sizes, rewrite, curve, budgets, nprobes) for rewrite, curve in curves.items()]
+class Configuration(NamedTuple):
+    """One of `CONFIGURATIONS`."""
+
+    family: str
+    shape: dict[str, float]
+    spread_fitted: bool
+
+
+def _candidate(config: Configuration, sizes: Ints, probed: float, curves: dict[str, Curve]) -> Candidate:
+    nprobe = next(iter(curves.values())).nprobes[_FITTED[1]]
+    bias = fit_bias(make_family(config.family, **config.shape), sizes, probed, nprobe, queries=_QUERIES)
+    found = [_predict(config, bias, sizes, rewrite, curve) for rewrite, curve in curves.items()]
     means = [p.mean_error for p in found if p.mean_error is not None]
     worst = [p.worst_error for p in found if p.worst_error is not None]
     return Candidate(
-        family=name, shape=shape, bias=round(bias, 5), predictions=found,
-        mean_error=round(float(np.mean(means)), 3) if means else 100.0, worst_error=max(worst, default=100.0),
+        family=config.family, shape=config.shape, spread_fitted=config.spread_fitted, bias=round(bias, 5),
+        predictions=found, mean_error=round(float(np.mean(means)), 3) if means else 100.0,
+        worst_error=max(worst, default=100.0),
     )
 
 
-def _predict(family: Family, bias: float, sizes: Ints, rewrite: str, curve: Any, budgets: list[int],
-             nprobes: list[int]) -> Prediction:
-    """Fit the cell (nlist / 16, nlist / 16), predict the others."""
+def _fit(config: Configuration, bias: float, sizes: Ints, curve: Curve) -> tuple[float, float]:
+    """(strength, spread) from one cell or two."""
+    target, nprobe = float(curve.overlap[_FITTED]), curve.nprobes[_FITTED[1]]
+    budget, wider = (curve.budgets[cell[0]] for cell in (_FITTED, _WIDER))
+    if config.spread_fitted:
+        cells = (budget, target), (wider, float(curve.overlap[_WIDER]))
+        return fit_strength_and_spread(config.family, config.shape, cells, nprobe, bias, sizes, queries=_QUERIES)
+    family = make_family(config.family, **config.shape)
+    return fit_strength(family, target, bias, sizes, budget, nprobe, queries=_QUERIES), family.spread
+
+
+def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curve: Curve) -> Prediction:
+    """Fit, and predict the cells that were not fitted."""
     try:
-        strength = fit_strength(family, float(curve[2, 1]), bias, sizes, budgets[2], nprobes[1], queries=_QUERIES)
+        strength, spread = _fit(config, bias, sizes, curve)
     except InputError:
-        return Prediction(rewrite=rewrite, strength=None, mean_error=None, worst_error=None)
-    drawn = overlap_curve(family, strength, bias, sizes, budgets, nprobes, queries=_QUERIES).overlap
-    error = 100 * np.abs(drawn - curve)
-    unseen = np.ones(error.shape, bool)
-    unseen[2, 1] = False
-    return Prediction(rewrite=rewrite, strength=round(strength, 5), mean_error=round(float(error[unseen].mean()), 3),
-                      worst_error=round(float(error[unseen].max()), 3))
+        return Prediction(rewrite=rewrite, strength=None, spread=None, mean_error=None, worst_error=None,
+                          worst_cell=None, worst_noise=None)
+    family = make_family(config.family, **{**config.shape, "spread": spread})
+    drawn = overlap_curve(family, strength, bias, sizes, curve.budgets, curve.nprobes, queries=_QUERIES)
+    error = 100 * np.abs(drawn.overlap - curve.overlap)
+    error[_FITTED] = np.nan
+    if config.spread_fitted:
+        error[_WIDER] = np.nan
+    row, column = np.unravel_index(int(np.nanargmax(error)), error.shape)
+    return Prediction(
+        rewrite=rewrite, strength=round(strength, 5), spread=round(spread, 3),
+        mean_error=round(float(np.nanmean(error)), 3), worst_error=round(float(error[row, column]), 3),
+        worst_cell=[curve.budgets[row], curve.nprobes[column]],
+        worst_noise=round(100 * float(curve.error[row, column]), 3),
+    )
 
 
 def load_overlap(path: Path) -> IvfOverlap:

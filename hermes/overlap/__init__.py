@@ -5,11 +5,12 @@ the ranking. From that follows the overlap for any number of prefetched clusters
 model is fitted and chosen on measured indices (`hermes calibrate retrieval --ivf`), and used by `hermes.telerag`.
 """
 
-from hermes.overlap.curves import Curve, fit_bias, fit_strength, overlap_curve, overlap_within
+from hermes.overlap.curves import Curve, overlap_curve, overlap_within
 from hermes.overlap.families import FAMILIES, Family, make_family
+from hermes.overlap.fits import fit_bias, fit_strength, fit_strength_and_spread
 from hermes.overlap.sizes import lognormal_sizes
 
 __all__ = [
-    "FAMILIES", "Curve", "Family", "fit_bias", "fit_strength", "lognormal_sizes", "make_family", "overlap_curve",
-    "overlap_within",
+    "FAMILIES", "Curve", "Family", "fit_bias", "fit_strength", "fit_strength_and_spread", "lognormal_sizes",
+    "make_family", "overlap_curve", "overlap_within",
 ]

@@ -1,4 +1,4 @@
-"""Overlap as a function of what was prefetched, by drawing queries from the model; fits of its two numbers.
+"""Overlap as a function of what was prefetched, by drawing queries from the model.
 
 All draws come from a seed, and the numbers drawn do not depend on strength and bias: overlap is a smooth function of
 both, and equal inputs give equal results.
@@ -6,28 +6,28 @@ both, and equal inputs give equal results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from hermes.errors import InputError
 from hermes.overlap.families import Family, Floats
 from hermes.overlap.sizes import Ints
 
-__all__ = ["Curve", "fit_bias", "fit_strength", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
+__all__ = ["QUERIES", "Curve", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
 
 QUERIES = 96    # drawn for a mean overlap: its standard error is about half a point
-_STEPS = 16     # of a bisection
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean overlap, shape (budgets, nprobes), 0..1: share of the probed clusters that were prefetched."""
+    """Mean overlap, shape (budgets, nprobes), 0..1: share of the probed clusters that were prefetched; and the standard
+    error of that mean over the queries, of the same shape."""
 
     budgets: tuple[int, ...]
     nprobes: tuple[int, ...]
     overlap: Floats
+    error: Floats
 
 
 def standardised(sizes: Ints) -> Floats:
@@ -56,8 +56,9 @@ def shared(before: Ints, after: Ints, budgets: Sequence[int], nprobes: Sequence[
     rank = np.empty_like(before)
     np.put_along_axis(rank, before, np.broadcast_to(np.arange(before.shape[1]), before.shape), axis=1)
     found = np.take_along_axis(rank, after, axis=1)   # rank for the query of what its rewrite ranks i-th
-    overlap = np.array([[(found[:, :p] < k).mean() for p in nprobes] for k in budgets])
-    return Curve(tuple(budgets), tuple(nprobes), overlap)
+    each = np.array([[(found[:, :p] < k).mean(axis=1) for p in nprobes] for k in budgets])   # budget, nprobe, query
+    error = each.std(axis=2, ddof=min(1, len(before) - 1)) / np.sqrt(len(before))
+    return Curve(tuple(budgets), tuple(nprobes), each.mean(axis=2), error)
 
 
 def overlap_curve(
@@ -80,36 +81,3 @@ def overlap_within(
     probed = after[:, :nprobe]
     hit, size = np.take_along_axis(inside, probed, axis=1), sizes[probed]
     return float(hit.mean()), float((hit * size).sum() / size.sum()), float(held.sum(axis=1).mean())
-
-
-def _bisect(value: Callable[[float], float], target: float, low: float, high: float, what: str) -> float:
-    """Where a falling function reaches `target`. `InputError` where it does not."""
-    if not value(high) <= target <= value(low):
-        raise InputError(f"{what} between {value(high):.4g} and {value(low):.4g}", round(target, 6))
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if value(middle) > target else (low, middle)
-    return (low + high) / 2
-
-
-def fit_strength(
-    family: Family, target: float, bias: float, sizes: Ints, budget: int, nprobe: int, *, queries: int = QUERIES,
-    seed: int = 0,
-) -> float:
-    """The strength at which `budget` prefetched clusters hold the share `target` of `nprobe` probed ones."""
-    def at(strength: float) -> float:
-        drawn = rankings(family, strength, bias, sizes, queries=queries, seed=seed)
-        return float(shared(*drawn, [budget], [nprobe]).overlap[0, 0])
-
-    return _bisect(at, target, 0.0, family.strongest, "an overlap")
-
-
-def fit_bias(
-    family: Family, sizes: Ints, probed_bytes: float, nprobe: int, *, queries: int = QUERIES, seed: int = 0,
-) -> float:
-    """The bias at which the `nprobe` probed clusters have so many bytes each on average."""
-    def at(bias: float) -> float:
-        before, _ = rankings(family, 0.0, bias, sizes, queries=queries, seed=seed)
-        return -float(sizes[before[:, :nprobe]].mean())
-
-    return _bisect(at, -probed_bytes, -5.0, 5.0, "minus bytes of a probed cluster")

@@ -27,6 +27,8 @@ __all__ = ["FAMILIES", "Family", "Gaussian", "Moved", "Noise", "Redraw", "make_f
 
 Floats = npt.NDArray[np.float64]
 
+_STRATIFIED = 32    # queries from which on
+
 FAMILIES: Registry[Any] = Registry("overlap_families", "a family of perturbations")
 
 
@@ -61,9 +63,20 @@ class Family:
 
     def strengths(self, strength: float, queries: int, rng: np.random.Generator) -> Floats:
         """Strength of each query, shape (queries, 1)."""
-        normal = rng.standard_normal((queries, 1))
+        normal = _normals(queries, rng)[:, None]
         each = strength * np.exp(self.spread * normal - self.spread**2 / 2)
         return np.minimum(each, self.strongest)
+
+
+def _normals(count: int, rng: np.random.Generator) -> Floats:
+    """Normal numbers; many of them are one from each of `count` equally likely strata, in random order, so that means
+    over queries vary little with the seed."""
+    if count < _STRATIFIED:
+        return rng.standard_normal(count)
+    from scipy.special import ndtri
+
+    strata: Floats = ndtri((rng.permutation(count) + rng.random(count)) / count)
+    return strata
 
 
 @FAMILIES.register("gaussian")

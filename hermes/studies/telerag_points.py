@@ -1,4 +1,7 @@
-"""Study `telerag`: what is fitted, and how one point is simulated."""
+"""Study `telerag`: the overlap at the paper's budgets, and how one point is simulated.
+
+Fitted numbers come from a profile (`hw_profiles/lookahead`), the paper's from `telerag_paper`.
+"""
 
 from __future__ import annotations
 
@@ -9,49 +12,26 @@ import numpy as np
 
 from hermes.errors import InputError
 from hermes.hardware import StepStats
-from hermes.overlap import fit_bias, fit_strength, lognormal_sizes, make_family, overlap_within
+from hermes.hardware.devices import load_device
+from hermes.overlap import lognormal_sizes, make_family, overlap_within
 from hermes.results import Results
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
+from hermes.studies import telerag_paper as paper
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
-from hermes.telerag import PIPELINE_NAMES
+from hermes.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookahead
 
 __all__ = [
-    "BUDGET_GB", "FAMILIES", "PAPER_256", "PAPER_OVERLAP", "PROBED", "Fit", "Point", "Rates", "budget_table", "fitted",
-    "simulate_point", "tokens_in",
+    "CPU", "DEFAULT_MODEL", "GPU", "PROFILE", "Point", "budget_table", "gpu_rate", "model_of", "profile",
+    "simulate_point", "sizes_of", "sizes_rng", "tokens_in",
 ]
 
-CLUSTERS, TOTAL, SIGMA, NPROBE = 4096, 61 * 10**9, 0.52, 256
-PROBED = 16.3e6     # bytes of a probed cluster, from Self-RAG's overlap
-DRAWN = 48          # queries for a mean overlap
-PAPER_256 = {"HyDE": 73.1, "SubQ": 63.2, "Iter": 91.5, "IRG": 83.8, "FLARE": 79.1}
-BUDGET_GB = {"HyDE": 7.0, "SubQ": 7.0, "Iter": 3.0, "IRG": 2.5, "FLARE": 3.0, "Self-RAG": 1.25}
-PAPER_OVERLAP = {"HyDE": 87.42, "SubQ": 76.38, "Iter": 84.59, "IRG": 50.34, "FLARE": 56.67, "Self-RAG": 29.96}
-# in the order of their errors on the measured index (hw_profiles/overlap/generated-2m.yaml), each with its best shape
-FAMILIES: dict[str, dict[str, float]] = {
-    "gaussian": {}, "moved": {"dimensions": 32}, "noise": {}, "redraw": {},
-}
-DESKTOP_LINK, SERVER_LINK = 24e9, 51e9
-BUFFER = {"desktop": 10e9, "server": 16e9}
-PROMPT = 64
-READ = {"IRG": 300}      # tokens of passages that a window's generation reads as well
-
-
-class Fit(NamedTuple):
-    """A family fitted to the figures at 256 clusters. strengths: per pipeline (Self-RAG rewrites nothing: 0)."""
-
-    family: str
-    shape: dict[str, float]
-    bias: float
-    strengths: dict[str, float]
-
-
-class Rates(NamedTuple):
-    """Bytes scanned a second."""
-
-    desktop_cpu: float
-    server_cpu: float
+PROFILE = "telerag-nq"
+CPU = {"desktop": "threadripper-5975wx", "server": "epyc-9554"}
+GPU = {"desktop": "rtx-4090", "server": "h100-sxm"}
+DEFAULT_MODEL = {"desktop": "llama-3.2-3b", "server": "llama-3-8b"}
+ENCODER_BYTES = 10**9    # Contriever on the GPU
 
 
 class Point(NamedTuple):
@@ -62,57 +42,74 @@ class Point(NamedTuple):
     retrieve_s: float
     scanned_bytes: float        # by the CPU, per request
     probed_bytes: float
-    union_bytes: float
+    union_bytes: float          # of what was missed, each cluster once
     copied_bytes: float
     lookups: float
     overlap: float
-    window_s: float
+    window_s: float             # mean of one
+    windows_s: float            # of all of a request
     makespan_s: float
     peak_buffer: int
     figures: dict[str, Any]
 
 
 @cache
-def _sizes() -> Any:
-    return lognormal_sizes(CLUSTERS, TOTAL, SIGMA, np.random.default_rng([0, 17]))   # those of the scenario's index
+def profile() -> LookaheadProfile:
+    """The fitted numbers."""
+    return load_lookahead(PROFILE)
 
 
-@cache
-def fitted(name: str) -> Fit:
-    """Bias from Self-RAG's probed bytes, one strength per pipeline from its figure at 256 clusters."""
-    shape, sizes = FAMILIES[name], _sizes()
-    family = make_family(name, **shape)
-    bias = fit_bias(family, sizes, PROBED, NPROBE, queries=DRAWN)
-    strengths = {"Self-RAG": 0.0}
-    for pipeline, overlap in PAPER_256.items():
-        strengths[pipeline] = fit_strength(family, overlap / 100, bias, sizes, NPROBE, NPROBE, queries=DRAWN)
-    return Fit(name, shape, bias, strengths)
+def sizes_of(found: LookaheadProfile) -> Any:
+    """Bytes of the clusters, those of the scenarios' index."""
+    return lognormal_sizes(found.index.clusters, found.index.total, found.index.size_sigma, sizes_rng())
 
 
-def budget_table() -> list[dict[str, Any]]:
+def sizes_rng() -> np.random.Generator:
+    """What an `ivf_index` client of seed 0 draws its sizes with."""
+    return np.random.default_rng([0, 17])
+
+
+def gpu_rate(system: str) -> float:
+    """Bytes that a system's GPU scans in a second."""
+    fitted, device = profile().scans[GPU[system]], load_device(GPU[system])
+    return fitted.rate or (fitted.share_of_bandwidth or 1.0) * device.memory_bandwidth
+
+
+def model_of(pipeline: str, model: str) -> str:
+    """What a pipeline runs on where the others run on `model`."""
+    return paper.SELF_RAG_MODEL[model] if pipeline == "Self-RAG" else model
+
+
+def budget_table(queries: int = 256) -> list[dict[str, Any]]:
     """Overlap at the paper's budgets, as each family predicts it."""
+    found = profile()
+    sizes = sizes_of(found)
     rows = []
-    for pipeline, budget in BUDGET_GB.items():
-        row: dict[str, Any] = {"pipeline": pipeline, "budget GB": budget, "paper %": PAPER_OVERLAP[pipeline]}
-        for name in FAMILIES:
-            fit = fitted(name)
+    for pipeline, budget in paper.BUDGET_GB.items():
+        row: dict[str, Any] = {"pipeline": pipeline, "budget GB": budget,
+                               "paper %": paper.OVERLAP_AT_BUDGET[pipeline]}
+        for fit in found.families:
             share, _, held = overlap_within(
-                make_family(name, **fit.shape), fit.strengths[pipeline], fit.bias, _sizes(), int(budget * 1e9), NPROBE,
-                queries=DRAWN)
-            row[f"{name} %"] = 100 * share
-            row[f"{name} error"] = 100 * share - PAPER_OVERLAP[pipeline]
+                make_family(fit.family, **fit.shape), fit.strengths[PIPELINE_NAMES[pipeline]], fit.bias, sizes,
+                int(budget * 1e9), found.index.nprobe, queries=queries)
+            row[f"{fit.family} %"] = 100 * share
+            row[f"{fit.family} error"] = 100 * share - paper.OVERLAP_AT_BUDGET[pipeline]
             row.setdefault("clusters held", held)
-        row["ceiling %"] = min(100.0, 100 * row["clusters held"] / NPROBE)
+        row["ceiling %"] = min(100.0, 100 * row["clusters held"] / found.index.nprobe)
         rows.append(row)
     return rows
 
 
 @cache
 def tokens_in(pipeline: str) -> int:
-    """Tokens that Llama-3.2-3B writes on the RTX 4090 while the link moves the pipeline's budget."""
-    hardware = load_scenario("studies/telerag/desktop").clients[-1].hardware.build()
-    prompt = PROMPT + READ.get(pipeline, 0)
-    window_ns = BUDGET_GB[pipeline] * 1e9 / DESKTOP_LINK * 1e9
+    """Tokens that the pipeline's model writes on the RTX 4090 while the link moves its budget: Llama-3.2-3B, or
+    Self-RAG's own."""
+    scenario = load_scenario("studies/telerag/desktop")
+    config = scenario.clients[3].hardware.model_copy(
+        update={"model": model_of(pipeline, DEFAULT_MODEL["desktop"])})
+    hardware = config.build()
+    prompt = scenario.workload[0].lengths.prompt + (_passages(pipeline) if pipeline == "IRG" else 0)
+    window_ns = paper.BUDGET_GB[pipeline] * 1e9 / paper.SETUPS["desktop"].link * 1e9
     spent = hardware.step_ns(StepStats(prefill_seqs=1, prefill_tokens=prompt,
                                        prefill_attn=prompt * (prompt + 1) // 2, sampled=1))
     tokens = 1
@@ -123,33 +120,59 @@ def tokens_in(pipeline: str) -> int:
     return max(1, tokens - 1)
 
 
+def _passages(pipeline: str) -> int:
+    """Tokens of what one search finds, which Iter-RetGen's generations read before they write."""
+    from hermes.pipelines import PIPELINES
+
+    config = PIPELINES.get(PIPELINE_NAMES[pipeline])()
+    return int(config.top_k * config.passage_tokens)
+
+
 def simulate_point(
-    context: Context, system: str, pipeline: str, retrieval: str, rates: Rates, *, family: str = "gaussian",
-    batch: int = 1, answer: int = 32, requests: int = 16, budget: float | None = None, nprobe: int = NPROBE,
-    changes: dict[str, Any] | None = None, seed: int = 0,
+    context: Context, system: str, pipeline: str, retrieval: str, *, family: str = "", model: str = "",
+    batch: int = 1, answer: int = 32, requests: int = 16, budget: float | str | None = None, nprobe: int | None = None,
+    cpu_rate: float | None = None, changes: dict[str, Any] | None = None, seed: int = 0,
 ) -> Point:
-    """One simulation of desktop.yaml or server.yaml. changes: `clients.3.model`-like keys -> values."""
-    fit = fitted(family)
-    if budget is None:
-        budget = BUDGET_GB[pipeline] * 1e9
+    """One simulation of desktop.yaml or server.yaml. family: the profile's first if ""; model: the system's own if "";
+    budget: the paper's if None, or "profiled"; cpu_rate: the profile's if None; changes: `clients.3.model`-like keys ->
+    values."""
+    checked = load_scenario(_content(
+        context, system, pipeline, retrieval, family, model_of(pipeline, model or DEFAULT_MODEL[system]),
+        {"workload.requests": requests, "workload.lengths.output": answer, "seed": seed, "clients.0.seed": seed},
+        {"batch": batch, "budget": int(paper.BUDGET_GB[pipeline] * 1e9) if budget is None else budget,
+         "nprobe": nprobe or profile().index.nprobe}, cpu_rate, changes or {}))
+    simulation = Simulation(checked, checked.source.base_dir)
+    record = simulation.run()
+    return _point(simulation, Results(record, {"name": checked.name}, checked.slo), requests)
+
+
+def _content(
+    context: Context, system: str, pipeline: str, retrieval: str, family: str, model: str, workload: dict[str, Any],
+    options: dict[str, Any], cpu_rate: float | None, changes: dict[str, Any],
+) -> dict[str, Any]:
+    """The scenario of a point."""
+    found, setup = profile(), paper.SETUPS[system]
+    fit = found.family(family)
+    scans = found.scans
+    if isinstance(options["budget"], float):
+        options["budget"] = int(options["budget"])
     keys: dict[str, Any] = {
-        "seed": seed, "workload.requests": requests, "workload.lengths.output": answer,
+        **workload,
         "workload.pipeline": {
-            "name": PIPELINE_NAMES[pipeline], "retrieval": retrieval, "window": tokens_in(pipeline), "batch": batch,
-            "strength": fit.strengths[pipeline], "budget": int(budget), "nprobe": nprobe,
+            "name": PIPELINE_NAMES[pipeline], "retrieval": retrieval, "window": tokens_in(pipeline),
+            "strength": fit.strengths[PIPELINE_NAMES[pipeline]], "link": setup.link, **options,
         },
-        "clients.0.index.family": family, "clients.0.index.spread": fit.shape.get("spread", 0.0),
-        "clients.0.index.probed_mean": None, "clients.0.index.size_bias": fit.bias, "clients.0.seed": seed,
-        "clients.1.serves.cpu_search.rate": rates.desktop_cpu if system == "desktop" else rates.server_cpu,
-        **(changes or {}),
+        "clients.0.index": found.cluster_model(family).model_dump(), "clients.0.buffer": int(setup.buffers[model]),
+        "clients.1.serves.cpu_search.rate": cpu_rate or scans[CPU[system]].rate,
+        "clients.2.serves.gpu_search.rate": gpu_rate(system),
+        "clients.3.model": model, "clients.3.hardware.model": model,
+        "clients.3.memory.reserved": int(setup.buffers[model]) + ENCODER_BYTES,
+        **changes,
     }
     content = load_scenario(context.file(f"{system}.yaml")).model_dump()
     for key, value in keys.items():
         _set(content, key.split("."), value)
-    checked = load_scenario(content)
-    simulation = Simulation(checked, checked.source.base_dir)
-    record = simulation.run()
-    return _point(simulation, Results(record, {"name": checked.name}, checked.slo), requests)
+    return content
 
 
 def _set(content: Any, path: list[str], value: Any) -> None:
@@ -176,6 +199,7 @@ def _point(simulation: Simulation, results: Results, requests: int) -> Point:
         sum(x.miss_bytes + x.hit_bytes for x in looked) / requests, sum(x.union_miss_bytes for x in looked) / requests,
         sum(x.prefetched_bytes for x in looked) / requests, len(looked) / requests,
         float(np.mean(ahead)) if ahead else 0.0, float(np.mean(windows)) / 1e9 if windows else 0.0,
+        sum(windows) / 1e9 / requests,
         float(results.summary["makespan_s"]), index.peak_bytes, point_figures(results),
     )
 

@@ -3,7 +3,7 @@
     server    the CPU's retrieval is 41% of the latency at batch 1, mean of the six pipelines (H100, Llama-3-8B)
     desktop   on-demand fetch is 3% slower end to end than the CPU, mean of the six pipelines (RTX 4090, Llama-3.2-3B)
 
-The GPUs' rates are 80% of the data sheets' bandwidth (assumed: one pass over the vectors).
+`scripts/build_lookahead.py` writes them into the profile that the study reads.
 """
 
 from __future__ import annotations
@@ -13,38 +13,35 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hermes.studies.base import Context
-from hermes.studies.telerag_points import BUDGET_GB, Point, Rates, simulate_point
+from hermes.studies.telerag_paper import BUDGET_GB, ON_DEMAND_SLOWER, SERVER_SHARE
+from hermes.studies.telerag_points import CPU, simulate_point
 
-__all__ = ["fit_rates", "generations"]
+__all__ = ["fit_rates"]
 
-SERVER_SHARE, ON_DEMAND = 0.41, 1.03
-_ANY = Rates(20e9, 20e9)
+_ANY = 20e9     # bytes/s: what generation takes and how much is scanned depends on no rate
 
 
-def generations(context: Context, requests: int) -> dict[str, dict[str, Point]]:
-    """Per system and pipeline one offloaded run: what generation takes and how much is scanned depends on no rate."""
-    return {
-        system: {p: simulate_point(context, system, p, "offload", _ANY, requests=requests) for p in BUDGET_GB}
-        for system in ("desktop", "server")
+def fit_rates(context: Context, requests: int) -> dict[str, float]:
+    """Bytes/s by CPU."""
+    offload = {
+        system: {p: simulate_point(context, system, p, "offload", cpu_rate=_ANY, requests=requests) for p in BUDGET_GB}
+        for system in CPU
     }
-
-
-def fit_rates(context: Context, known: dict[str, dict[str, Point]], requests: int) -> Rates:
-    """The two rates."""
-    def generation(point: Point) -> float:   # everything but the scan
-        return point.e2e_s - point.scanned_bytes / _ANY.server_cpu
-
-    server = [(generation(p), p.scanned_bytes) for p in known["server"].values()]
-    fetched = {p: simulate_point(context, "desktop", p, "on_demand", _ANY, requests=requests) for p in BUDGET_GB}
-    desktop = [(generation(known["desktop"][p]), known["desktop"][p].scanned_bytes, fetched[p].e2e_s) for p in fetched]
+    server = [(p.e2e_s - p.scanned_bytes / _ANY, p.scanned_bytes) for p in offload["server"].values()]
+    desktop = [
+        (there.e2e_s - there.scanned_bytes / _ANY, there.scanned_bytes,
+         simulate_point(context, "desktop", p, "on_demand", cpu_rate=_ANY, requests=requests).e2e_s)
+        for p, there in offload["desktop"].items()
+    ]
+    wanted = SERVER_SHARE["offload"][1] / 100
 
     def share(rate: float) -> float:
-        return _mean((scanned / rate) / (other + scanned / rate) for other, scanned in server) - SERVER_SHARE
+        return _mean((scanned / rate) / (other + scanned / rate) for other, scanned in server) - wanted
 
     def slower(rate: float) -> float:
-        return ON_DEMAND - _mean(there / (other + scanned / rate) for other, scanned, there in desktop)
+        return ON_DEMAND_SLOWER - _mean(fetched / (other + scanned / rate) for other, scanned, fetched in desktop)
 
-    return Rates(_zero(slower), _zero(share))
+    return {CPU["desktop"]: _zero(slower), CPU["server"]: _zero(share)}
 
 
 def _mean(values: Iterable[float]) -> float:

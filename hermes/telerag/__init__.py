@@ -7,9 +7,11 @@ the scenario's network like any other.
 
 from hermes.telerag.client import IvfIndexClient, IvfIndexConfig
 from hermes.telerag.pipelines import PIPELINE_NAMES
+from hermes.telerag.profile import LookaheadProfile, load_lookahead
 from hermes.telerag.retrieval import LookaheadStage, ProbeStage, Retriever
 from hermes.telerag.scan import ClusterScan
 
 __all__ = [
-    "PIPELINE_NAMES", "ClusterScan", "IvfIndexClient", "IvfIndexConfig", "LookaheadStage", "ProbeStage", "Retriever",
+    "PIPELINE_NAMES", "ClusterScan", "IvfIndexClient", "IvfIndexConfig", "LookaheadProfile", "LookaheadStage",
+    "ProbeStage", "Retriever", "load_lookahead",
 ]

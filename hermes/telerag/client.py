@@ -13,9 +13,9 @@ from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
 from hermes.config import Bytes, ConfigModel, Duration
-from hermes.errors import InputError
+from hermes.errors import InputError, inside
 from hermes.kernel import Clock
-from hermes.overlap import FAMILIES, fit_bias, lognormal_sizes, make_family
+from hermes.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.overlap.curves import standardised
 from hermes.overlap.families import Floats
 from hermes.overlap.sizes import Ints
@@ -48,8 +48,9 @@ class ClusterModel(ConfigModel):
     """Bytes of their vectors."""
     vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
     """Bytes of a vector."""
-    size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.52
-    """Log-normal sigma of the sizes; a measured index says (`hermes calibrate retrieval --ivf`)."""
+    size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
+    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
+    `hw_profiles/overlap/generated-2m.yaml`)."""
     probed_mean: Bytes | None = None
     """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""
     probed_at: Annotated[int, Field(ge=1, le=2**20)] = 256
@@ -60,6 +61,8 @@ class ClusterModel(ConfigModel):
     """How a rewrite perturbs the ranking: `gaussian`, `noise`, `redraw` or `moved` (`hermes.overlap.families`)."""
     spread: Annotated[float, Field(ge=0, le=5)] = 0.0
     """Log-normal sigma of the strength from query to query."""
+    dimensions: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Of family `moved`; its own default where left out."""
 
     @model_validator(mode="after")
     def _known(self) -> ClusterModel:
@@ -68,7 +71,14 @@ class ClusterModel(ConfigModel):
             raise InputError("either probed_mean or size_bias", "both", field="size_bias")
         if self.probed_mean is not None and self.probed_at > self.clusters:
             raise InputError(f"at most the {self.clusters} clusters", self.probed_at, field="probed_at")
+        with inside("dimensions"):
+            self.perturbation()
         return self
+
+    def perturbation(self) -> Family:
+        """The family with its shape. `InputError` for dimensions of a family that has none."""
+        shape = {} if self.dimensions is None else {"dimensions": self.dimensions}
+        return make_family(self.family, spread=self.spread, **shape)
 
     def sizes(self, seed: int) -> Ints:
         """Bytes of each cluster."""
@@ -80,8 +90,7 @@ class ClusterModel(ConfigModel):
             return self.size_bias
         if self.probed_mean is None or self.size_sigma == 0:
             return 0.0
-        return fit_bias(make_family(self.family, spread=self.spread), self.sizes(seed), float(self.probed_mean),
-                        self.probed_at)
+        return fit_bias(self.perturbation(), self.sizes(seed), float(self.probed_mean), self.probed_at)
 
 
 @CLIENTS.register("ivf_index")
@@ -130,7 +139,7 @@ class IvfIndexClient(TaskClient):
         super().__init__(env, index, config.names[0], model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
-        self.family = make_family(model.family, spread=model.spread)
+        self.family = model.perturbation()
         self.sizes = model.sizes(config.seed)
         self._added = model.bias(config.seed) * standardised(self.sizes)
         self._place = self.family.place(model.clusters, np.random.default_rng([config.seed, model.clusters]))

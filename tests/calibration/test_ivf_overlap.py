@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 pytest.importorskip("faiss")
 
 from hermes.calibration.collect.ivf_overlap import OverlapIndex, generated, of_file
-from hermes.calibration.collect.ivf_overlap_cuda import measure_cuda
+from hermes.calibration.collect.ivf_overlap_cuda import measure_device
 from hermes.calibration.ivf_overlap import load_overlap
 from hermes.cli import app
+from hermes.engine_validation.lookahead import compared, simulated_loop_s
 from hermes.overlap.curves import shared
 from hermes.resources import resource_dir
 
@@ -43,9 +44,13 @@ def test_a_model_fitted_to_a_part_predicts_the_rest(written):
 def test_the_shipped_measurement():
     found = load_overlap(resource_dir("hw_profiles") / "overlap" / "generated-2m.yaml")
     assert found.index["vectors"] == 2_000_000
-    assert found.candidates[0].family == "gaussian"
-    assert found.candidates[0].mean_error < 3
-    assert found.cuda is None
+    best = found.candidates[0]
+    assert (best.family, best.spread_fitted) == ("gaussian", True)
+    assert best.worst_error < 3
+    assert len(best.predictions) == len(found.measured)
+    unequal = {p.rewrite: p.spread for p in best.predictions}
+    assert max(unequal, key=lambda name: unequal[name] or 0.0) == "mixed 0.4"   # the one whose amounts were drawn
+    assert found.accelerator is None
 
 
 def test_rankings_are_those_that_faiss_searches():
@@ -72,11 +77,33 @@ def test_rewrites_of_a_file(tmp_path):
 
 def test_without_a_gpu_nothing_is_claimed():
     try:
-        import torch  # noqa: F401
+        import torch
     except ImportError:
-        assert measure_cuda(0, 2) is None
+        pass
     else:
-        pytest.skip("torch is here; it may see a GPU")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    assert measure_device("cuda", 0, 2) is None
+
+
+def test_the_loop_on_a_cpu():
+    """The collector's own code; without a GPU its figures mean nothing, so only their form is looked at."""
+    pytest.importorskip("torch")
+    found = measure_device("cpu", 0, 3, copy_bytes=2**22, scan_bytes=2**22, steps=4, width=256)
+    assert found is not None
+    assert found["copy"]["mean"] > 0
+    assert found["scan"]["mean"] > 0
+    loop = compared(found["loop"])
+    assert loop["loop_s"] > 0
+    assert loop["simulated_s"] >= max(loop["generate_s"], loop["copy_s"])
+
+
+@pytest.mark.parametrize(("generate", "copy"), [(0.2, 0.05), (0.05, 0.2)])
+def test_the_simulated_loop(generate, copy):
+    """The copy beside the generation, whichever is longer, then the scan."""
+    loop = {"generate_s": generate, "copy_s": copy, "scan_s": 0.01, "steps": 8, "copy_bytes": 2**30, "dim": 768}
+    assert simulated_loop_s(loop) == pytest.approx(max(generate, copy) + 0.01, rel=1e-4)
+    assert compared({**loop, "loop_s": 0.2})["error"] == pytest.approx(0.05, abs=1e-3)
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):
@@ -87,3 +114,5 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(InputError, match="rewrites-file"):
         CliRunner().invoke(app, ["calibrate", "retrieval", "--ivf", "--rewrites-file", str(bad)],
                            catch_exceptions=False)
+    with pytest.raises(InputError, match="device"):
+        CliRunner().invoke(app, ["calibrate", "retrieval", "--ivf", "--device", "tpu"], catch_exceptions=False)

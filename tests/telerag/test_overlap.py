@@ -12,6 +12,7 @@ from hermes.overlap import (
     FAMILIES,
     fit_bias,
     fit_strength,
+    fit_strength_and_spread,
     lognormal_sizes,
     make_family,
     overlap_curve,
@@ -65,6 +66,32 @@ def test_fits_give_what_was_asked_for(name):
     assert found == pytest.approx(0.75, abs=0.005)
     with pytest.raises(InputError):
         fit_strength(family, 1.5, bias, SIZES, 32, 32, queries=8)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "moved", "noise"])
+def test_two_cells_give_strength_and_spread(name):
+    """Drawn with a known spread, found again from two cells of the curve."""
+    family = make_family(name, spread=1.2)
+    drawn = overlap_curve(family, 0.2, 0.0, SIZES, [32, 128], [32], queries=256, seed=3).overlap[:, 0]
+    strength, spread = fit_strength_and_spread(name, {}, ((32, drawn[0]), (128, drawn[1])), 32, 0.0, SIZES,
+                                               queries=256, seed=4)
+    again = overlap_curve(make_family(name, spread=spread), strength, 0.0, SIZES, [32, 128], [32], queries=256, seed=4)
+    assert again.overlap[:, 0] == pytest.approx(drawn, abs=0.005)
+    assert spread == pytest.approx(1.2, abs=0.35)
+
+
+def test_equal_rewrites_have_no_spread():
+    drawn = overlap_curve(make_family("gaussian"), 0.1, 0.0, SIZES, [32, 128], [32], queries=256).overlap[:, 0]
+    cells = (32, drawn[0]), (128, min(1.0, drawn[1] + 0.01))
+    assert fit_strength_and_spread("gaussian", {}, cells, 32, 0.0, SIZES, queries=256)[1] == 0
+
+
+def test_standard_errors_are_those_of_means():
+    """Means over many draws scatter as each says of itself."""
+    family = make_family("gaussian")
+    curves = [overlap_curve(family, 0.1, 0.0, SIZES, [32], [32], queries=40, seed=seed) for seed in range(60)]
+    scatter = np.std([curve.overlap[0, 0] for curve in curves])
+    assert np.mean([curve.error[0, 0] for curve in curves]) == pytest.approx(scatter, rel=0.4)
 
 
 def test_two_clusters_by_hand():

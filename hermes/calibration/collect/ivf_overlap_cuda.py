@@ -1,41 +1,47 @@
-"""The GPU's part of lookahead retrieval: copies from pinned memory, scans, and a loop like HyDE's. torch with CUDA.
+"""The GPU's part of lookahead retrieval: copies from pinned memory, scans, and a loop like HyDE's. Needs torch.
 
-Written for a GPU and not run on one by this project. `measure_cuda` gives None where there is no torch or no GPU.
+Written for CUDA, where this project has not run it. `device: cpu` runs the same code without a GPU, the copy in a
+thread where CUDA has a stream of its own: that tries out the collector and says nothing about a GPU.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
 
 from hermes.svab import spread
 
-__all__ = ["hyde_loop", "measure_cuda"]
+__all__ = ["Bench", "measure_device"]
 
-_COPY_BYTES, _SCAN_BYTES, _DIM = 2**30, 2**31, 768
+Device = Literal["cuda", "cpu"]
+COPY_BYTES, SCAN_BYTES, DIM = 2**30, 2**31, 768
+STEPS, WIDTH = 32, 8192    # of the loop's generation: products with a matrix that no cache holds
 
 
-def _torch() -> Any:
-    """torch, if it sees a GPU."""
+def measure_device(
+    device: Device, seed: int, repetitions: int, *, copy_bytes: int = COPY_BYTES, scan_bytes: int = SCAN_BYTES,
+    steps: int = STEPS, width: int = WIDTH,
+) -> dict[str, Any] | None:
+    """Bytes/s of copies from pinned memory and of scans (one query against all vectors, then the best 3), and seconds
+    of the loop and of its parts. None where there is no torch, or CUDA is asked for and there is no GPU."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         return None
-    return torch if torch.cuda.is_available() else None
-
-
-def _seconds(torch: Any, call: Any, repetitions: int) -> list[float]:
-    """Times between events on the stream, the first call left out."""
-    call()
-    found = []
-    for _ in range(repetitions):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3)
-    return found
+    if device == "cuda" and not torch.cuda.is_available():
+        return None
+    torch.manual_seed(seed)
+    bench = Bench(torch, device, repetitions)
+    host, there = bench.pair(copy_bytes)
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu: no GPU, the collector tried out"
+    return {
+        "device": name, "torch": str(torch.__version__),
+        "copy": _rate(4 * host.numel(), bench.seconds(lambda: bench.copy(there, host))),
+        "scan": bench.scan_rate(scan_bytes), "loop": bench.loop(host, there, steps, width),
+    }
 
 
 def _rate(num_bytes: int, seconds: list[float]) -> dict[str, Any]:
@@ -43,56 +49,94 @@ def _rate(num_bytes: int, seconds: list[float]) -> dict[str, Any]:
     return {"mean": found.mean, "cv": round(found.cv, 4), "class": found.verdict, "samples": found.samples}
 
 
-def measure_cuda(seed: int, repetitions: int) -> dict[str, Any] | None:
-    """Bytes/s of copies from pinned memory, and of scans (one query against all vectors, then the best 3)."""
-    torch = _torch()
-    if torch is None:
-        return None
-    torch.manual_seed(seed)
-    host = torch.empty(_COPY_BYTES // 4, dtype=torch.float32, pin_memory=True)
-    device = torch.empty_like(host, device="cuda")
-    vectors = torch.randn(_SCAN_BYTES // (4 * _DIM), _DIM, device="cuda")
-    query = torch.randn(_DIM, 1, device="cuda")
-    return {
-        "device": torch.cuda.get_device_name(),
-        "copy": _rate(_COPY_BYTES, _seconds(torch, lambda: device.copy_(host, non_blocking=True), repetitions)),
-        "scan": _rate(_SCAN_BYTES, _seconds(torch, lambda: torch.topk((vectors @ query)[:, 0], 3), repetitions)),
-        "loop": hyde_loop(repetitions=repetitions),
-    }
+class Bench:
+    """Timed calls on one device."""
 
+    def __init__(self, torch: Any, device: Device, repetitions: int) -> None:
+        self.torch, self.device, self.repetitions = torch, device, repetitions
+        self.cuda = device == "cuda"
+        self.query = torch.randn(DIM, 1, device=device)
 
-def hyde_loop(*, steps: int = 32, width: int = 8192, copy_bytes: int = _COPY_BYTES, repetitions: int = 10
-              ) -> dict[str, Any]:
-    """Decode-like steps (a product with a matrix that does not fit the cache) beside a copy on a stream of its own,
-    then a scan of what was copied: seconds of each alone, and of the loop. Raises `RuntimeError` without a GPU.
+    def pair(self, num_bytes: int) -> tuple[Any, Any]:
+        """Memory of the host (pinned where that means something) and of the device, rows of `DIM` floats."""
+        host = self.torch.empty(num_bytes // (4 * DIM), DIM, pin_memory=self.cuda).normal_()
+        return host, self.torch.empty(host.shape, device=self.device)
 
-    The simulation of the loop is max(generation, copy) + scan; it should be within 10%.
-    """
-    torch = _torch()
-    if torch is None:
-        raise RuntimeError("no GPU")
-    weights, state = torch.randn(width, width, device="cuda"), torch.randn(1, width, device="cuda")
-    host = torch.empty(copy_bytes // (4 * _DIM), _DIM, pin_memory=True)
-    device = torch.empty_like(host, device="cuda")
-    query, beside = torch.randn(_DIM, 1, device="cuda"), torch.cuda.Stream()
+    def copy(self, to: Any, source: Any) -> None:
+        to.copy_(source, non_blocking=self.cuda)
 
-    def generate() -> None:
-        found = state
-        for _ in range(steps):
-            found = torch.tanh(found @ weights)
+    def scan(self, vectors: Any) -> None:
+        """One matrix product, then the best 3."""
+        self.torch.topk((vectors @ self.query)[:, 0], 3)
 
-    def scan() -> None:
-        torch.topk((device @ query)[:, 0], 3)
+    def scan_rate(self, num_bytes: int) -> dict[str, Any]:
+        """Of vectors that lie on the device."""
+        vectors = self.torch.randn(num_bytes // (4 * DIM), DIM, device=self.device)
+        return _rate(4 * vectors.numel(), self.seconds(lambda: self.scan(vectors)))
 
-    def loop() -> None:
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            device.copy_(host, non_blocking=True)
-        generate()
-        torch.cuda.current_stream().wait_stream(beside)
-        scan()
+    def seconds(self, call: Callable[[], None]) -> list[float]:
+        """Times of each call, the first left out: between events on the stream, or of the wall clock."""
+        call()
+        found = []
+        for _ in range(self.repetitions):
+            if self.cuda:
+                begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin.record()
+                call()
+                end.record()
+                self.torch.cuda.synchronize()
+                found.append(begin.elapsed_time(end) / 1e3)
+            else:
+                began = time.perf_counter()
+                call()
+                found.append(time.perf_counter() - began)
+        return found
 
-    parts = {"generate": generate, "copy": lambda: device.copy_(host, non_blocking=True), "scan": scan, "loop": loop}
-    means = {f"{name}_s": spread(_seconds(torch, call, repetitions)).mean for name, call in parts.items()}
-    predicted = max(means["generate_s"], means["copy_s"]) + means["scan_s"]
-    return {**means, "predicted_s": predicted, "error": predicted / means["loop_s"] - 1}
+    def loop(self, host: Any, there: Any, steps: int, width: int) -> dict[str, Any]:
+        """Decode-like steps beside a copy, then a scan of what was copied: mean seconds of each alone, and of the loop.
+
+        What a simulation of it says is added where the project simulates (`hermes.engine_validation.lookahead`).
+        """
+        torch = self.torch
+        weights = torch.randn(width, width, device=self.device) / width**0.5
+        state = torch.randn(1, width, device=self.device)
+        begin_copy, wait_for_copy = self._beside()
+
+        def generate() -> None:
+            found = state
+            for _ in range(steps):
+                found = torch.tanh(found @ weights)
+
+        def together() -> None:
+            begun = begin_copy(lambda: self.copy(there, host))
+            generate()
+            wait_for_copy(begun)
+            self.scan(there)
+
+        parts = {"generate": generate, "copy": lambda: self.copy(there, host), "scan": lambda: self.scan(there),
+                 "loop": together}
+        times = {name: spread(self.seconds(call)) for name, call in parts.items()}
+        return {
+            **{f"{name}_s": found.mean for name, found in times.items()},
+            "cv": {name: round(found.cv, 4) for name, found in times.items()},
+            "steps": steps, "copy_bytes": 4 * host.numel(), "dim": DIM,
+        }
+
+    def _beside(self) -> tuple[Callable[[Callable[[], None]], Any], Callable[[Any], None]]:
+        """(start something beside what follows, wait for it): a stream of its own, or a thread."""
+        torch = self.torch
+        if not self.cuda:
+            pool = ThreadPoolExecutor(1)
+
+            def start(call: Callable[[], None]) -> Future[None]:
+                return pool.submit(call)
+
+            return start, lambda begun: begun.result()
+        stream = torch.cuda.Stream()
+
+        def on_stream(call: Callable[[], None]) -> None:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                call()
+
+        return on_stream, lambda _: torch.cuda.current_stream().wait_stream(stream)

@@ -75,6 +75,9 @@ def retrieval(
     rewrites_file: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="With --ivf: vectors, queries and rewrites to use.")] = None,
     speed: Annotated[bool, typer.Option(help="With --ivf: time scans and merges too.")] = True,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="With --ivf: cuda, measured where torch sees a GPU; cpu tries out the "
+                          "collector without one.")] = "cuda",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -90,8 +93,8 @@ def retrieval(
 
         measure_ivf(
             _existing(rewrites_file, "--rewrites-file"), (vectors or [2_000_000])[0], (dim or [64])[0],
-            (nlist or [4096])[0], queries=queries, threads=(threads or [1])[0], seed=seed, speed=speed, output=output,
-            quiet=quiet, as_json=as_json,
+            (nlist or [4096])[0], queries=queries, threads=(threads or [1])[0], seed=seed, speed=speed, device=device,
+            output=output, quiet=quiet, as_json=as_json,
         )
         return
     complete = True
