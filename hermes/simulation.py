@@ -30,6 +30,7 @@ from hermes.results.tiers import tier_infos
 from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.schema import Scenario
 from hermes.units import NS_PER_S, s_to_ns
+from hermes.workload.pipelines import fields_of
 from hermes.workload.streams import stream as random_stream
 from hermes.workload.table import RequestTable
 
@@ -74,6 +75,14 @@ class Simulation:
             local_handoff=scenario.kv_transfer_scope == "local",
         )
 
+    @classmethod
+    def of(cls, scenario: Scenario) -> Simulation:
+        """A scenario, built; what is wrong with it is an `InputError` at the place where it was written."""
+        try:
+            return cls(scenario, scenario.source.base_dir)
+        except InputError as error:
+            raise scenario.source.located(error) from None
+
     # -- building --------------------------------------------------------------------------------------------------
 
     def _build_clients(self) -> list[Any]:
@@ -100,7 +109,7 @@ class Simulation:
         found = []
         for i, config in enumerate(self.scenario.workload):
             ways = []
-            for choice, field in zip(config.pipelines, _fields_of(config.pipeline), strict=True):
+            for choice, field in zip(config.pipelines, fields_of(config.pipeline), strict=True):
                 pipeline = finder.find(choice, f"workload.{i}.{field}")
                 with inside(f"workload.{i}" if choice.model is None else f"workload.{i}.{field}"):
                     model = self._model_of(choice.model or config.model)
@@ -367,11 +376,6 @@ class Simulation:
             resources = config.resources(group[0].hardware, self.base_dir)
             infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
         return infos
-
-
-def _fields_of(pipeline: Any) -> list[str]:
-    """Where in a workload its pipelines stand."""
-    return [f"pipeline.{i}" for i in range(len(pipeline))] if isinstance(pipeline, list) else ["pipeline"]
 
 
 def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:

@@ -30,13 +30,10 @@ def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
-    try:
-        network = Simulation(checked, checked.source.base_dir).network
-        if not isinstance(network, TopologyNetwork):
-            raise InputError("a network with links: topology, hgx_box, rack or multi_rack", checked.network.kind,
-                             field="network.kind")
-    except InputError as error:
-        raise checked.source.located(error) from None
+    network = Simulation.of(checked).network
+    if not isinstance(network, TopologyNetwork):
+        raise checked.source.located(InputError(
+            "a network with links: topology, hgx_box, rack or multi_rack", checked.network.kind, field="network.kind"))
     return network
 
 

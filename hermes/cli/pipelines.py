@@ -129,10 +129,7 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
             known = ", ".join(PIPELINES)
             raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
         raise
-    try:
-        simulation = Simulation(scenario, scenario.source.base_dir)
-    except InputError as error:
-        raise scenario.source.located(error) from None
+    simulation = Simulation.of(scenario)
     groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
               for config in scenario.clients]
     graphs, says = {}, {}

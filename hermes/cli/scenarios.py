@@ -62,15 +62,11 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
-    from hermes.errors import InputError
     from hermes.scenario import load_scenario, resolved_yaml
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
-    try:  # what only shows when it is put together: files, models nobody serves, names that clash
-        Simulation(checked, checked.source.base_dir)
-    except InputError as error:
-        raise checked.source.located(error) from None
+    Simulation.of(checked)   # what only shows when it is put together: files, models nobody serves, names that clash
     if as_json:
         print_json(checked.model_dump(mode="json"))
     elif resolved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,8 +26,7 @@ def services(
     from hermes.scenario import load_scenario
     from hermes.simulation import Simulation
 
-    loaded = load_scenario(scenario, overrides)
-    clients = Simulation(loaded, loaded.source.base_dir or Path()).clients
+    clients = Simulation.of(load_scenario(scenario, overrides)).clients
     found = [client for client in clients if getattr(client, "services", None)]
     memory = _memories(found)
     phases = [row for client in found for kind, service in client.services.items() for size in batch

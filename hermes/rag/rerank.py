@@ -25,7 +25,7 @@ class Rerank(ConfigModel):
     a stage with one, `tokens` are the query's, and it is paired with `documents` of `document_tokens` each."""
 
     kind: Literal["rerank"] = "rerank"
-    hardware: Annotated[Any, Component(HARDWARE)] = None
+    hardware: Annotated[Any, Component(HARDWARE)] | None = None
     """How long the model's prefill takes; or `per_document`."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """The model whose weights lie in memory, where the hardware model does not say."""
@@ -48,6 +48,7 @@ class Rerank(ConfigModel):
         """The service on a machine; `InputError` where the model does not fit or is another device's."""
         if self.per_document is not None:
             return RerankService(self, PerItem(per_item=self.per_document).build(machine, base_dir))
+        assert self.hardware is not None   # one of the two is there
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         return RerankService(self, EncoderService(hardware, machine, self.max_tokens, self.model, base_dir))

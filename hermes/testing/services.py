@@ -20,9 +20,11 @@ import numpy as np
 from hermes.hardware.devices import load_device
 from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
+from hermes.scenario.registries import refresh
 from hermes.services import SERVICES, MachineSpec, Service
 from hermes.simulation import Simulation
 from hermes.stages import Stage
+from hermes.validation import validate
 
 __all__ = ["ServiceContract"]
 
@@ -69,6 +71,12 @@ class ServiceContract(ABC):
     def test_is_registered(self) -> None:
         component = self.component()
         assert SERVICES.get(component.kind) is type(component)
+
+    def test_a_written_component_is_read_back(self) -> None:
+        """A scenario written out in full says what is left out as well."""
+        component = self.component()
+        refresh(type(component))   # it may name services that were registered after it
+        assert validate(type(component), component.model_dump()) == component
 
     def test_memory_is_a_number_of_bytes_that_fits(self) -> None:
         spec = self.spec()

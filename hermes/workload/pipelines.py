@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from hermes.config import ConfigModel
 
-__all__ = ["PipelineChoice", "Pipelines", "choices_of"]
+__all__ = ["PipelineChoice", "Pipelines", "choices_of", "fields_of"]
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -50,3 +50,8 @@ def choices_of(value: str | PipelineChoice | list[PipelineChoice]) -> list[Pipel
     if isinstance(value, str):
         return [PipelineChoice.model_validate({"name": value})]
     return [value] if isinstance(value, PipelineChoice) else list(value)
+
+
+def fields_of(value: str | PipelineChoice | list[PipelineChoice]) -> list[str]:
+    """Where in the workload each of `choices_of` stands."""
+    return [f"pipeline.{i}" for i in range(len(value))] if isinstance(value, list) else ["pipeline"]

@@ -25,3 +25,15 @@ def test_a_scenario_without_services_says_so(capsys):
     assert main(["services", "quickstart"]) == 0
     assert "no client" in capsys.readouterr().out
     assert main(["services", "pipelines/rag", "--batch", "0"]) == 2
+
+
+def test_what_is_wrong_is_said_with_its_place(capsys, tmp_path):
+    file = tmp_path / "large.yaml"
+    file.write_text("""extends: pipelines/rag
+clients:
+  - {kind: rag, name: cpu, device: cpu-large, serves: {retrieve: {kind: ivf_flat, vectors: 1_000_000_000, nlist: 1000}}}
+""")
+    assert main(["services", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"hermes: {file}:3:92: clients.0.serves.retrieve.vectors: expected an index that fits in ")
+    assert said.count("\n") == 1
