@@ -23,7 +23,7 @@ def test_it_is_known():
     assert "telerag" in load_studies()
 
 
-@pytest.mark.parametrize("family", ["gaussian", "moved", "noise", "redraw"])
+@pytest.mark.parametrize("family", ["gaussian", "moved", "noise", "redraw", "unequal gaussian"])
 def test_the_profile_is_fitted_to_what_it_says(family):
     found = profile()
     fit, sizes = found.family(family), sizes_of(found)
