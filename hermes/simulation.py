@@ -17,10 +17,10 @@ from hermes.errors import InputError, inside, suggest
 from hermes.handoff import Handoff
 from hermes.kernel import Clock
 from hermes.network import Network, Site
-from hermes.pipelines.base import asked
+from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.mixing import GENERATIONS, OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
-from hermes.pipelines.needs import check_options, check_past
+from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
+from hermes.pipelines.needs import check_options, check_past, nobody_serves
 from hermes.recorder import RowLog
 from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
@@ -224,9 +224,7 @@ class Simulation:
         if not candidates:
             if not required:
                 return
-            where = "" if platform is None else f" on platform {platform!r}"
-            of = f" of model {model!r}" if model or stage in LLM_STAGES else ""
-            raise InputError(f"a client that serves stage {stage!r}{of}{where}", field="clients")
+            raise nobody_serves(self.clients, stage, model, platform)
         self._candidates[kind, model] = list(candidates)
         both = getattr(self.scenario.router, "places_both_phases", False)
         if both and stage in LLM_STAGES:   # one router for both phases

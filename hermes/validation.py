@@ -108,7 +108,8 @@ class _Problem:
                 self.parent, self.present = self.node, False
             elif isinstance(part, int):  # a single item where a list of them may stand
                 self.schema = self.schema.step(part, self.node)
-            # anything else is a tag or the name of a union's member, which the user never wrote
+            else:   # a tag or the name of a union's member, which the user never wrote
+                self.schema = self.schema.tagged(part)
 
     def expected(self) -> str:
         if self.kind == "value_error":
@@ -215,6 +216,12 @@ class _Schema:
             if isinstance(inner, dict):
                 options.append(inner)
         return _Schema(options, self.defs, self)
+
+    def tagged(self, tag: object) -> _Schema:
+        """The alternative of that kind, where the document leaves the kind out; the same place if there is none."""
+        mappings = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(as_node(None)))
+        found = next((mapping[tag] for mapping in mappings if tag in mapping), None)
+        return self if found is None else _Schema([{"$ref": found}], self.defs, self)
 
     def keys(self, node: Node) -> list[str]:
         return list(dict.fromkeys(key for option in self._concrete(node) for key in option.get("properties", {})))

@@ -191,9 +191,16 @@ class _Composer:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             at = Mark(self.file, mark.line + 1, mark.column + 1) if mark else Mark(self.file)
-            raise at.error("valid YAML", Verbatim(error.problem or error.context or "something else")) from None
+            raise at.error("valid YAML", Verbatim(self._problem(error, mark))) from None
         except yaml.YAMLError as error:
             raise Mark(self.file).error("valid YAML", Verbatim(str(error))) from None
+
+    def _problem(self, error: yaml.MarkedYAMLError, mark: Any) -> str:
+        """What is wrong, as it reads after "found"."""
+        if mark is not None and self.text[mark.index : mark.index + 1] == "\t":
+            return "a tab (indent with spaces)"
+        said = error.problem or error.context or "something else"
+        return said.removeprefix("found ").replace("did not find expected ", "no ")
 
     def _mark(self, event: Any) -> Mark:
         return Mark(self.file, event.start_mark.line + 1, event.start_mark.column + 1)

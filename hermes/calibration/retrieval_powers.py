@@ -1,7 +1,10 @@
 """How the time of a graph search grows: one power law over corpus, links and candidates, with its intervals.
 
 log t = c + a log N + b log M + e log efSearch, by ordinary least squares over the medians of the measured points, with
-95% intervals of each exponent. A power law is a summary of what was measured, and nothing says that it goes on.
+95% intervals of each exponent. Points of one index are searches of one graph, and err together: the interval is that
+of errors which are independent between indices only (Liang and Zeger, Biometrika 73, 1986; t with one degree less than
+there are indices), or of independent points, whichever is wider, since few indices may agree by chance. A power law is
+a summary of what was measured, and nothing says that it goes on.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hermes.calibration.retrieval_steps import MeasuredSearches
 from hermes.errors import InputError, Verbatim
 from hermes.svab import t_quantile
 
 __all__ = ["Power", "PowerLaw", "power_law"]
+
+Floats = npt.NDArray[np.float64]
 
 _COLUMNS = {"vectors": "N", "hnsw_m": "M", "effort": "efSearch"}
 
@@ -57,11 +63,29 @@ def power_law(searches: MeasuredSearches, dim: int | None = None, batch: int = 1
     found, *_ = np.linalg.lstsq(x, y, rcond=None)
     left = y - x @ found
     variance = float(left @ left) / free
-    errors = np.sqrt(variance * np.diag(np.linalg.inv(x.T @ x)))
-    reach = t_quantile(free + 1) * errors
+    inverse = np.linalg.inv(x.T @ x)
+    reach = t_quantile(free + 1) * np.sqrt(variance * np.diag(inverse))
+    index = np.asarray(table.groupby(["vectors", "dim", "hnsw_m"]).ngroup(), dtype=np.int64)
+    reach = np.maximum(reach, _clustered_reach(x, left, index, inverse))
     powers = {
         _COLUMNS[name]: Power(float(found[i]), float(found[i] - reach[i]), float(found[i] + reach[i]),
                               tuple(int(value) for value in sorted(table[name].unique())))
         for i, name in enumerate(varied)
     }
     return PowerLaw(powers, len(table), float(np.sqrt(variance)))
+
+
+def _clustered_reach(x: Floats, left: Floats, index: npt.NDArray[np.int64], inverse: Floats) -> Floats:
+    """Half widths where errors of one index go together; 0 where there are too few indices to tell.
+
+    x: design, shape (points, columns); left: residuals, shape (points,); index: which index each point is of; inverse:
+    of x'x
+    """
+    points, columns = x.shape
+    groups = np.unique(index)
+    if len(groups) <= columns:
+        return np.zeros(columns)
+    scores = np.array([x[index == group].T @ left[index == group] for group in groups])
+    scale = len(groups) / (len(groups) - 1) * (points - 1) / (points - columns)   # for small samples, as Stata does
+    covariance = scale * inverse @ (scores.T @ scores) @ inverse
+    return np.asarray(t_quantile(len(groups)) * np.sqrt(np.diag(covariance)))

@@ -84,7 +84,9 @@ def _plain(keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> Sequence[Hashabl
 
 def _number(key: Hashable) -> int:
     """The same number for equal keys in every process: Python's own hash of text is not."""
-    if isinstance(key, int) and 0 <= key < _PRIME:
-        return int(key)
+    if isinstance(key, int | np.integer):   # 5 and numpy's 5 are equal
+        key = int(key)
+        if 0 <= key < _PRIME:
+            return key
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % _PRIME

@@ -9,9 +9,12 @@ from hermes.registry import Registry
 from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 
-__all__ = ["PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
+__all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
 
 Pipeline = Generator[Any, Any, None]
+
+GENERATIONS = frozenset(("generate", "prefill", "decode"))
+"""Kinds of stage that LLM clients serve."""
 
 PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline")
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
+from hermes.pipelines.base import GENERATIONS
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.pipelines.needs import check_fields
 from hermes.pipelines.tracing import trace
@@ -19,8 +20,6 @@ from hermes.workload.streams import stream
 
 __all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "draw_ways", "graph_of", "pipeline_from"]
 
-GENERATIONS = frozenset(("generate", "prefill", "decode"))
-"""Kinds of stage that LLM clients serve."""
 OF_THE_MODEL = GENERATIONS | {"fetch_kv", "store_kv"}
 """Kinds of stage that the workload's model serves unless they name another: KV is of no use to any other."""
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.pipelines.base import asked
+from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 from hermes.services import check_count
 
-__all__ = ["check_fields", "check_options", "check_past", "stages_of"]
+__all__ = ["check_fields", "check_options", "check_past", "nobody_serves", "stages_of"]
 
 _ANY_NODE = ("kind", "after", "choice", "weight", "probability")
 _ANY_STAGE = (*_ANY_NODE, "model", "input_bytes", "copies", "background", "options")
@@ -45,6 +45,9 @@ def _check_node(node: Node, *, first: bool) -> None:
     for field, spec in Node.model_fields.items():
         value = getattr(node, field)
         if field not in read and value != spec.get_default(call_default_factory=True):
+            meant = suggest(node.kind, _READ)
+            if meant and field in _READ[meant]:   # a mistyped kind
+                raise InputError(f"{meant!r} for a stage with `{field}`", node.kind, field="kind", suggestion=meant)
             raise InputError(f"no `{field}`: {node.kind!r} reads {', '.join(read)}", value, field=field)
     for field, other in _TOGETHER:
         if field in node.model_fields_set and other not in node.model_fields_set:
@@ -114,6 +117,20 @@ def check_past(pipeline: GraphPipeline) -> None:
                     f"contexts, whose tokens {where}.{name} of pipeline {pipeline.name!r} reads (`past`)", None,
                     field="contexts",
                 )
+
+
+def nobody_serves(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
+    """The error where no client serves a kind of stage (of a model, on a platform): says what they do serve."""
+    where = "" if platform is None else f" on platform {platform!r}"
+    of = f" of model {model!r}" if model or kind in GENERATIONS else ""
+    same = [client for client in clients if kind in client.stages]
+    if same:
+        found = f"{kind!r} on " + ", ".join(dict.fromkeys(f"{c.name!r} ({c.model or 'any model'})" for c in same))
+    else:
+        found = "clients for " + ", ".join(sorted({served for client in clients for served in client.stages}))
+    suggestion = None if same else suggest(kind, {served for client in clients for served in client.stages})
+    return InputError(f"a client that serves stage {kind!r}{of}{where}", Verbatim(found), field="clients",
+                      suggestion=suggestion)
 
 
 def stages_of(graph: Graph) -> Iterator[tuple[str, Node]]:

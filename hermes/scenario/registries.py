@@ -16,18 +16,19 @@ from hermes.registry import Registry
 
 __all__ = ["reachable", "refresh"]
 
-_built: dict[type[BaseModel], dict[int, int]] = {}  # root model -> registry (by identity) -> version it was built with
+# root model -> the registries it uses, and the version of each that it was built with
+_built: dict[type[BaseModel], list[tuple[Registry[Any], int]]] = {}
 
 
 def refresh(root: type[BaseModel]) -> None:
     """Rebuild `root` and the models in it if any registry they use has changed since."""
-    models, registries = reachable(root)
-    versions = {id(registry): registry.version for registry in registries}
-    if _built.get(root) == versions:
+    # Only what registers in one of these can bring others in. This is asked for every scenario, so nothing is walked.
+    if root in _built and all(registry.version == version for registry, version in _built[root]):
         return
+    models, registries = reachable(root)
     for model in models:
         model.model_rebuild(force=True)
-    _built[root] = versions
+    _built[root] = [(registry, registry.version) for registry in registries]
 
 
 def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Registry[Any]]]:

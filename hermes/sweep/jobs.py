@@ -71,6 +71,7 @@ def perform(job: Job) -> Outcome:
     """Do it. Whatever goes wrong is the outcome; only an interrupt is raised."""
     wall, cpu = time.perf_counter(), time.process_time()
     said: dict[str, Any]
+    gc.freeze()   # what is there already need not be looked at afterwards
     try:
         work: Callable[[Job], dict[str, Any]] = _check if job.task == "check" else _run
         said = {"status": "ok", **work(job)}
@@ -83,7 +84,9 @@ def perform(job: Job) -> Outcome:
     except Exception as error:
         said = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split()),
                 "traceback": traceback.format_exc()}
-    gc.collect()   # a simulation is full of cycles, and the next one needs its memory
+    finally:
+        gc.collect()   # a simulation is full of cycles, and the next one needs its memory
+        gc.unfreeze()
     return Outcome(job.key, wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu, **said)
 
 

@@ -31,13 +31,12 @@ Progress = Callable[[str, int, int], None]   # (what is done, points done, point
 
 @dataclass(frozen=True)
 class Planned:
-    """A point that was checked. text: its resolved scenario as it runs; stored: the same for the sweep's folder."""
+    """A point that was checked. text: its resolved scenario as it runs."""
 
     point: Point
     seed: int
     hash: str
     text: str
-    stored: str
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,16 @@ def run_sweep(
         with closing(executor(workers, modules)) as engine:
             plan = _plan(read, folder, engine, modules, progress)
             manifest = _manifest(plan)
-            if plan.waiting or not _same(folder, manifest):
+            same = _same(folder, manifest)
+            if same and not plan.waiting and folder.complete():
+                if progress is not None:
+                    progress("run", len(plan.finished), len(plan.finished))
+                return open_sweep(folder.path)
+            if plan.waiting or not same:
                 folder.drop_results()
-            folder.write_manifest(manifest, {p.hash: p.stored for p in plan.points})
+            folder.write_manifest(manifest, {
+                p.hash: resolved_yaml(scenario(read, p.point), to_dir=folder.path.resolve()) for p in plan.points
+            })
             _run(plan, folder, engine, progress)
         folder.write_table(folder.path / "results.parquet", merged(folder, manifest))
     return open_sweep(folder.path)
@@ -108,11 +114,11 @@ def _plan(sweep: Sweep, folder: Folder, engine: Executor, modules: list[str], pr
     made = []
     for point in found:
         checked = scenario(sweep, point)
-        made.append((point, checked.seed, text_of(checked), resolved_yaml(checked, to_dir=folder.path.resolve())))
-    files = _files_of([text for _, _, text, _ in made], sweep, folder, engine, code, found, progress)
+        made.append((point, checked.seed, text_of(checked)))
+    files = _files_of([text for _, _, text in made], sweep, folder, engine, code, found, progress)
     planned = [
-        Planned(point, seed, point_hash(text, code, files[text], sweep.config.extract), text, stored)
-        for point, seed, text, stored in made
+        Planned(point, seed, point_hash(text, code, files[text], sweep.config.extract), text)
+        for point, seed, text in made
     ]
     return Plan(sweep, planned, {p.hash for p in planned if _finished(folder, p.hash, sweep.config.keep)})
 
@@ -166,8 +172,7 @@ def _refused(sweep: Sweep, point: Point, outcome: Outcome) -> InputError:
 
 def _finished(folder: Folder, key: str, keep: str) -> bool:
     """Whether a point has an outcome, and what is to be kept of it. Those that failed are tried again."""
-    part = folder.part(key)
-    if part is None or part["status"] != "ok":
+    if folder.status(key) != "ok":
         return False
     wanted = {"summary": None, "requests": "requests.parquet", "all": "summary.json"}[keep]
     return wanted is None or (folder.path / "kept" / key / wanted).exists()

@@ -130,6 +130,10 @@ class Folder:
     def drop_results(self) -> None:
         (self.path / "results.parquet").unlink(missing_ok=True)
 
+    def complete(self) -> bool:
+        """Whether everything has been written since the last point got its outcome."""
+        return all((self.path / name).is_file() for name in ("results.parquet", "scenarios.parquet"))
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
@@ -159,6 +163,11 @@ class Folder:
             return None
         rows: list[dict[str, Any]] = _read(path).to_pylist()
         return rows[0]
+
+    def status(self, key: str) -> str | None:
+        """`ok` or `failed`, None where a point has no outcome yet."""
+        path = self.parts / f"{key}.parquet"
+        return str(_read(path, ["status"])["status"][0]) if path.exists() else None
 
     def checked(self) -> dict[str, Any]:
         """What was found out about scenarios earlier; empty where nothing can be read."""
@@ -193,12 +202,13 @@ class Journal:
         self._file.flush()
 
 
-def _read(path: Path) -> pa.Table:
+def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, partitioning=None)
+        with pq.ParquetFile(path) as file:
+            return file.read(columns, use_threads=False)   # one row mostly: threads would take longer to start
     except (pa.ArrowException, OSError) as error:
         raise HermesError(f"{path}: not readable, remove it and run the sweep again ({error})") from None
 

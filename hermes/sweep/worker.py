@@ -6,7 +6,6 @@ gone. What a simulation prints goes to stderr.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -32,8 +31,6 @@ def main() -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(lines,), daemon=True).start()
     _say(answers, {"ready": os.getpid()})
-    _say(answers, asdict(perform(Job(**json.loads(lines.get())))))
-    gc.freeze()   # what is there after the first job stays: collecting after each of the others need not look at it
     while True:
         _say(answers, asdict(perform(Job(**json.loads(lines.get())))))
 

@@ -1,5 +1,7 @@
 """Other orders of eviction in the prefix cache: conservation, heads after tails, literal ranks, blind to the clock."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool, RankedPrefixPool
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store
+from hermes.scenario import json_schema
 
 POLICIES = ("tamm", "gdsf", "lfu", "fifo")
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=40)
@@ -102,6 +105,13 @@ def test_a_scenario_switches_it_on(policy, stepping):
     found = hermes.simulate(scenario(policy) | {"stepping": stepping})
     assert found.summary["requests"]["completed"] == 60
     assert found.summary["tokens"]["cached"] > 0
+
+
+def test_the_schema_of_a_scenario_offers_every_policy():
+    schema = json.dumps(json_schema())
+    assert json.dumps(["lru", *POLICIES]) in schema                    # memory.prefix_eviction
+    assert json.dumps(sorted(EVICTION.names())) in schema              # policy of a tier
+    assert {"tamm", "gdsf", "lfu", "fifo", "lru"} <= set(EVICTION.names())
 
 
 def test_without_a_prefix_cache_there_is_nothing_to_evict():

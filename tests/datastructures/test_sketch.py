@@ -66,6 +66,15 @@ def test_many_at_once_is_one_by_one():
     assert all(many.estimate(key) == one.estimate(key) // 2 for key in keys)
 
 
+@given(st.integers(-(2**62), 2**62))
+def test_a_number_is_the_same_key_whoever_brings_it(number):
+    sketch = CountMinSketch()
+    sketch.add(number)
+    sketch.add(np.int64(number))
+    sketch.add_many(np.array([number]))
+    assert sketch.estimate(number) == sketch.estimate(np.int64(number)) == 3
+
+
 def test_text_hashes_the_same_in_every_process():
     code = "from hermes.memory.sketch import CountMinSketch as S\ns = S(64, 3)\nfor k in 'abcdefgh': s.add(k)\n" \
            "print(s._rows.tolist())"

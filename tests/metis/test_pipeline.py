@@ -210,15 +210,22 @@ def test_on_the_clock_what_is_chosen_fits_or_is_the_documented_fallback(dataset,
         made.append((space, lengths, reading, more["joint"], choice))
         return choice
 
-    with mock.patch.object(pipeline, "choose", spy):
+    fit, views = pipeline.MetisPipeline._fit, []
+
+    def spy_fit(self, space, lengths, view, free_tokens, **more):
+        views.append(view)
+        return fit(self, space, lengths, view, free_tokens, **more)
+
+    with mock.patch.object(pipeline, "choose", spy), mock.patch.object(pipeline.MetisPipeline, "_fit", spy_fit):
         results = run("workload.requests=25", f"workload.arrivals.rate={rate}", f"clients.0.memory.num_blocks={blocks}",
                       f"clients.0.scheduler.max_num_seqs={seqs}", dataset=dataset, partial=partial, full=full,
                       feedback_every=0)
     live = made[::2]   # the others are those of an idle engine
     assert len(live) == 25
-    for space, lengths, reading, joint, choice in live:
+    for view, (space, lengths, reading, joint, choice) in zip(views[::2], live, strict=True):
         config = choice.configuration
-        assert reading.free_bytes <= 16 * blocks
+        assert reading.free_bytes == view.free_kv_tokens <= 16 * blocks
+        assert reading.free_seqs == max(0, seqs - view.running - view.waiting)
         if choice.how == "queued":
             if full == "one":
                 assert (config.num_chunks, config.method) == (1, "stuff" if joint else "map_rerank")

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +13,7 @@ from hermes.errors import InputError
 from hermes.kernel import Clock
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_options
+from hermes.pipelines.needs import check_options, nobody_serves
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
 from hermes.stages import Stage
@@ -68,6 +69,9 @@ def test_options_that_a_service_reads_are_taken():
     (changed("answer", output=0), r"answer\.output: expected 1 to"),
     (changed("find", output=50), r"stages\.find\.output: expected no `output`: 'retrieve' reads .*tokens.*, found 50"),
     (changed("answer", kind="decode"), r"stages\.answer\.kind: expected `generate`: .*, found 'decode'"),
+    (changed("answer", kind="generat", prompt=9), r"answer\.kind: expected 'generate' for a stage with `prompt`, f"),
+    (changed("find", kind="retreive"), r"clients: expected a client that serves stage 'retreive', found clients for "
+                                       r"decode, generate, prefill, retrieve, rewrite \(did you mean 'retrieve'\?\)"),
     (changed("find", kv="answer"), r"find\.kv: expected"),
     (changed("find", again=0.5, max_times=2), r"find\.max_times: expected no `max_times`"),
     (changed("answer", items=3), r"answer\.items: expected no `items`: 'generate' reads .*prompt.*, found 3"),
@@ -161,6 +165,11 @@ def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():
             name = client["name"]
     with pytest.raises(InputError, match=f"reads option 'scan_bytes' of 'gpu_search' stages.* found '{name}'"):
         Simulation(load_scenario(server), Path())
+
+
+def test_a_stage_of_another_model_than_is_served_says_whose_there_is():
+    with pytest.raises(InputError, match=r"serves stage 'generate' of model 'x', found 'generate' on 'one' \(y\)$"):
+        raise nobody_serves([SimpleNamespace(name="one", model="y", stages={"generate"})], "generate", "x")
 
 
 def test_platforms_of_a_group_are_numbered():
