@@ -31,18 +31,20 @@ class GroupPrefix:
 class HashedPrompt:
     """A prompt known by chained hashes of consecutive blocks of `unit` tokens, as in Mooncake's traces.
 
-    A smaller block inside a known one is known by the same hash; a block beyond the last hash is the sequence's own.
+    A smaller block inside a known one is known by the same hash. A block beyond the last hash, or with tokens beyond
+    the prompt's `num_tokens`, is the sequence's own: answers to equal prompts differ.
     """
 
-    __slots__ = ("ids", "unit")
+    __slots__ = ("ids", "num_tokens", "unit")
 
-    def __init__(self, ids: tuple[int, ...], unit: int) -> None:
+    def __init__(self, ids: tuple[int, ...], unit: int, num_tokens: int) -> None:
         self.ids, self.unit = ids, unit
+        self.num_tokens = min(num_tokens, len(ids) * unit)
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None beyond the hashed prompt."""
-        unit = ((index + 1) * block_size - 1) // self.unit
-        return ("hash", self.ids[unit], index) if unit < len(self.ids) else None
+        """Key of full block `index`, or None where the prompt ends within it or before."""
+        end = (index + 1) * block_size
+        return ("hash", self.ids[(end - 1) // self.unit], index) if end <= self.num_tokens else None
 
 
 class TokenPrompt:

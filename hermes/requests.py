@@ -107,7 +107,9 @@ class Stream:
 def _contents(table: RequestTable, part: slice) -> list[Any]:
     """What the prompts of these rows share with others, None where nothing."""
     if table.hash_ids is not None:
-        return [HashedPrompt(ids, table.hash_block_tokens) for ids in table.hash_ids[part]]
+        tokens = table.prompt_tokens[part].tolist()
+        return [HashedPrompt(ids, table.hash_block_tokens, n)
+                for ids, n in zip(table.hash_ids[part], tokens, strict=True)]
     groups = table.prefix_group[part]
     if not (groups >= 0).any():
         return [None] * len(groups)

@@ -1,15 +1,17 @@
 """Fit what ships in hw_profiles/lookahead: the perturbation's numbers and the CPUs' scan rates (TeleRAG's figures).
 
-    python scripts/build_lookahead.py hw_profiles/overlap/generated-2m.yaml [-o hw_profiles/lookahead/telerag-nq.yaml]
+    python scripts/build_lookahead.py hw_profiles/overlap/generated-2m.yaml --real hw_profiles/overlap/sentences.yaml
 
 The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate
 retrieval --ivf`); the bias from the bytes of Self-RAG's probed clusters; one strength per pipeline from its overlap at
-256 clusters; each CPU's rate from one figure. Nothing else of the paper's is looked at.
+256 clusters; each CPU's rate from one figure. Nothing else of the paper's is looked at. An index of real sentences says
+how unequally real rewrites move their queries: the best family is fitted with that spread too, beside the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,20 +40,26 @@ def best_shapes(measured: IvfOverlap) -> list[Candidate]:
     return list(found.values())
 
 
-def fitted_family(candidate: Candidate, sizes: Any) -> FittedFamily:
+def real_spread(real: IvfOverlap, family: str) -> float:
+    """Median over the rewrites of the spread that was fitted to each."""
+    (found,) = [c for c in real.candidates if c.family == family and c.spread_fitted and "dimensions" not in c.shape]
+    return round(statistics.median(p.spread for p in found.predictions if p.spread is not None), 3)
+
+
+def fitted_family(name: str, kind: str, shape: dict[str, float], sizes: Any) -> FittedFamily:
     """Bias and strengths of one family."""
-    family = make_family(candidate.family, **candidate.shape)
+    family = make_family(kind, **shape)
     nprobe = paper.NPROBE
     bias = fit_bias(family, sizes, paper.PROBED_BYTES, nprobe, queries=QUERIES)
     strengths = {PIPELINE_NAMES["Self-RAG"]: 0.0} | {
         PIPELINE_NAMES[name]: fit_strength(family, overlap / 100, bias, sizes, nprobe, nprobe, queries=QUERIES)
         for name, overlap in paper.OVERLAP_256.items()
     }
-    return FittedFamily(family=candidate.family, shape=candidate.shape, bias=round(bias, 6),
+    return FittedFamily(name=name, family=kind, shape=shape, bias=round(bias, 6),
                         strengths={name: round(value, 6) for name, value in strengths.items()})
 
 
-def fitted_profile(measured: IvfOverlap, source: str) -> LookaheadProfile:
+def fitted_profile(measured: IvfOverlap, source: str, real: IvfOverlap, real_source: str) -> LookaheadProfile:
     """All but the CPUs' rates, which stand at 20 GB/s."""
     index = FittedIndex(
         clusters=paper.CLUSTERS, total=paper.TOTAL_BYTES, vector_bytes=paper.VECTOR_BYTES,
@@ -59,31 +67,40 @@ def fitted_profile(measured: IvfOverlap, source: str) -> LookaheadProfile:
         provenance=["clusters, bytes, nprobe: TeleRAG (arXiv 2502.20969)", f"size_sigma: measured, {source}",
                     "probed_mean: Self-RAG's budget over its overlap (TeleRAG)"])
     sizes = lognormal_sizes(index.clusters, index.total, index.size_sigma, telerag_points.sizes_rng())
+    shapes = best_shapes(measured)
+    best = shapes[0]
+    unequal = best.shape | {"spread": real_spread(real, best.family)}
     assumed = [f"assumed: {GPU_SHARE:.0%} of the data sheet's bandwidth, one pass over the vectors; not measured"]
     return LookaheadProfile(
         format="hermes-lookahead/1", name=telerag_points.PROFILE, index=index,
-        families=[fitted_family(candidate, sizes) for candidate in best_shapes(measured)],
+        families=[
+            *(fitted_family(c.family, c.family, c.shape, sizes) for c in shapes),
+            fitted_family(f"unequal {best.family}", best.family, unequal, sizes),
+        ],
         scans={
             **{cpu: FittedRate(rate=20e9, provenance=["not fitted"]) for cpu in telerag_points.CPU.values()},
             **{gpu: FittedRate(share_of_bandwidth=GPU_SHARE, provenance=assumed)
                for gpu in telerag_points.GPU.values()},
         },
         provenance=[
-            f"families, best first, and their shapes: {source}",
+            f"families, best first, and their shapes: {source}; `unequal`: the spread is the median of those that "
+            f"{real_source} gave",
             "bias: fitted to the bytes of Self-RAG's probed clusters; strengths: each to one overlap at 256 clusters, "
             "Natural Questions (TeleRAG), and to nothing else",
-            f"python scripts/build_lookahead.py {source}",
+            f"python scripts/build_lookahead.py {source} --real {real_source}",
         ])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("measured", type=Path)
+    parser.add_argument("--real", type=Path, required=True, help="measured on an index of real sentences")
     parser.add_argument("-o", "--output", type=Path,
                         default=ROOT / "hw_profiles" / "lookahead" / f"{telerag_points.PROFILE}.yaml")
     parser.add_argument("--requests", type=int, default=16, help="simulated for each point that rates are fitted to")
     said = parser.parse_args()
-    found = fitted_profile(load_overlap(said.measured), f"hw_profiles/overlap/{said.measured.name}")
+    found = fitted_profile(load_overlap(said.measured), f"hw_profiles/overlap/{said.measured.name}",
+                           load_overlap(said.real), f"hw_profiles/overlap/{said.real.name}")
     comment = "Fitted numbers of lookahead retrieval, by scripts/build_lookahead.py."
     said.output.parent.mkdir(parents=True, exist_ok=True)
     dump_yaml(found, said.output, comment)

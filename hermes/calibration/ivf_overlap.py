@@ -41,7 +41,7 @@ CONFIGURATIONS: tuple[tuple[str, dict[str, float], bool], ...] = (
     ("moved", {"dimensions": 32}, False), ("moved", {"dimensions": 32}, True),
 )
 """Family, shape, and whether the spread of the strengths is fitted too."""
-_QUERIES = 128         # drawn for a curve of the model
+_QUERIES = 512         # drawn for a curve of the model: its standard error is below half a point
 _SHARES = (64, 32, 16, 8, 4)
 _FITTED, _WIDER = (2, 1), (4, 1)   # cells of a curve: (budget, nprobe)
 _REPETITIONS = 10

@@ -115,7 +115,7 @@ def trace_policies(prompts: Sequence[tuple[tuple[int, ...], int]], capacities: S
                 capacity, 512, policy=policy)
             found = blocks = prompts_hit = total = 0
             for ids, tokens in prompts:
-                prompt = _Prompt(HashedPrompt(ids, 512), tokens)
+                prompt = _Prompt(HashedPrompt(ids, 512, tokens), tokens)
                 total += tokens
                 blocks += tokens // 512
                 if pool.blocks_for(tokens) > capacity:

@@ -111,13 +111,14 @@ def _overlap_plot(budgets: pd.DataFrame, names: list[str]) -> Figure:
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
-    width = 0.15
+    width = 0.8 / (len(names) + 1)
     for i, column in enumerate(["paper", *names]):
-        axes.bar([x + (i - 2) * width for x in range(len(budgets))], budgets[f"{column} %"], width, label=column)
+        places = [x + (i - len(names) / 2) * width for x in range(len(budgets))]
+        axes.bar(places, budgets[f"{column} %"], width, label=column)
     axes.plot(range(len(budgets)), budgets["ceiling %"], "k_", markersize=30, label="ceiling")
     axes.set_xticks(range(len(budgets)), [f"{p}\n{b:g} GB" for p, b in
                                           zip(budgets["pipeline"], budgets["budget GB"], strict=True)])
-    axes.set(ylabel="overlap (%)", ylim=(0, 105))
+    axes.set(ylabel="overlap (%)", ylim=(0, 119))
     axes.legend(ncols=3, fontsize=8)
     return figure
 

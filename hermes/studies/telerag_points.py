@@ -92,8 +92,8 @@ def budget_table(queries: int = 256) -> list[dict[str, Any]]:
             share, _, held = overlap_within(
                 make_family(fit.family, **fit.shape), fit.strengths[PIPELINE_NAMES[pipeline]], fit.bias, sizes,
                 int(budget * 1e9), found.index.nprobe, queries=queries)
-            row[f"{fit.family} %"] = 100 * share
-            row[f"{fit.family} error"] = 100 * share - paper.OVERLAP_AT_BUDGET[pipeline]
+            row[f"{fit.name} %"] = 100 * share
+            row[f"{fit.name} error"] = 100 * share - paper.OVERLAP_AT_BUDGET[pipeline]
             row.setdefault("clusters held", held)
         row["ceiling %"] = min(100.0, 100 * row["clusters held"] / found.index.nprobe)
         rows.append(row)

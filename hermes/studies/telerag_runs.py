@@ -35,8 +35,8 @@ class Runs:
 
     @cached_property
     def families(self) -> list[str]:
-        """Those of the profile, the best first."""
-        return [fitted.family for fitted in profile().families]
+        """Their names in the profile, the best first."""
+        return [fitted.name for fitted in profile().families]
 
     def point(self, system: str, pipeline: str, mode: str, **more: Any) -> Point:
         key = f"{system} {pipeline} {mode} {sorted(more.items())}"

@@ -39,6 +39,8 @@ class FittedIndex(ConfigModel):
 class FittedFamily(ConfigModel):
     """A family of perturbation with its structure, and what was fitted."""
 
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """How the profile calls it."""
     family: str
     shape: dict[str, float] = {}
     """Arguments of the family (`hermes.overlap.make_family`)."""
@@ -62,7 +64,7 @@ class LookaheadProfile(ConfigModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     index: FittedIndex
     families: Annotated[list[FittedFamily], Field(min_length=1)]
-    """In the order of their errors on the measured index: the first is the one to use."""
+    """In the order of their errors on the measured index: the first is the one to use. Then what is told beside."""
     scans: dict[str, FittedRate]
     """By machine."""
     provenance: Sources
@@ -70,9 +72,9 @@ class LookaheadProfile(ConfigModel):
     def family(self, name: str = "") -> FittedFamily:
         """A family of the profile, the first without a name. Raises `InputError` for one that it has not."""
         for fitted in self.families:
-            if name in ("", fitted.family):
+            if name in ("", fitted.name):
                 return fitted
-        raise InputError(f"one of {', '.join(f.family for f in self.families)}", name, field="families")
+        raise InputError(f"one of {', '.join(f.name for f in self.families)}", name, field="families")
 
     def cluster_model(self, name: str = "") -> ClusterModel:
         """The index of an `ivf_index` client, with a family's bias and spread."""

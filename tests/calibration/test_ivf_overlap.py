@@ -24,11 +24,33 @@ from hermes.resources import resource_dir
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ivf") / "small.yaml"
     done = CliRunner().invoke(app, [
-        "calibrate", "retrieval", "--ivf", "--vectors", "6000", "--dim", "24", "--nlist", "128", "--queries", "48",
-        "--no-speed", "--quiet", "-o", str(path)])
+        "calibrate", "retrieval", "--ivf", "--vectors", "4000", "--dim", "24", "--nlist", "64", "--queries", "48",
+        "--quiet", "-o", str(path)])
     assert done.exit_code == 0, done.output
-    assert "moved" in done.output
+    for said in ("moved", "scan, 1 thread(s)", "best 3 of 100,000", "GPU"):
+        assert said in done.output
     return path
+
+
+def test_a_device_is_measured_and_its_loop_simulated(tmp_path, monkeypatch):
+    """What the collector finds on a GPU reaches the file and the screen, with the simulated loop beside it."""
+    import hermes.calibration.collect.ivf_overlap_cuda as collector
+
+    rate = {"mean": 24e9, "cv": 0.01, "class": "excellent", "samples": 10}
+    loop = {"generate_s": 0.2, "copy_s": 0.04, "scan_s": 0.002, "loop_s": 0.205, "cv": {}, "steps": 32,
+            "copy_bytes": 2**30, "dim": 768}
+    monkeypatch.setattr(collector, "measure_device", lambda device, seed, repetitions: {
+        "device": f"some {device} card", "torch": "2", "copy": rate, "scan": rate, "loop": loop})
+    path = tmp_path / "with.yaml"
+    done = CliRunner().invoke(app, [
+        "calibrate", "retrieval", "--ivf", "--vectors", "2000", "--dim", "8", "--nlist", "16", "--queries", "8",
+        "--quiet", "-o", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "some cuda card, copy: 24.00 GB/s" in done.output
+    assert "205.00 ms measured, 202.00 ms simulated (-1.5%" in done.output
+    found = load_overlap(path)
+    assert found.accelerator is not None
+    assert found.accelerator["loop"]["error"] == pytest.approx(202 / 205 - 1, abs=1e-3)
 
 
 def test_a_model_fitted_to_a_part_predicts_the_rest(written):
@@ -51,6 +73,19 @@ def test_the_shipped_measurement():
     unequal = {p.rewrite: p.spread for p in best.predictions}
     assert max(unequal, key=lambda name: unequal[name] or 0.0) == "mixed 0.4"   # the one whose amounts were drawn
     assert found.accelerator is None
+
+
+def test_the_shipped_measurements_of_real_sentences():
+    """Real rewrites move their queries unequally, and real queries fall near larger clusters."""
+    for clusters, aim in ((256, 3.0), (128, 3.5)):
+        found = load_overlap(resource_dir("hw_profiles") / "overlap" / f"sentences-{clusters}.yaml")
+        assert found.index["vectors"] == 12_000
+        fitted, equal = (next(c for c in found.candidates if c.family == "gaussian" and c.spread_fitted is unequal
+                              and not c.shape) for unequal in (True, False))
+        assert fitted.worst_error < aim
+        assert fitted.mean_error < equal.mean_error
+        assert all(0.7 < (p.spread or 0.0) < 1.5 for p in fitted.predictions)
+        assert all(ratio > 1.02 for ratio in found.probed_over_mean.values())
 
 
 def test_rankings_are_those_that_faiss_searches():

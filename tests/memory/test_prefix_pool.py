@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive_pool import NaivePool, NaiveSequence
 
+from hermes.content import HashedPrompt
 from hermes.memory import PrefixBlockPool
+from hermes.schedulers.sequence import Sequence
 
 
 class PoolsAgree(RuleBasedStateMachine):
@@ -192,6 +194,22 @@ def test_a_preempted_sequence_hits_what_it_computed() -> None:
     pool.free(seq)
     seq.num_computed = 0
     assert pool.hit_tokens(seq) == 8
+
+
+def test_answers_to_equal_hashed_prompts_are_not_shared() -> None:
+    """A prompt of 6 tokens in hashed units of 4, and two answers that fill its second block."""
+    pool = PrefixBlockPool(20, 4)
+    first, second = (Sequence(6, 4, arrival_order=i, content=HashedPrompt((7, 8), 4, 6)) for i in (1, 2))
+    for seq in (first, second):
+        assert pool.hit_tokens(seq) == (0 if seq is first else 4)
+        seq.num_tokens = 9
+        pool.admit(seq, 9)
+        seq.num_computed = 9
+    pool.free(second)
+    pool.free(first)
+    second.num_computed = 0
+    assert first.block_key(1, 4) != second.block_key(1, 4)
+    assert pool.hit_tokens(second) == 8    # its own answer, as it was not evicted
 
 
 def test_growing_beyond_the_memory_changes_nothing() -> None:

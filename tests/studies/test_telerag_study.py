@@ -23,7 +23,7 @@ def test_it_is_known():
     assert "telerag" in load_studies()
 
 
-@pytest.mark.parametrize("family", ["gaussian", "moved", "noise", "redraw"])
+@pytest.mark.parametrize("family", ["gaussian", "moved", "noise", "redraw", "unequal gaussian"])
 def test_the_profile_is_fitted_to_what_it_says(family):
     found = profile()
     fit, sizes = found.family(family), sizes_of(found)
@@ -96,3 +96,10 @@ def test_what_would_have_to_be_true_is_true_when_simulated(tmp_path: Path):
     shares = share_needs(runs).set_index("case")
     assert shares["share at batch 4 %"]["CPU, simulated"] > 60
     assert shares["generation, 4 over 1"]["60% by slower generation"] > shares["generation, 4 over 1"]["CPU, simulated"]
+
+
+def test_a_larger_buffer_lowers_batch_and_throughput(tmp_path: Path):
+    small, large = Runs(Context("telerag", tmp_path, quick=True), 4).memory((2, 12)).to_dict("records")
+    assert large["KV capacity tokens"] < small["KV capacity tokens"] / 2
+    assert large["largest batch"] < small["largest batch"] / 2
+    assert large["requests/s"] < 0.8 * small["requests/s"]

@@ -62,7 +62,7 @@ def test_two_prompts_share_the_whole_blocks_of_what_they_have_in_common(tmp_path
             assert [x == y for x, y in zip(ids, others, strict=False)] == [
                 (i + 1) * block <= same for i in range(min(len(ids), len(others)))]
     # in the simulator the trace's blocks are equal exactly where those of the tokens are
-    hashed = [HashedPrompt(tuple(ids), block) for ids in found]
+    hashed = [HashedPrompt(tuple(ids), block, len(tokens)) for ids, tokens in zip(found, prompts, strict=True)]
     known = [TokenPrompt(tokens) for tokens in prompts]
     for a in range(len(prompts)):
         for i in range(len(prompts[a]) // block):

@@ -41,7 +41,7 @@ def measure_ivf(
     except ImportError:
         raise InputError("faiss: pip install 'hermes-sim[retrieval]'", Verbatim("it is not installed")) from None
     if speed:
-        found.accelerator = _accelerator(device, seed)
+        found = found.model_copy(update={"accelerator": _accelerator(device, seed)})
     save_overlap(found, output)
     if as_json:
         print_json(found.model_dump(mode="json"))
