@@ -33,6 +33,7 @@ from hermes.stages import AnyOf, Stage
 __all__ = ["Graph", "GraphPipeline", "Node"]
 
 MAX_COPIES = 1024
+MAX_NODES = 250    # of one graph: where nodes are left out, the next are looked at from within
 _LIMITS = {"copies": (0, MAX_COPIES), "branches": (1, MAX_COPIES), "prompt": (1, 2**53), "output": (1, 2**53)}
 
 
@@ -123,6 +124,8 @@ class Graph:
 
     def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
         """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
+        if len(nodes) > MAX_NODES:
+            raise InputError(f"at most {MAX_NODES} stages in a graph", len(nodes))
         self.nodes, self.path = dict(nodes), path
         self.net = nx.DiGraph()
         self.net.add_nodes_from(nodes)
@@ -141,7 +144,7 @@ class Graph:
         except nx.NetworkXNoCycle:
             cycle = []
         if cycle:
-            raise InputError("stages in an order", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
+            raise InputError("stages without a cycle", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
         # What every request asks of the graph, looked up once.
         self.amounts = {name: node.amounts for name, node in nodes.items()}
         self.waits = {name: len(node.after) for name, node in nodes.items()}
@@ -279,15 +282,30 @@ class _Execution:
         return stages
 
     def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
-        rng = self.rounds[name]
+        """One round of a loop, and further ones as long as nothing of a round has to be waited for."""
+        rng, over, waiting = self.rounds[name], False, False
 
         def done(results: list[Any]) -> None:
-            if number < node.max_times and rng.random() < node.again:
-                self._round(name, node, results, number + 1)
-            else:
-                self._through(name, True, results)
+            nonlocal inputs, over
+            inputs, over = results, True
+            if waiting and go_on():
+                self._round(name, node, inputs, number + 1)
 
-        _Execution(self.graph.loops[name], self.run, done, inputs, random.Random(rng.getrandbits(64))).begin()
+        def go_on() -> bool:
+            if number < node.max_times and rng.random() < node.again:
+                return True
+            self._through(name, True, inputs)
+            return False
+
+        while True:
+            over = False
+            _Execution(self.graph.loops[name], self.run, done, inputs, random.Random(rng.getrandbits(64))).begin()
+            if not over:
+                waiting = True
+                return
+            if not go_on():
+                return
+            number += 1
 
     def _through(self, name: str, alive: bool, results: list[Any]) -> None:
         self.alive[name], self.results[name] = alive, results

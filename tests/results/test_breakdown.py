@@ -65,7 +65,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
         copies = 1 if kind == "generate" else draw(st.integers(1, 3))
         stages[f"s{i}"] = {
             "kind": kind, "after": [f"s{p}" for p in parents], "copies": copies,
-            "input_bytes": draw(st.sampled_from([0, 10**6, 10**8])),
+            "input_bytes": draw(st.sampled_from([0, 10**6, 10**8])) if parents else 0,
         }
     return stages
 

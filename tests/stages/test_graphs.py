@@ -181,6 +181,17 @@ def test_a_stage_that_never_fits_rejects_its_request_and_no_other():
     assert sorted(ends) == sorted(set(range(40)) - rejected)
 
 
+def test_long_ways_on_which_nothing_runs():
+    nothing = {"kind": "x", "probability": 0.0}
+    chain = {f"n{i}": nothing | ({"after": f"n{i - 1}"} if i else {}) for i in range(248)}
+    stages = chain | {
+        "loop": {"kind": "loop", "stages": {"x": nothing}, "max_times": 10_000, "again": 1.0, "after": "n247"},
+        "end": {"kind": "end", "after": "loop"},
+    }
+    rows = rows_of(scenario(stages, requests=2))
+    assert [list(row) for row in rows] == [["end"], ["end"]]
+
+
 def test_a_first_stage_that_never_fits():
     data = scenario({"big": {"kind": "generate", "prompt": "prompt * 1000"}, "end": {"kind": "end", "after": "big"}})
     data["clients"][0] = {**LLM, "memory": {"num_blocks": 100}}
@@ -188,7 +199,8 @@ def test_a_first_stage_that_never_fits():
 
 
 @pytest.mark.parametrize(("stages", "says"), [
-    ({"a": {"kind": "x", "after": "b"}, "b": {"kind": "x", "after": "a"}}, "expected stages in an order, found"),
+    ({"a": {"kind": "x", "after": "b"}, "b": {"kind": "x", "after": "a"}}, "expected stages without a cycle, found"),
+    ({f"n{i}": {"kind": "x"} for i in range(251)}, "pipelines.g.stages: expected at most 250 stages in a graph, found 251"),
     ({"a": {"kind": "x"}, "b": {"kind": "x", "after": "aa"}}, "pipelines.g.stages.b.after.0: expected one of a, b"),
     ({"a": {"kind": "x", "tokens": "prompt +"}}, "tokens: expected an amount such as"),
     ({"a": {"kind": "x", "tokens": "__import__('os')"}}, "expected numbers, names"),
