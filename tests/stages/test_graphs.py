@@ -200,7 +200,7 @@ def test_a_first_stage_that_never_fits():
 
 @pytest.mark.parametrize(("stages", "says"), [
     ({"a": {"kind": "x", "after": "b"}, "b": {"kind": "x", "after": "a"}}, "expected stages without a cycle, found"),
-    ({f"n{i}": {"kind": "x"} for i in range(251)}, "pipelines.g.stages: expected at most 250 stages in a graph, found 251"),
+    ({f"n{i}": {"kind": "x"} for i in range(251)}, "expected at most 250 stages in a graph, found 251"),
     ({"a": {"kind": "x"}, "b": {"kind": "x", "after": "aa"}}, "pipelines.g.stages.b.after.0: expected one of a, b"),
     ({"a": {"kind": "x", "tokens": "prompt +"}}, "tokens: expected an amount such as"),
     ({"a": {"kind": "x", "tokens": "__import__('os')"}}, "expected numbers, names"),
