@@ -8,6 +8,7 @@ Here are the general ones, a model's prefill and times per item; `hermes.rag` ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -185,6 +186,7 @@ class EncoderService:
         else:   # what the profile says, if it says anything
             self.memory_bytes = 0 if facts.memory is None else facts.memory.weights_bytes
         check_memory("a model", self.memory_bytes, machine, "hardware")
+        self._known = lru_cache(maxsize=4096)(self._prefill)   # texts of a length come again
 
     def sequences(self, tasks: Sequence[Stage]) -> list[int]:
         """Tokens of every sequence of a batch."""
@@ -208,7 +210,10 @@ class EncoderService:
 
     def prefill(self, lengths: Sequence[int]) -> Work:
         """One prefill of sequences of these lengths. On its device it uses all cores, and the bandwidth it needs."""
-        stats = self._stats(lengths)
+        return self._known(len(lengths), sum(lengths), sum(n * (n + 1) // 2 for n in lengths))
+
+    def _prefill(self, prefill_seqs: int, prefill_tokens: int, prefill_attn: int) -> Work:
+        stats = StepStats(prefill_seqs=prefill_seqs, prefill_tokens=prefill_tokens, prefill_attn=prefill_attn)
         seconds = self.hardware.step_ns(stats) / NS_PER_S
         work, device = self.facts.work, self.facts.device
         if work is None or device is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -74,6 +75,7 @@ class SearchService:
             raise InputError("a client with a device: retrieval needs its FLOP/s and bandwidth", field="device")
         self.memory_bytes = self.index_bytes()
         check_memory("an index", self.memory_bytes, machine, "vectors")
+        self._batch = lru_cache(maxsize=4096)(self._work_of)   # batches alike come again and again
 
     @property
     def options(self) -> dict[str, int]:
@@ -128,8 +130,11 @@ class SearchService:
                 for phase in self.phases(effort, top_k)]
 
     def work(self, tasks: Sequence[Stage]) -> Work:
+        return self._batch(tuple(self._groups(tasks).items()))
+
+    def _work_of(self, groups: tuple[tuple[tuple[int, int], int], ...]) -> Work:
         machine, seconds, core_s, flops, num_bytes = self.machine, 0.0, 0.0, 0.0, 0.0
-        for (effort, top_k), queries in self._groups(tasks).items():
+        for (effort, top_k), queries in groups:
             for phase in self.phases(effort, top_k):
                 cost, busy_s = self._phase(phase, queries)
                 seconds, core_s = seconds + cost.seconds, core_s + busy_s
