@@ -62,7 +62,7 @@ class Handoff:
         self._decoders = [c for c in clients if "decode" in getattr(c, "stages", ())]
         self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
         for client in self._decoders if retry_s is None else ():
-            client.on_room = lambda client=client: self._retry(client)
+            client.on_room = partial(self._retry, client)
         self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
         self._ahead: dict[Sequence, _Ahead] = {}
         for client in clients if granularity == "layerwise" else ():

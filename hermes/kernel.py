@@ -9,19 +9,21 @@ moments.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
 from simpy.core import Environment
 from simpy.events import Event
 
-__all__ = ["ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Clock", "Tick", "at"]
+__all__ = ["ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Clock", "Tick", "at", "calls_of"]
 
 MAX_CLIENTS = 1_000_000
 STEP_END = 0                    # + client index
 TRANSFER = MAX_CLIENTS
 ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
+_new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
 
 
@@ -51,7 +53,9 @@ class Clock(Environment):
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which is not before now."""
-        tick = Tick(self, callback)
+        tick: Tick = _new(Tick)   # and its `__init__`, written out
+        tick.env = self
+        tick.callbacks = [callback]
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
@@ -82,3 +86,8 @@ def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], 
     tick = Tick(env, callback)
     env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
     return tick
+
+
+def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
+    """`at` for one environment: what it decides for every call, decided once."""
+    return env.tick_at if isinstance(env, Clock) else partial(at, env)

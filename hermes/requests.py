@@ -33,6 +33,7 @@ class Request:
     past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
     context: Any = None
     branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
+    over = False         # its pipeline is not to go on: completed or rejected; one beside it: given up
     background = False   # whether this is what a request runs beside itself
 
     def __init__(
@@ -58,7 +59,7 @@ class Request:
         """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
         request is complete without it. What no client accepts of it ends it, and not the request."""
         other = copy(self)
-        other.pipeline, other.background, other.pending = pipeline, True, None
+        other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
         self.stream.coordinator._advance(other, None)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:

@@ -351,8 +351,9 @@ class Simulation:
         """The runs of each client, in order of time."""
         order = np.argsort(runs["client"], kind="stable")
         bounds = np.searchsorted(runs["client"][order], np.arange(len(self.clients) + 1))
-        rows = [order[bounds[client.index] : bounds[client.index + 1]] for client in self.clients]
-        return [{name: column[mine] for name, column in runs.items()} for mine in rows]
+        ordered = {name: column[order] for name, column in runs.items()}
+        rows = [slice(bounds[client.index], bounds[client.index + 1]) for client in self.clients]
+        return [{name: column[mine] for name, column in ordered.items()} for mine in rows]
 
     def _out_of_range(self, by_client: list[dict[str, np.ndarray]]) -> list[int]:
         return [

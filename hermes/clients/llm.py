@@ -359,7 +359,10 @@ class LLMClient:
         """
         if kind == "tokens_left":   # what routers ask most
             left, plan = self.output_tokens - self.emitted, self._plan
-            return left - plan.sampled * self.steps_done() if plan is not None and plan.sampled else left
+            if plan is None or not plan.sampled:
+                return left
+            log, pos = self.steps, self.steps.pos   # `steps_done`, written out
+            return left - plan.sampled * (bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos)
         if kind == "input_tokens":
             return self.input_tokens
         if kind == "output_tokens":

@@ -24,7 +24,8 @@ _TINY = 1e-12
 def fair_rates(works: list[Work]) -> list[float]:
     """Rate of progress of each batch, 0..1 (see the module's description)."""
     if len(works) == 1:
-        return [min((1.0, *(1.0 / need for need in works[0][1:3] if need > 0)))]
+        need = max(works[0].cores, works[0].bandwidth)
+        return [1.0 / need if need > 1.0 else 1.0]
     rates = [0.0] * len(works)
     rising = list(range(len(works)))
     left = [1.0, 1.0]
@@ -108,12 +109,13 @@ class Machine:
 
     def _resume(self) -> None:
         """New rates, and the next end."""
-        for job, rate in zip(self.jobs, fair_rates([job.work for job in self.jobs]), strict=True):
+        self._tick, jobs = None, self.jobs
+        if not jobs:
+            return
+        for job, rate in zip(jobs, fair_rates([job.work for job in jobs]), strict=True):
             job.rate = rate
-        self._tick = None
-        if self.jobs:
-            wait = min(max(job.left_ns, 0.0) / job.rate for job in self.jobs)
-            self._tick = self.env.tick_at(self.env._now + max(1, math.ceil(wait - 1e-6)), self.priority, self._on_end)
+        wait = min([max(job.left_ns, 0.0) / job.rate for job in jobs])
+        self._tick = self.env.tick_at(self.env._now + max(1, math.ceil(wait - 1e-6)), self.priority, self._on_end)
 
     def _on_end(self, tick: Any) -> None:
         if tick is not self._tick:

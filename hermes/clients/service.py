@@ -66,7 +66,8 @@ class ServiceClient(TaskClient):
             self.env.tick_at(due, START + self.index, self._on_start)
             if len(self._queues[stage.kind]) < self.max_batch:
                 return
-        self._wake()
+        if not (self.per_kind and self._busy[stage.kind]):   # else the end of the batch that runs wakes it
+            self._wake()
 
     @property
     def idle(self) -> bool:

@@ -43,7 +43,11 @@ class DeviceDescription(ConfigModel):
 
     def peak(self, compute: str) -> float:
         """Peak FLOP/s of an arithmetic; a device without units for it widens the weights to bf16, or fp32."""
-        return next(self.flops[key] for key in (compute, "bf16", "fp32", *self.flops) if key in self.flops)
+        flops = self.flops
+        for key in (compute, "bf16", "fp32"):
+            if key in flops:
+                return flops[key]
+        return next(iter(flops.values()))
 
 
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from simpy.core import Environment
 
 from hermes.errors import InputError, suggest
-from hermes.kernel import TRANSFER, at
+from hermes.kernel import TRANSFER, calls_of
 from hermes.registry import Registry
 
 __all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site", "nothing"]
@@ -122,7 +122,7 @@ class BaseNetwork:
     """Node names, byte counters and completion: what all networks have in common."""
 
     def __init__(self, env: Environment, nodes: Sequence[str]) -> None:
-        self.env = env
+        self.env, self._at = env, calls_of(env)
         self.nodes = frozenset(nodes)
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -155,7 +155,7 @@ class BaseNetwork:
                 out()
 
         self.transfer(src, dst, num_bytes, one)
-        at(self.env, int(self.env.now) + over_ns, TRANSFER, one)
+        self._at(int(self.env._now) + over_ns, TRANSFER, one)
 
     def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
         """`num_bytes` arrive in `delay_ns` nanoseconds, whatever else happens."""
@@ -164,7 +164,7 @@ class BaseNetwork:
             self.bytes_received += num_bytes
             done()
 
-        at(self.env, int(self.env.now) + delay_ns, TRANSFER, arrive)
+        self._at(int(self.env._now) + delay_ns, TRANSFER, arrive)
 
 
 def nothing() -> None:

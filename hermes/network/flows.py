@@ -23,7 +23,7 @@ from typing import Any
 
 from simpy.core import Environment
 
-from hermes.kernel import MAX_CLIENTS, START, TRANSFER, at
+from hermes.kernel import MAX_CLIENTS, START, TRANSFER, calls_of
 from hermes.network.base import LinkUse
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
@@ -55,13 +55,15 @@ class _Path(Stream):
     num_bytes: bytes of the flows that ended
     begun: readings of the stream's clock at which the flows that have not ended began, added up
     limit: index of a link that is there only to limit its one flow; -1 if there is none
+    narrowest: of its links, the (first) one with the least capacity
     alone_ns: since when its one flow is the only one on its links; -1 if it is not
     """
 
-    __slots__ = ("alone_ns", "begun", "ends", "index", "limit", "num_bytes", "offset")
+    __slots__ = ("alone_ns", "begun", "ends", "index", "limit", "narrowest", "num_bytes", "offset")
 
-    def __init__(self, links: tuple[int, ...], index: int, limit: int = -1) -> None:
+    def __init__(self, links: tuple[int, ...], index: int, narrowest: int, limit: int = -1) -> None:
         super().__init__(links)
+        self.narrowest = narrowest
         self.limit = limit
         self.index = index
         self.ends: list[tuple[int, int, int, Callable[[], None]]] = []
@@ -79,7 +81,7 @@ class FlowEngine:
     """
 
     def __init__(self, env: Environment, bandwidths: Sequence[float]) -> None:
-        self.env = env
+        self.env, self._at = env, calls_of(env)
         self.share = MaxMin([capacity_of(bandwidth) for bandwidth in bandwidths])
         self.num_events = 0                       # flows started and ended
         num_links = len(bandwidths)
@@ -119,9 +121,11 @@ class FlowEngine:
             links = (*links, limit)
         path = self._paths.get(links)
         if path is None:
-            path = self._paths[links] = _Path(links, self._num_paths, limit)
+            path = self._paths[links] = _Path(
+                links, self._num_paths, min(links, key=self.share.capacity.__getitem__), limit
+            )
             self._num_paths += 1
-        now = int(self.env.now)
+        now = int(self.env._now)
         active, shared = self._active, self._settling
         for link in links:
             if active[link]:
@@ -145,12 +149,13 @@ class FlowEngine:
         """Nobody else is on the links of the path, and nobody has left them at this time."""
         self._rates_change(now)
         path.alone_ns = now
-        capacity, alone = self.share.capacity, self._alone
+        alone = self._alone
         for link in path.links:
             alone[link] = path
-        link = path.bottleneck = min(path.links, key=capacity.__getitem__)
+        link = path.bottleneck = path.narrowest
         self._stamp[link] += 1
-        heappush(self._due, (now + serial_ns(path.ends[0][0], max(1, capacity[link])), link, self._stamp[link]))
+        end = now + serial_ns(path.ends[0][0], max(1, self.share.capacity[link]))
+        heappush(self._due, (end, link, self._stamp[link]))
         self._sleep()
 
     def _leave_alone(self, path: _Path) -> int:
@@ -208,7 +213,7 @@ class FlowEngine:
 
     def uses(self, names: Sequence[str], bandwidths: Sequence[float]) -> list[LinkUse]:
         """What went over each link up to now; `names` and `bandwidths` are how reports call them."""
-        now = int(self.env.now)
+        now = int(self.env._now)
         samples = [*self._samples, (now, self._work(now))] if self.num_events else []
         times = tuple(time for time, _ in samples)
         level, whole = self.share.level, self.bytes_on()
@@ -267,11 +272,11 @@ class FlowEngine:
         self._unsettled[path] = None
         if not self._settling:
             self._settling = True
-            at(self.env, int(self.env.now), SETTLE, self._settle)
+            self._at(int(self.env._now), SETTLE, self._settle)
 
     def _settle(self, _: Any) -> None:
         """New rates for the flows that are there now."""
-        now = int(self.env.now)
+        now = int(self.env._now)
         share, served, since = self.share, self._served, self._since
         self._rates_change(now)
         self._settling = False
@@ -331,11 +336,11 @@ class FlowEngine:
             heappop(due)
         if due and (self._wake_ns is None or due[0][0] < self._wake_ns):
             self._wake_ns = due[0][0]
-            at(self.env, due[0][0], TRANSFER, self._wake)
+            self._at(due[0][0], TRANSFER, self._wake)
 
     def _wake(self, _: Any) -> None:
         """End the flows whose time has come."""
-        now = int(self.env.now)
+        now = int(self.env._now)
         if now != self._wake_ns:
             return    # an earlier waking was asked for after this one, and has asked for the next
         self._wake_ns = None
@@ -344,7 +349,8 @@ class FlowEngine:
             _, link, stamp = heappop(self._due)
             if stamp == self._stamp[link]:
                 self._end(link, now, ended)
-        ended.sort(key=lambda flow: flow[0])
+        if len(ended) > 1:
+            ended.sort(key=lambda flow: flow[0])
         self.num_events += len(ended)
         for _, call in ended:
             call()

@@ -235,7 +235,10 @@ class _Execution:
         if name in self.dead or (node.after and not parents):
             self._through(name, False, [])
             return
-        inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
+        if len(parents) == 1:
+            inputs = self.results[parents[0]]
+        else:
+            inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
         if node.kind == "loop" and name not in self.skipped:
             self._round(name, node, inputs, 1)
             return
@@ -271,7 +274,9 @@ class _Execution:
     def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
         """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
         run, amounts = self.run, self.graph.amounts[name]
-        copies = _limited("copies", amounts["copies"](run.values))
+        copies = amounts["copies"].constant   # if it is one, it has been checked
+        if copies is None:
+            copies = _limited("copies", amounts["copies"](run.values))
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
@@ -334,16 +339,17 @@ class _Run:
     def stage(self, node: Node, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
         values = self.values
         num_bytes = amounts["input_bytes"](values)
-        moved = tuple((stage, num_bytes) for stage in inputs if stage not in fetched) if num_bytes else ()
-        moved += tuple(   # KV that was found comes along, and no more
-            (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
-            if stage.cached_tokens
-        )
+        moved = tuple([(stage, num_bytes) for stage in inputs if stage not in fetched]) if num_bytes else ()
+        if fetched:
+            moved += tuple(   # KV that was found comes along, and no more
+                (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
+                if stage.cached_tokens
+            )
         if node.kind == "generate":
             prompt, output = max(1, amounts["prompt"](values)), max(1, amounts["output"](values))
             stage: Any = Generate(prompt, output, self.request.priority, self.request)
             stage.model, stage.inputs = node.model, moved
-            found = sum(part.cached_tokens for part in fetched)
+            found = sum(part.cached_tokens for part in fetched) if fetched else 0
             if found:   # the last prompt token is always computed: it gives the first output token
                 stage.num_computed = stage.cached_tokens = min(found, prompt - 1)
             return stage
@@ -378,7 +384,8 @@ class GraphPipeline:
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
         while len(running) > len(run.background):
-            stage = yield AnyOf(*running)
+            # most of the time one runs: the same, with less to look through
+            stage = yield next(iter(running)) if len(running) == 1 else AnyOf(*running)
             run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"

@@ -42,7 +42,7 @@ def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | 
 
 def _least_of(candidates: list[Client], load: str) -> Client:
     chosen, least = candidates[0], candidates[0].load(load)
-    for client in candidates:
+    for client in candidates[1:]:
         value = client.load(load)
         if value < least:
             chosen, least = client, value
