@@ -94,12 +94,12 @@ class Stream:
             columns = zip(
                 range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
                 table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
-                _contents(table, part), strict=False,
+                _contents(table, part), _contexts(table, part), strict=False,
             )
-            for request_id, arrival, prompt, output, priority, session, content in columns:
+            for request_id, arrival, prompt, output, priority, session, content, context in columns:
                 request = Request(self, request_id, arrival, prompt, output, priority, session, content)
-                if table.population is not None:
-                    _give_context(request, table, request_id - first)
+                if context is not None:
+                    request.context, request.past_tokens = context
                 if table.branch_tokens is not None:
                     request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
                 yield request
@@ -118,11 +118,13 @@ def _contents(table: RequestTable, part: slice) -> list[Any]:
     return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
 
 
-def _give_context(request: Request, table: RequestTable, row: int) -> None:
-    key = int(table.context[row])
-    if key >= 0 and table.population is not None:
-        request.context = table.population.name, key
-        request.past_tokens = int(table.population.tokens[key])
+def _contexts(table: RequestTable, part: slice) -> list[tuple[tuple[str, int], int] | None]:
+    """The past contexts of these rows, ((population, key), tokens); None where there is none."""
+    keys, population = table.context[part], table.population
+    if population is None:
+        return [None] * len(keys)
+    tokens = population.tokens[np.maximum(keys, 0)].tolist()
+    return [None if key < 0 else ((population.name, key), n) for key, n in zip(keys.tolist(), tokens, strict=True)]
 
 
 class Arrivals:

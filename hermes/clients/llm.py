@@ -234,7 +234,8 @@ class LLMClient:
             if self.on_prefill is not None and plan.prefills:
                 self.on_prefill(self, plan.prefills, end)
             steps.view[pos] = end
-            self._step_range = end - now, end - now
+            if self.tracks:
+                self._step_range = end - now, end - now
         else:
             self._held_up = 0
             durations = self.hardware.run_ns(plan, num_steps)

@@ -223,8 +223,17 @@ class _Source:
         return [bound, "known = folded.get(decode_seqs)", "if known is None:", *(f"    {line}" for line in rest),
                 f"    folded[decode_seqs] = ({names})", f"else: {names} = known"]
 
-    def total(self, scalar: bool) -> str:
-        return "c0" + "".join(f" + c{i}{_monomial(key, scalar)}" for i, key in enumerate(self.groups, 1))
+    def total(self) -> str:
+        return "c0" + "".join(f" + c{i}{_monomial(key, True)}" for i, key in enumerate(self.groups, 1))
+
+    def sums(self) -> list[str]:
+        """Statements that add up `ns` over a run, in the order of `total`. What lies below its knot in every step adds
+        nothing, and is left out."""
+        lines = ["ns = c0"]
+        for i, key in enumerate(self.groups, 1):
+            above = " and ".join(f"{f.feature}_last > {f.knot!r}" for f in key if f.knot is not None)
+            lines.append((f"if {above}: " if above else "") + f"ns += c{i}{_monomial(key, False)}")
+        return lines
 
     def varying(self) -> list[str]:
         return [name for name in VARYING if any(f.feature == name for key in self.groups for f in key)]
@@ -244,7 +253,7 @@ def compile_terms(
     head = source.lines(constants)
     step = ["def step(stats):", *head]
     step += [f"{name} = stats.{name}" for name in source.varying()]
-    step += [f"ns = {source.total(scalar=True)}", "return round(ns) if ns > FLOOR else FLOOR_INT"]
+    step += [f"ns = {source.total()}", "return round(ns) if ns > FLOOR else FLOOR_INT"]
     run = ["def run(stats, num_steps):"]
     if source.groups:
         run += head
@@ -255,7 +264,7 @@ def compile_terms(
             run.append(f"{name}_first = stats.{name}")
             run.append(f"{name}_last = {name}_first + (num_steps - 1)*{step_by}")
             run.append(f"{name} = arange({name}_first, {name}_first + num_steps*{step_by}, {step_by}, float64)")
-        run.append(f"ns = {source.total(scalar=False)}")
+        run += source.sums()
         # every varying part may be beyond its cap or below its knot
         run.append("if type(ns) is float: return full(num_steps, round(ns) if ns > FLOOR else FLOOR_INT, int64)")
         # features are never negative: with non-negative coefficients the first part bounds the sum from below

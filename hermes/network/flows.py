@@ -158,16 +158,11 @@ class FlowEngine:
         heappush(self._due, (end, link, self._stamp[link]))
         self._sleep()
 
-    def _leave_alone(self, path: _Path) -> int:
-        """The path's flow does not have its links to itself any more. Since when it had."""
+    def _join(self, path: _Path) -> None:
+        """A flow that was alone is one among others from now on, with the clocks that it would have had all along."""
         since, path.alone_ns, path.bottleneck = path.alone_ns, -1, -1
         for link in path.links:
             self._alone[link] = None
-        return since
-
-    def _join(self, path: _Path) -> None:
-        """A flow that was alone is one among others from now on, with the clocks that it would have had all along."""
-        since = self._leave_alone(path)
         self.share.change(path, 1)
         self.share.settle()
         link = path.bottleneck
@@ -391,8 +386,9 @@ class FlowEngine:
         path.begun = 0
         self._rates_change(now)
         self._full[path.bottleneck] += now - path.alone_ns
-        self._leave_alone(path)
+        path.alone_ns = path.bottleneck = -1
         for link in path.links:
+            self._alone[link] = None
             self._active[link] = 0
             self._busy[link] += now - self._busy_since[link]
         ended.append((number, call))

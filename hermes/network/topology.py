@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -109,7 +110,7 @@ class TopologyNetwork(BaseNetwork):
         route = self._route(src, dst)
         self.bytes_sent += num_bytes
         if num_bytes and route.links:
-            self.engine.start(route.links, num_bytes, lambda: self.deliver(route.latency_ns, num_bytes, done))
+            self.engine.start(route.links, num_bytes, partial(self.deliver, route.latency_ns, num_bytes, done))
         else:
             self.deliver(route.latency_ns, num_bytes, done)
 

@@ -112,8 +112,9 @@ class Mix:
 
     def __init__(self, ways: Sequence[Way], drawn: npt.NDArray[np.int64], first_id: int) -> None:
         self.ways, self.drawn, self.first_id = list(ways), drawn, first_id
+        self._way = memoryview(drawn)  # type: ignore[arg-type]  # faster than numpy's indexing of single elements
 
     def __call__(self, request: Any) -> Iterator[Any]:
-        way: Way = self.ways[self.drawn[request.id - self.first_id]]
+        way: Way = self.ways[self._way[request.id - self.first_id]]
         request.model = way.model
         return way.pipeline(request)
