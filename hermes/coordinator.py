@@ -112,7 +112,8 @@ class Coordinator:
                 result = wanted
                 continue
             else:
-                waited = (wanted,)
+                request.pending = [wanted, 1]
+                return
             missing = [stage for stage in waited if not stage.done]
             if not missing:
                 result = wanted

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
@@ -35,7 +36,7 @@ def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | 
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]
     if len(candidates) <= _FEW:
-        return lambda: _least_of(candidates, load)
+        return partial(_least_of, candidates, load)
     track, now_ns = LoadTrack(candidates, load), context.now_ns
     return lambda: track.least(now_ns())
 
