@@ -81,13 +81,15 @@ class Clock(Environment):
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
     """Call `callback(tick)` at `time_ns` (not before now) on any SimPy environment with integer times."""
-    if isinstance(env, Clock):
-        return env.tick_at(time_ns, priority, callback)
-    tick = Tick(env, callback)
-    env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
-    return tick
+    return calls_of(env)(time_ns, priority, callback)
 
 
 def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
     """`at` for one environment: what it decides for every call, decided once."""
-    return env.tick_at if isinstance(env, Clock) else partial(at, env)
+    return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
+
+
+def _schedule(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
+    tick = Tick(env, callback)
+    env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
+    return tick

@@ -202,18 +202,20 @@ class EncoderService:
         return lengths
 
     @staticmethod
-    def _stats(lengths: Sequence[int]) -> StepStats:
-        return StepStats(
-            prefill_seqs=len(lengths), prefill_tokens=sum(lengths),
-            prefill_attn=sum(n * (n + 1) // 2 for n in lengths),
-        )
+    def _sums(lengths: Sequence[int]) -> tuple[int, int, int]:
+        """What `StepStats` knows of sequences of these lengths: how many, their tokens, pairs that attend."""
+        return len(lengths), sum(lengths), sum(n * (n + 1) // 2 for n in lengths)
+
+    @staticmethod
+    def _stats(seqs: int, tokens: int, attn: int) -> StepStats:
+        return StepStats(prefill_seqs=seqs, prefill_tokens=tokens, prefill_attn=attn)
 
     def prefill(self, lengths: Sequence[int]) -> Work:
         """One prefill of sequences of these lengths. On its device it uses all cores, and the bandwidth it needs."""
-        return self._known(len(lengths), sum(lengths), sum(n * (n + 1) // 2 for n in lengths))
+        return self._known(*self._sums(lengths))
 
-    def _prefill(self, prefill_seqs: int, prefill_tokens: int, prefill_attn: int) -> Work:
-        stats = StepStats(prefill_seqs=prefill_seqs, prefill_tokens=prefill_tokens, prefill_attn=prefill_attn)
+    def _prefill(self, seqs: int, tokens: int, attn: int) -> Work:
+        stats = self._stats(seqs, tokens, attn)
         seconds = self.hardware.step_ns(stats) / NS_PER_S
         work, device = self.facts.work, self.facts.device
         if work is None or device is None:
@@ -228,7 +230,7 @@ class EncoderService:
         """Whether a batch leaves the range that the hardware model was measured on; analytical ones have none."""
         if self.facts.work is not None:
             return []
-        stats = self._stats(self.sequences(tasks))
+        stats = self._stats(*self._sums(self.sequences(tasks)))
         columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
         return ["prefill"] if self.hardware.out_of_range(columns, np.ones(1, dtype=np.int64))[0] else []
 

@@ -163,15 +163,14 @@ def _factor(factor: Factor, scalar: bool) -> str:
 
 
 def _piece(values: FloatArray, first: int, last: int, knot: float | None, cap: float | None) -> FloatArray | float:
-    """`min(max(values - knot, 0), cap)` of rising values from `first` to `last`: a number where it is the same for all.
+    """`min(max(values - knot, 0), cap)` of values that rise from `first` to `last`, which is above the knot; a number
+    where it is the same for all.
 
     A run seldom crosses a knot, so most of the time nothing has to be compared; the bits are the same.
     """
     low: float = first
     high: float = last
     if knot is not None:
-        if high <= knot:
-            return 0.0
         values = values - knot if low >= knot else np.maximum(values - knot, 0.0)
         low, high = low - knot, high - knot
     if cap is not None:
