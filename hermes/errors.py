@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "Verbatim", "inside", "shown", "suggest"]
+__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest"]
 
 
 class HermesError(Exception):
@@ -59,6 +59,11 @@ class InputError(HermesError, ValueError):
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
         return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+
+
+class InputWarning(UserWarning):
+    """Something in the input that works, and should be written otherwise or looked at. One line; the command line
+    prints it on stderr."""
 
 
 @contextmanager

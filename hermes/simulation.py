@@ -91,10 +91,11 @@ class Simulation:
         places_both = getattr(self.scenario.router, "places_both_phases", False)
         moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
         for i, config in enumerate(self.scenario.clients):
+            built = self.scenario.source.hardware.get(i)
             with inside(f"clients.{i}"):
                 clients += config.build(
                     self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv,
+                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
                 )
         names: set[str] = set()
         for client in clients:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -31,7 +32,7 @@ from hermes.cli import (
     traces,
     validate_engine,
 )
-from hermes.errors import HermesError
+from hermes.errors import HermesError, InputWarning
 
 __all__ = ["app", "main"]
 
@@ -76,6 +77,21 @@ sweep.add_to(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", InputWarning)
+        warnings.showwarning = _show_warning
+        return _run(arguments)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line, without the place in our code that noticed."""
+    print("hermes: warning:", " ".join(str(message).split()), file=sys.stderr)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = app(None if arguments is None else list(arguments), prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()

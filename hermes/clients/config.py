@@ -19,6 +19,7 @@ from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
@@ -47,6 +48,10 @@ class LLMClientConfig(ConfigModel):
     devices: int | None = Field(default=None, ge=1, le=2**20)
     """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
     none) where left out."""
+    engine: Annotated[str, Field(max_length=100)] | None = None
+    """Engine that the client runs, e.g. `vllm-0.32`: the rules of the `chunked` scheduler, and the defaults of this
+    version on this device for what `scheduler` and `memory` leave out. Left out: the newest that is known. Other
+    schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
     """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
     given. Left out, the hardware model's device, if it has one."""
@@ -70,14 +75,47 @@ class LLMClientConfig(ConfigModel):
         """Names of the group's clients."""
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
+    def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
+        """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        with inside("hardware"):
+            hardware = self.hardware.build(base_dir)
+        if not hasattr(self.scheduler, "completed"):
+            if self.engine is not None:
+                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                                 field="engine")
+            with inside("memory"):
+                return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
+        with inside("engine"):
+            engine = load_engine(self._engine_name())
+        facts = facts_of(hardware)
+        device = self._device(facts, base_dir)
+        defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
+        with inside("memory"):
+            memory = self.memory.completed(defaults)
+        return self.model_copy(update={
+            "engine": engine.name, "scheduler": self.scheduler.completed(defaults), "memory": memory,
+        }), hardware
+
+    def _engine_name(self) -> str:
+        """The engine named here, or by its old name in the scheduler; the newest where neither is."""
+        old = getattr(self.scheduler, "engine_version", None)
+        if old is None:
+            return self.engine or NEWEST_ENGINE
+        if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
+            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+        return f"vllm-{old}"
+
     def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[LLMClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              ) -> list[LLMClient]:
         """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
 
         moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
+        hardware: the model that `completed` built; built here where left out.
         """
-        with inside("hardware"):
-            hardware = self.hardware.build(base_dir)
+        if hardware is None:
+            with inside("hardware"):
+                hardware = self.hardware.build(base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type: Any = PrefixBlockPool if self.memory.prefix_caching else BlockPool
         options: dict[str, Any] = {}
@@ -87,7 +125,7 @@ class LLMClientConfig(ConfigModel):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = pool_type(num_blocks, self.memory.block_size, **options)
+            pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
@@ -118,8 +156,8 @@ class LLMClientConfig(ConfigModel):
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, **options)
         with inside("kv_offload"):
-            if offload.block_tokens % self.memory.block_size:
-                raise InputError(f"a multiple of the client's block size, {self.memory.block_size}",
+            if offload.block_tokens % self.memory.tokens_per_block:
+                raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
             tiers = tiers_of(offload.tiers, env, index, name, platform)
         return OffloadingClient(
@@ -131,12 +169,15 @@ class LLMClientConfig(ConfigModel):
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
         facts = facts_of(hardware)
-        devices = facts.tp * facts.pp if self.devices is None else self.devices
+        devices = self._num_devices(facts)
         device = self._device(facts, base_dir)
         budget = self.memory.budget(self.model, devices, facts, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
         power = power_model(self.power, facts, device, self.model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
+
+    def _num_devices(self, facts: HardwareFacts) -> int:
+        return facts.tp * facts.pp if self.devices is None else self.devices
 
     def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
         if not self.device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
+    type: Literal["gpu", "cpu"] = "gpu"
+    """`cpu` for machines whose processor computes; engines choose other defaults there."""
     flops: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e20)]], Field(min_length=1)]
     """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
     memory_bandwidth: Bandwidth

@@ -36,6 +36,7 @@ class HardwareFacts:
     memory: ProfileMemory | None = None
     power: ProfilePower | None = None
     work: Work | None = None
+    hardware: str = ""               # what a profile or table was measured on, in its own words
 
 
 def _dtype(text: str) -> str | None:
@@ -52,8 +53,9 @@ def facts_of(hardware: HardwareModel) -> HardwareFacts:
     if isinstance(hardware, PolynomialModel):
         profile, source = hardware.profile, hardware.profile.provenance
         return HardwareFacts(profile.name, source.tensor_parallel, 1, _dtype(source.dtype), memory=profile.memory,
-                             power=profile.power)
+                             power=profile.power, hardware=source.hardware)
     if isinstance(hardware, TableModel):
         source = hardware.tables.provenance
-        return HardwareFacts(hardware.name, source.tensor_parallel, 1, _dtype(source.dtype))
+        return HardwareFacts(hardware.name, source.tensor_parallel, 1, _dtype(source.dtype),
+                             hardware=source.hardware)
     return HardwareFacts(getattr(hardware, "name", ""))

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import InputError, inside
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
+from hermes.scenario.old_keys import renamed
 from hermes.scenario.registries import refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
@@ -43,9 +45,25 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     refresh(Scenario)
-    scenario = validate(Scenario, node)
-    scenario._source = Source(node, base_dir)
+    node = renamed(node)
+    source = Source(node, base_dir)
+    try:
+        scenario = _completed(validate(Scenario, node), source)
+    except InputError as error:
+        raise source.located(error) from None
+    scenario._source = source
     return scenario
+
+
+def _completed(scenario: Scenario, source: Source) -> Scenario:
+    """The scenario with the engines' defaults written into its clients."""
+    clients = []
+    for i, config in enumerate(scenario.clients):
+        if hasattr(config, "completed"):
+            with inside(f"clients.{i}"):
+                config, source.hardware[i] = config.completed(source.base_dir)
+        clients.append(config)
+    return scenario.model_copy(update={"clients": clients})
 
 
 def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None) -> str:

@@ -12,6 +12,7 @@ import hermes.telerag  # noqa: F401  (registers what it has)
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration
 from hermes.errors import InputError
+from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
 from hermes.pipelines.graph import Node as Stage
 from hermes.results.measure import MeasureConfig
@@ -31,6 +32,7 @@ class Source:
 
     def __init__(self, node: Node | None = None, base_dir: Path = Path()) -> None:
         self.node, self.base_dir = node, base_dir
+        self.hardware: dict[int, HardwareModel] = {}   # of each group of LLM clients, built while it was completed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source)
