@@ -53,7 +53,7 @@ CAUSES: dict[str, list[str]] = {
     "1 ms of the engine's time a step, not hidden": [
         "clients.0.hardware.overhead=1 ms", "clients.0.hardware.asynchronous=false",
     ],
-    "0.32.0's order of freed blocks": ["clients.0.scheduler.engine_version=0.32.0"],
+    "0.32.0's order of freed blocks": ["clients.0.engine=vllm-0.32"],
 }
 
 

@@ -99,8 +99,8 @@ def _scenario(job: Job) -> Scenario:
 
 
 def _check(job: Job) -> dict[str, Any]:
-    scenario = _scenario(job)
     with files_noted() as read:
+        scenario = _scenario(job)   # reads what its clients' hardware is built from
         Simulation(scenario, scenario.source.base_dir)
     return {"files": [os.path.abspath(path) for path in read]}
 

@@ -24,7 +24,6 @@ def chunked(draw: st.DrawFn) -> Data:
         "kind": "chunked", "max_num_batched_tokens": draw(budgets), "max_num_seqs": draw(slots),
         "policy": draw(st.sampled_from(POLICIES)), "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 2, 7])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.15])),
-        "engine_version": draw(st.sampled_from(["0.32.0", "0.32.0", "0.19.0"])),
         "async_scheduling": draw(st.booleans()),
         "adaptive_long_prefill_threshold": draw(st.booleans()),
         "reserve_full_isl": draw(st.sampled_from([True, True, False])),
@@ -71,10 +70,13 @@ hardware = st.one_of(
 
 @st.composite
 def groups(draw: st.DrawFn, name: str, kinds: tuple[str, ...], role: str = "both", most: int = 3) -> Data:
-    return {
+    group: Data = {
         "name": name, "count": draw(st.integers(1, most)), "role": role, "hardware": draw(hardware),
         "scheduler": draw(st.sampled_from(kinds).flatmap(schedulers)), "memory": draw(memories()),
     }
+    if group["scheduler"]["kind"] == "chunked":
+        group["engine"] = draw(st.sampled_from(["vllm-0.32", "vllm-0.32", "vllm-0.19"]))
+    return group
 
 
 @st.composite

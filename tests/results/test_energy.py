@@ -123,7 +123,7 @@ def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:
     client = results.summary["clients"]["both-0"]
     assert "TDP formula (GenZ), device h100-sxm" in client["power_source"]
     assert "rough list price" in client["price_source"]
-    assert "estimate for 2,048 tokens" in client["memory"]["source"]
+    assert "estimate for 8,192 tokens and 1,024 sequences" in client["memory"]["source"]
     write_results(results, tmp_path / "out")
     stored = open_run(tmp_path / "out")
     assert stored.record.clients == results.record.clients
