@@ -64,8 +64,8 @@ class ConversationLengths(LengthModel):
         if isinstance(data, dict) and "users" in data:
             raise InputError(
                 "no users here: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one conversation "
-                "after the other, or the rate at which conversations start (`turns: {kind: geometric, mean: M}` is what a "
-                "mean of M turns was)",
+                "after the other, or the rate at which conversations start (a mean of M turns is now `turns: {kind: "
+                "geometric, mean: M}`)",
                 data["users"], field="users",
             )
         return data
