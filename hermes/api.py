@@ -51,6 +51,9 @@ def simulate(
         "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
         "wall_s": time.perf_counter() - started,
     }
+    for kept in ("warnings", "remarks"):
+        if getattr(simulation, kept):
+            meta[kept] = getattr(simulation, kept)
     if simulation.interrupted:
         meta["interrupted"] = True
     return Results(record, meta, checked.slo, checked.measure)

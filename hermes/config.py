@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from hermes.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
 
-__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Tokens"]
+__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens"]
 
 
 class ConfigModel(BaseModel):
@@ -87,3 +87,22 @@ class Component:
         if not choices:
             return core_schema.any_schema()
         return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+class Shorthand:
+    """Field annotation after a `Component`: a plain `kind_of` value may stand for the component `kind` with it as
+    `field`: `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as `{kind: fixed,
+    tokens: 150}`."""
+
+    def __init__(self, kind_of: type, kind: str, field: str) -> None:
+        self.kind_of, self.kind, self.field = kind_of, kind, field
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._spelled_out, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = {int: "integer", float: "number", str: "string"}
+        return {"anyOf": [{"type": names[self.kind_of]}, handler(schema)]}
+
+    def _spelled_out(self, value: Any) -> Any:
+        return {"kind": self.kind, self.field: value} if type(value) is self.kind_of else value

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["GroupPrefix", "HashedPrompt", "TokenPrompt"]
+__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "TokenPrompt"]
 
 
 class GroupPrefix:
@@ -26,6 +26,32 @@ class GroupPrefix:
     def block_key(self, index: int, block_size: int) -> object:
         """Key of full block `index`, or None where it holds tokens of the sequence's own."""
         return ("group", self.group, index) if (index + 1) * block_size <= self.num_tokens else None
+
+
+class ConversationText:
+    """The first `num_tokens` tokens of a conversation: a prompt, or a prompt and the answer to it.
+
+    A conversation is one text that only grows, so a position says what stands there, whichever turn put it there. It
+    begins with the first `shared_tokens` tokens of the text of `group` (a system prompt); a block that reaches beyond
+    them is the conversation's own.
+    """
+
+    __slots__ = ("group", "num_tokens", "session", "shared_tokens")
+
+    def __init__(self, session: int, group: int, shared_tokens: int, num_tokens: int) -> None:
+        self.session, self.group = session, group
+        self.shared_tokens, self.num_tokens = shared_tokens, num_tokens
+
+    def up_to(self, num_tokens: int) -> ConversationText:
+        """The first so many tokens of the same conversation."""
+        return ConversationText(self.session, self.group, self.shared_tokens, num_tokens)
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None where the text ends within it or before."""
+        end = (index + 1) * block_size
+        if end > self.num_tokens:
+            return None
+        return ("group", self.group, index) if end <= self.shared_tokens else ("conversation", self.session, index)
 
 
 class HashedPrompt:

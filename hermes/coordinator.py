@@ -138,8 +138,8 @@ class Coordinator:
         self.status[request.id] = status
         self.finish_ns[request.id] = self.env._now
         self.unfinished -= 1
-        if request.stream.closed:
-            self._arriving.next_of_closed(request.stream)
+        if request.stream.follows_up:
+            self._arriving.answered(request)
 
     def _reject(self, request: Request, reason: str) -> None:
         pipeline = request.pipeline
@@ -159,7 +159,7 @@ class Coordinator:
         if stage.width > 1:
             self._stage_count += stage.width - 1   # its branches have numbers of their own
         if stage.content is None:
-            stage.content = request.content
+            stage.content = request.content_of(stage) if request.continued else request.content
         model = stage.model or request.model
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:

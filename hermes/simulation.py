@@ -21,6 +21,7 @@ from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
+from hermes.prefix_start import coarse_hashes, remarks, start_caches
 from hermes.recorder import RowLog
 from hermes.requests import Stream
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
@@ -56,6 +57,9 @@ class Simulation:
         kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
         self.streams = self._build_streams()
+        self.remarks = remarks(scenario.workload, self.streams)
+        self.warnings = coarse_hashes(self.clients, self.streams)
+        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
         self._prepare_tiers()
         self.network = self._build_network()
         handoff = None

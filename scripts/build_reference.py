@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hermes.config import Component
+from hermes.config import Component, Shorthand
 from hermes.registry import Registry
 from hermes.scenario import Scenario
 from hermes.scenario.registries import refresh
@@ -35,6 +35,7 @@ put over another scenario (relative to itself): mappings merge, everything else 
 `kind` differs.
 """
 QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
+WORDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
 BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
@@ -77,7 +78,8 @@ class Reference:
         """A field's type in words."""
         for item in metadata:
             if isinstance(item, Component):
-                return self._link(item.registry)
+                short = [WORDS[other.kind_of] for other in metadata if isinstance(other, Shorthand)]
+                return " or ".join([*short, self._link(item.registry)])
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
             return self.type_of(arguments[0], arguments[1:])
@@ -95,7 +97,7 @@ class Reference:
             return f"mapping to {self.type_of(arguments[1])}"
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return self._link(annotation)
-        word = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}.get(annotation, "any")
+        word = WORDS.get(annotation, "any")
         return word + bounds(metadata)
 
 

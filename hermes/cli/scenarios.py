@@ -48,6 +48,7 @@ def run(
         print_json(results.summary)
     else:
         show(results.table())
+        _tell(results.meta.get("remarks", []), results.meta.get("warnings", []))
         if output is not None:
             print(f"written to {output}")
     if results.meta.get("interrupted"):
@@ -66,13 +67,23 @@ def validate(
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
-    Simulation.of(checked)   # what only shows when it is put together: files, models nobody serves, names that clash
+    # what only shows when it is put together: files, models nobody serves, names that clash
+    built = Simulation.of(checked)
     if as_json:
         print_json(checked.model_dump(mode="json"))
     elif resolved:
         print(resolved_yaml(checked, f"{scenario}, resolved; paths are relative to {checked.source.base_dir}"), end="")
     else:
         print(f"{scenario}: valid")
+        _tell(built.remarks, built.warnings)
+
+
+def _tell(remarks: list[str], warnings: list[str]) -> None:
+    """What a user should know of a scenario beside its figures."""
+    for line in remarks:
+        print(line)
+    for line in warnings:
+        print(f"hermes: warning: {line}", file=sys.stderr)
 
 
 def schema() -> None:

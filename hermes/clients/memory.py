@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -67,6 +67,10 @@ class MemoryConfig(ConfigModel):
     prefix_caching: bool | None = None
     """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done. Left out: as the
     client's `engine` does (vLLM does); off with schedulers that follow no engine."""
+    prefix_start: Literal["empty", "warm"] = "empty"
+    """What the prefix cache holds when the clock starts. `warm`: what prompts of the workloads are said to begin with
+    (`system_tokens` of conversations, `prefixes`, prefix groups of a trace), the most used first as far as it fits; no
+    history of any conversation, and nothing of traces that only have block hashes."""
     prefix_eviction: PrefixEviction = "lru"
     """Which unused blocks of the prefix cache go first: those used least recently (as vLLM does), those of the least
     recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), the fewest

@@ -28,7 +28,7 @@ __all__ = ["FORMAT", "KEPT_META", "StoredResults", "open_run"]
 
 FORMAT = 1
 # what is written of a run's meta: nothing that differs between equal runs
-KEPT_META = ("name", "version", "seed", "interrupted")
+KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
 
 
 class StoredResults(Results):

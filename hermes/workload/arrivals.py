@@ -18,7 +18,15 @@ from hermes.config import Duration, Rate
 from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
-from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, FloatArray, IntArray, seconds_to_ns
+from hermes.workload.base import (
+    ArrivalProcess,
+    ClosedLoopProcess,
+    FloatArray,
+    IntArray,
+    ThinkDistribution,
+    seconds_to_ns,
+    think_times_ns,
+)
 from hermes.workload.replay import Replay
 
 __all__ = [
@@ -207,13 +215,12 @@ class ClosedLoop(ClosedLoopProcess):
 
     kind: Literal["closed_loop"] = "closed_loop"
     users: Annotated[int, Field(ge=1, le=10**7)]
-    """How many users ask at the same time."""
+    """How many users ask at the same time. With conversations, each has one after the other."""
     think: Duration = 0.0
-    """Mean time between an answer and the same user's next request (and before the first one)."""
-    think_distribution: Literal["fixed", "exponential"] = "fixed"
+    """Mean time between an answer and the same user's next request (and before the first one). With conversations, the
+    time before each new conversation."""
+    think_distribution: ThinkDistribution = "fixed"
     """Whether every think time is the mean, or they are exponentially distributed around it."""
 
     def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
-        if self.think_distribution == "fixed":
-            return np.full(n, s_to_ns(self.think), dtype=np.int64)
-        return seconds_to_ns(rng.standard_exponential(n) * self.think)
+        return think_times_ns(self.think, self.think_distribution, n, rng)

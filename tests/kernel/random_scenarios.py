@@ -122,6 +122,17 @@ def requests(draw: st.DrawFn, most: int) -> list[list[int]]:
 
 
 @st.composite
+def conversations(draw: st.DrawFn) -> Data:
+    """Short ones, whose turns fall on the same instants as everything else."""
+    counts = st.one_of(st.integers(1, 6), st.just({"kind": "uniform", "min": 1, "max": 12}))
+    return {
+        "kind": "conversations", "turns": draw(st.one_of(st.integers(1, 5), st.just({"kind": "geometric", "mean": 3}))),
+        "message": draw(counts), "output": draw(counts), "system_tokens": draw(st.sampled_from([0, 3, 8, 20])),
+        "longest": draw(st.sampled_from([30, 60])), "think_time": draw(st.sampled_from([0.0, 1e-6, 2e-5])),
+    }
+
+
+@st.composite
 def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
     rows = draw(requests(most))
     kind = draw(st.sampled_from(("listed", "listed", "at_once", "closed_loop", "poisson")))
@@ -139,8 +150,12 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
         arrivals = {"kind": "closed_loop", "users": draw(st.integers(1, 4)), "think": think}
     else:
         arrivals = {"kind": "poisson", "rate": draw(st.sampled_from([50.0, 2e5]))}
+    if kind != "closed_loop" and draw(st.integers(0, 3)) == 0:
+        arrivals["max_in_flight"] = draw(st.sampled_from([1, 2, 5]))
     lengths: Data = {"kind": "test_listed", "rows": [row[1:] for row in rows]}
     if draw(st.integers(0, 3)) == 0:
+        lengths = draw(conversations())
+    elif draw(st.integers(0, 3)) == 0:
         lengths["hash_unit"] = draw(st.sampled_from([4, 16]))
     data: Data = {
         "name": name, "requests": len(rows), "arrivals": arrivals, "lengths": lengths,

@@ -215,8 +215,7 @@ def test_blocks_are_found_by_their_hashes():
     data["pipelines"]["p"]["stages"]["answer"]["prompt"] = "prompt"
     del data["workload"]["contexts"]
     data["workload"]["lengths"] = {
-        "kind": "conversations", "users": 1, "turns": 1e6, "block_tokens": 100, "longest": 10**6,
-        "message": {"kind": "fixed", "tokens": 150}, "output": {"kind": "fixed", "tokens": 50}}
+        "kind": "conversations", "turns": 20, "longest": 10**6, "message": 150, "output": 50, "think_time": 1}
     data["workload"]["requests"] = 20
     _, tokens = fetches(hermes.simulate(data))
     # turn i has 150 + 200 i tokens; the full blocks of the turn before are there
