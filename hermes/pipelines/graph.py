@@ -96,10 +96,7 @@ class Node(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
-            try:
-                self._amounts[name] = Amount(getattr(self, name))
-            except InputError as error:
-                raise error.located(field=name) from None
+            self._amounts[name] = Amount(getattr(self, name), field=name)
             constant = self._amounts[name].constant
             if constant is not None:
                 _limited(name, constant)
