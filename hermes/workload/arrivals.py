@@ -11,10 +11,10 @@ import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from scipy.special import ndtr, ndtri
 
-from hermes.config import Duration, Rate
+from hermes.config import Duration, Rate, quantity
 from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
@@ -30,7 +30,7 @@ ARRIVALS: Registry[ArrivalProcess | ClosedLoopProcess] = Registry("arrivals", "a
 Cv = Annotated[float, Field(gt=0, le=100)]
 QuietRate = Annotated[  # a rate that may be 0
     float, BeforeValidator(parse_rate), Field(ge=0, le=1e9),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "description": "rate, e.g. '40 /s', or 0"}),
+    quantity(parse_rate, "rate, e.g. '40 /s', or 0"),
 ]
 
 
