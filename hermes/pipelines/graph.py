@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 import networkx as nx
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
@@ -41,13 +41,16 @@ def _names(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+_NAMES = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+
+
 class Node(ConfigModel):
     """One stage of a graph, or a loop."""
 
     kind: Annotated[str, Field(min_length=1, max_length=200)]
     """Kind of stage: `generate`, whatever a client serves (`embed`, `retrieve`, ...), or `loop`."""
-    after: list[str] = Field(default_factory=list)
-    """Nodes that have to be done before."""
+    after: Annotated[list[str], BeforeValidator(_names), _NAMES] = Field(default_factory=list)
+    """Nodes that have to be done before: a name, or a list of them."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model that serves it; the workload's where left out."""
     tokens: str | int | float = "prompt"
@@ -87,11 +90,6 @@ class Node(ConfigModel):
     """What else the service reads: `nprobe`, `top_k`, ..."""
 
     _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
-
-    @field_validator("after", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return _names(value)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
