@@ -25,6 +25,7 @@ from hermes.stages import AnyOf
 __all__ = ["Coordinator"]
 
 DONE, REJECTED = 1, 2
+_CELL_KINDS = ("output_tokens", "input_tokens", "requests")
 
 
 class Coordinator:
@@ -49,7 +50,7 @@ class Coordinator:
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         # Views: several times faster than numpy's indexing of single elements.
         self._cells = [
-            [(memoryview(cell.values), pos, cell.kind == "input_tokens")  # type: ignore[arg-type]  # it is a buffer
+            [(memoryview(cell.values), pos, _CELL_KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
              for cell, pos in mine] for mine in cells
         ]
         total = sum(len(s.table) for s in streams)
@@ -267,8 +268,8 @@ class Coordinator:
         client.num_assigned += 1
         cells = self._cells[client.index]
         if cells:
-            for values, pos, is_input in cells:
-                values[pos] += stage.prompt_tokens if is_input else outputs
+            for values, pos, kind in cells:
+                values[pos] += outputs if not kind else stage.prompt_tokens if kind == 1 else 1
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -280,8 +281,8 @@ class Coordinator:
         client.num_assigned -= 1
         cells = self._cells[client.index]
         if cells:
-            for values, pos, is_input in cells:
-                values[pos] -= stage.prompt_tokens if is_input else outputs
+            for values, pos, kind in cells:
+                values[pos] -= outputs if not kind else stage.prompt_tokens if kind == 1 else 1
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)

@@ -8,10 +8,13 @@ an ordinary exception. Bugs in hermes itself are not `HermesError`s and keep the
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 __all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest"]
+
+_SHORTEST = 3   # letters of a name that may be completed: "a" is more likely a slip than the beginning of something
 
 
 class HermesError(Exception):
@@ -94,6 +97,26 @@ def shown(value: object, limit: int = 160) -> str:
 
 
 def suggest(name: object, names: Iterable[str]) -> str | None:
-    """The nearest of `names` to a mistyped `name`, or None."""
-    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.6)
+    """The one of `names` that a mistyped or shortened `name` means, or None.
+
+    What begins with it comes first (`h100` is h100-sxm, and not the nearer h200), then the nearest of those that have
+    its first word (`h200-sxm` is h200), then the nearest of all.
+    """
+    text, known = str(name), list(names)
+    small = text.lower()
+    if len(text) >= _SHORTEST:
+        longer = [other for other in known if other.lower().startswith(small)]
+        if longer:
+            return min(longer, key=len)
+    word = _first_word(small)
+    if word != small:
+        kin = {other.lower(): other for other in known if _first_word(other.lower()) == word}
+        close = difflib.get_close_matches(small, kin, n=1, cutoff=0.5)
+        if close:
+            return kin[close[0]]
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_./ ]", name, maxsplit=1)[0]

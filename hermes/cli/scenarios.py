@@ -86,11 +86,14 @@ def _tell(remarks: list[str], warnings: list[str]) -> None:
         print(f"hermes: warning: {line}", file=sys.stderr)
 
 
-def schema() -> None:
-    """Print the JSON Schema of scenarios, for editors."""
+def schema(
+    sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
+) -> None:
+    """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
     from hermes.scenario import json_schema
+    from hermes.sweep import sweep_schema
 
-    print_json(json_schema())
+    print_json(sweep_schema() if sweep else json_schema())
 
 
 def scenarios(as_json: Json = False) -> None:

@@ -355,8 +355,8 @@ class LLMClient:
     def load(self, kind: str) -> int:
         """See `hermes.clients.base.LOADS`.
 
-        input_tokens, output_tokens: of the requests assigned and not done; kv_tokens: tokens in KV memory, those of
-        steps that have started included; tokens_left: output tokens not emitted yet.
+        input_tokens, output_tokens: of the requests assigned and not done; requests: how many those are; kv_tokens:
+        tokens in KV memory, those of steps that have started included; tokens_left: output tokens not emitted yet.
         """
         if kind == "tokens_left":   # what routers ask most
             left, plan = self.output_tokens - self.emitted, self._plan
@@ -368,6 +368,8 @@ class LLMClient:
             return self.input_tokens
         if kind == "output_tokens":
             return self.output_tokens
+        if kind == "requests":
+            return self.num_assigned
         base, per_step, _start, _unit, steps = self.load_line(kind)
         return base + per_step * self._steps_started() if steps else base
 
@@ -383,6 +385,8 @@ class LLMClient:
             if plan is None or not plan.decodes:
                 return base, 0, 0, 1, 0
             return base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned
+        if kind == "requests":
+            return self.num_assigned, 0, 0, 1, 0
         base = self.output_tokens - self.emitted
         if plan is None:
             return base, 0, 0, 1, 0

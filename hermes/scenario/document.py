@@ -1,4 +1,4 @@
-"""Loading a scenario from wherever it comes, writing it out resolved, and its JSON Schema."""
+"""Loading a scenario from wherever it comes, and writing it out resolved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hermes.scenario.schema import Scenario, Source
 from hermes.validation import validate
 from hermes.yamlfile import Node, as_node
 
-__all__ = ["json_schema", "load_scenario", "resolved_yaml", "scenario_of"]
+__all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
@@ -77,22 +77,3 @@ def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = No
         return value if to_dir is None else moved_path(value, base_dir, to_dir)
 
     return to_yaml(scenario, header, text)
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario file as a user may write it, with everything that is registered now."""
-    refresh(Scenario)
-    schema = Scenario.model_json_schema()
-    properties = schema["properties"]
-    workloads = properties["workload"]
-    description = workloads.pop("description", "")
-    properties["workload"] = {"anyOf": [workloads["items"], workloads], "description": description}
-    items = properties["clients"].get("items", {})
-    if "oneOf" in items:  # without a kind, which means llm, several alternatives may fit
-        items["anyOf"] = items.pop("oneOf")
-    extends = {"type": "string", "description": "Another scenario, relative to this file, that this one is put over."}
-    schema["properties"] = {"extends": extends, **properties}
-    # a file that extends another may leave out what that one says
-    required = schema.pop("required", [])
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": required}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "hermes scenario"}

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 import hermes.telerag  # noqa: F401  (registers what it has)
 from hermes.clients import CLIENTS
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, ConfigModel, Duration, quantity
 from hermes.errors import InputError
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
@@ -97,7 +97,10 @@ class Scenario(ConfigModel):
     """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
     kv_transfer_scope: Literal["global", "local"] = "global"
     """Which decode clients may take a request over: any, or only those on the prefill client's `platform`."""
-    kv_transfer_retry: Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=1e9)] | None = None
+    kv_transfer_retry: Annotated[
+        float, BeforeValidator(parse_duration), Field(gt=0, le=1e9),
+        quantity(parse_duration, "duration above 0, e.g. '1 s'; bare number: seconds"),
+    ] | None = None
     """A KV transfer that finds its destination full tries again after this long; first come first served, as memory
     frees, where left out."""
     slo: SloConfig = SloConfig()

@@ -262,7 +262,7 @@ def test_better_hardware_is_faster():
     ("options", "message"),
     [
         ({"model": "lama-3.1-8b"}, "did you mean 'llama-3.1-8b'"),
-        ({"device": "h100"}, "a device description: one of"),
+        ({"device": "a100"}, "a device description: one of"),
         ({"efficiency": "h100"}, "efficiency: expected a file of efficiency factors: one of"),
         ({"tp": 3}, "tp: expected a divisor of the 32 attention heads of llama-3.1-8b, found 3"),
     ],
