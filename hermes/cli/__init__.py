@@ -31,6 +31,7 @@ from hermes.cli import (
     traces,
     validate_engine,
 )
+from hermes.cli.paths import refuse_empty_names
 from hermes.errors import HermesError
 
 __all__ = ["app", "main"]
@@ -76,8 +77,10 @@ sweep.add_to(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        code = app(None if arguments is None else list(arguments), prog_name="hermes", standalone_mode=False)
+        refuse_empty_names(given)
+        code = app(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:
         return _refuse(str(error))

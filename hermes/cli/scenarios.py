@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table, show
+from hermes.cli.paths import Overwrite, free_folder
 
 __all__ = ["add_to"]
 
@@ -23,6 +25,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write results to this folder.")
     ] = None,
+    overwrite: Overwrite = False,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
@@ -39,7 +42,7 @@ def run(
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
     checked = load_scenario(scenario, overrides)
     if output is not None:  # found out now, not after the simulation
-        output.mkdir(parents=True, exist_ok=True)
+        free_folder(output, overwrite=overwrite)
     results = simulate(checked, progress=not quiet and sys.stderr.isatty())
     if output is not None:
         results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
@@ -53,6 +56,18 @@ def run(
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
         raise typer.Exit(130)
+    _exit_if_all_were_rejected(results.summary["requests"])
+
+
+def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
+    """A run that served nobody is no answer: say why on stderr, exit code 1."""
+    if not requests["rejected"] or requests["rejected"] < requests["total"]:
+        return
+    reasons = sorted(requests["reject_reasons"].items(), key=lambda item: -item[1])
+    more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+    said = f"all {requests['total']:,} requests were rejected: {reasons[0][0]}{more}"
+    print(f"hermes: {said}", file=sys.stderr)
+    raise typer.Exit(1)
 
 
 def validate(

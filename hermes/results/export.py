@@ -37,9 +37,15 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["replacing", "write_results"]
+__all__ = ["TRACE", "replacing", "write_results", "written_files"]
 
+TRACE = "trace.json.gz"
 _ROWS = 1 << 20
+
+
+def written_files() -> list[str]:
+    """The names of the files that a run writes; `summary.json` first."""
+    return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
 
 
 @contextmanager
@@ -143,7 +149,7 @@ def write_results(
     files["steps.parquet"] = lambda path: _write_steps(record, path)
     files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
     files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
-    files["trace.json.gz"] = (lambda path: write_trace(record, metrics, path, max_trace_events)) if trace else None
+    files[TRACE] = (lambda path: write_trace(record, metrics, path, max_trace_events)) if trace else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,52 @@ def test_run_refusals(refused, small_file, tmp_path):
     assert "expected a readable file" in refused("run", tmp_path / "none.yaml")
 
 
+def test_an_empty_output_is_refused_and_nothing_is_written(refused, small_file, tmp_path, monkeypatch):
+    """`-o "$UNSET"` used to write twelve files into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    for arguments in (["run", small_file, "-o", ""], ["run", small_file, "--output="], ["run", small_file, "-o", " "],
+                      ["sweep", small_file, "-o", ""], ["network", "draw", small_file, "-o", ""]):
+        assert "--output: the name is empty" in refused(*arguments)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_another_run_is_replaced_only_when_asked(call, refused, small_file, tmp_path):
+    out = tmp_path / "out"
+    few = ["run", small_file, "--set", "workload.requests=3", "-o", out]
+    assert call(*few)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for again in (few, [*few, "--seed", "1"]):
+        assert f"{out} holds another run (summary.json): choose another folder, or replace it with --overwrite" in (
+            refused(*again))
+    (out / "summary.json").unlink()   # a run that was killed while it wrote
+    assert "requests.parquet" in refused(*few)
+    assert call(*few, "--overwrite")[0] == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").touch()
+    assert "holds a sweep" in refused("run", small_file, "-o", tmp_path / "sweep", "--overwrite")
+
+
+def test_other_files_do_not_stand_in_the_way(call, small_file, tmp_path):
+    assert call("run", small_file, "--set", "workload.requests=1", "-o", tmp_path)[0] == 0
+    assert small_file.exists()
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_a_run_that_rejects_everything_says_why_and_fails(call, small_file, output):
+    code, out, err = call("run", small_file, "--set", "clients.0.memory.num_blocks=5", *output)
+    assert code == 1
+    assert out
+    assert err.startswith("hermes: all 20 requests were rejected: ")
+    assert "needs 14 KV blocks of 16 tokens" in err
+    assert err.count("\n") == 1
+    (small_file.parent / "one.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,9000,2\n1,20,3\n")
+    some = ["--set", "workload={arrivals: {kind: trace, path: one.csv}, lengths: {kind: trace, path: one.csv}}"]
+    code, out, err = call("run", small_file, "--set", "clients.0.memory.num_blocks=5", *some)
+    assert (code, err) == (0, ""), "one of two was served"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 def test_permissions(refused, small_file, tmp_path):
     small_file.chmod(0)
