@@ -279,6 +279,9 @@ def test_compare(call, refused, small_file, tmp_path):
     call("run", small_file, "-o", run)
     reference = tmp_path / "reference.csv"
     reference.write_text("request,ttft_ms,e2e_ms\n0,100,900\n1,120,1000\n")
+    assert "request 2 of the run is not in the reference" in refused("compare", run, reference)
+    assert "NOT the same requests" in call("compare", run, reference, "--allow-different-requests")[1]
+    reference.write_text("request,ttft_ms,e2e_ms\n" + "".join(f"{n},{100 + n},900\n" for n in range(20)))
     code, out, err = call("compare", run, reference, "--json")
     assert (code, err) == (0, "")
     assert {row["metric"] for row in json.loads(out)["metrics"]} == {"ttft", "e2e"}
@@ -286,6 +289,10 @@ def test_compare(call, refused, small_file, tmp_path):
     assert "expected one of" in refused("compare", run, reference, "--map", "tfft=ttft_ms")
     assert "nothing.csv" in refused("compare", run, tmp_path / "nothing.csv")
     assert str(tmp_path / "not-a-run") in refused("compare", tmp_path / "not-a-run", reference)
+    for itself in (run, run / "requests.parquet"):
+        code, out, err = call("compare", run, itself, "--json")
+        assert (code, err) == (0, "")
+        assert {row["error"] for row in json.loads(out)["metrics"] if row["ours_s"]} == {0.0}
 
 
 def test_regress(call, refused, small_file, tmp_path):
