@@ -53,6 +53,14 @@ def test_the_package_runs_as_a_module():
     assert done.stderr.count("\n") == 1
 
 
+def test_completion_in_a_notebook_offers_the_whole_interface():
+    """They are imported when first used, and were not in `dir(hermes)` before."""
+    code = "import hermes; print(*dir(hermes))"
+    offered = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"__version__", "open_run", "open_sweep", "run_sweep", "simulate"} <= set(offered)
+    assert set(hermes.__all__) <= set(dir(hermes))
+
+
 def test_starting_is_quick():
     code = "import sys; from hermes.cli import main; main(['--version']); print(sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
