@@ -29,6 +29,9 @@ def run(
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
+    trace_events: Annotated[
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Events of the Chrome trace at most [200,000].")
+    ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
@@ -36,6 +39,8 @@ def run(
     from hermes import __version__
     from hermes.api import simulate
     from hermes.results import write_results
+    from hermes.results.export import TRACE
+    from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
@@ -46,13 +51,15 @@ def run(
     results = simulate(checked, progress=not quiet and sys.stderr.isatty())
     if output is not None:
         results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-        write_results(results, output)
+        write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS)
     if as_json:
         print_json(results.summary)
     else:
         show(results.table())
         if output is not None:
             print(f"written to {output}")
+    if output is not None and "trace_cut" in results.meta:
+        print(f"note: {output / TRACE}: {results.meta['trace_cut']} (--trace-events)", file=sys.stderr)
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
         raise typer.Exit(130)

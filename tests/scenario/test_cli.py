@@ -164,6 +164,17 @@ def test_a_run_that_rejects_everything_says_why_and_fails(call, small_file, outp
     assert (code, err) == (0, ""), "one of two was served"
 
 
+def test_a_trace_that_was_cut_is_said(call, small_file, tmp_path):
+    run = ["run", small_file, "--set", "workload.requests=5"]
+    assert call(*run, "-o", tmp_path / "whole")[2] == ""
+    code, _, err = call(*run, "-o", tmp_path / "cut", "--trace-events", "20")
+    assert code == 0
+    assert err.startswith(f"note: {tmp_path / 'cut' / 'trace.json.gz'}: trace cut at ")
+    assert "the limit is 20 (--trace-events)" in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "cut" / "trace.json.gz").stat().st_size < (tmp_path / "whole" / "trace.json.gz").stat().st_size
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 def test_permissions(refused, small_file, tmp_path):
     small_file.chmod(0)
@@ -182,7 +193,9 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
     monkeypatch.setattr("hermes.api.simulate", interrupted)
     code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out")
     assert code == 130
-    assert err == "results of what was simulated until the interruption\nhermes: interrupted\n"
+    note, *rest = err.splitlines()
+    assert "trace.json.gz: trace cut at " in note
+    assert rest == ["results of what was simulated until the interruption", "hermes: interrupted"]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["unfinished"] > 0
 
