@@ -13,7 +13,7 @@ JSON   ?=
 .PHONY: run test bench lint clean
 
 run: $(VENV)/.stamp
-	$(VENV)/bin/hermes run quickstart -o runs/quickstart
+	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
 
 test: $(VENV)/.stamp-dev
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)

@@ -28,7 +28,7 @@ class InputError(HermesError, ValueError):
     """A file, field or value is not what it has to be.
 
     The line reads `FILE:LINE:COLUMN: FIELD: expected EXPECTED, found FOUND (did you mean 'X'?)`; parts that are not
-    known are left out.
+    known are left out. Where `expected` is `Verbatim`, it is the whole message: what is wrong, then what to do.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class InputError(HermesError, ValueError):
 
     def __str__(self) -> str:
         where = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
-        text = f"expected {self.expected}"
-        if self.found is not ...:
+        whole = isinstance(self.expected, Verbatim)
+        text = str(self.expected) if whole else f"expected {self.expected}"
+        if self.found is not ... and not whole:
             text += f", found {shown(self.found)}"
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
@@ -79,7 +80,7 @@ def inside(field: str) -> Iterator[None]:
 
 
 class Verbatim(str):
-    """What was found, in words: shown as it is, without quotes."""
+    """What was found, or what is wrong, in words: shown as it is, without quotes."""
 
     __slots__ = ()
 

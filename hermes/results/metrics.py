@@ -14,7 +14,7 @@ on another client (whose first token the prefill gives), or several parallel bra
             client that were under way meanwhile (a decode stage is assigned before its KV moves)
     communication = sum of the transfers
 
-All are of completed requests (spec section 7); the others have NaN.
+All are of completed requests; the others have NaN.
 """
 
 from __future__ import annotations

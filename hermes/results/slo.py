@@ -1,6 +1,6 @@
 """Service-level objectives: the paper's six-SLO table, and thresholds per request.
 
-The table (spec section 7) allows TTFT and TPOT a slowdown over a baseline at p50, p90 and p99; a system passes when all
+The table allows TTFT and TPOT a slowdown over a baseline at p50, p90 and p99; a system passes when all
 six hold. Goodput counts the requests that each meet the per-request thresholds.
 
 Pipelines and workloads may have limits of their own: a baseline with retrieval is another than without. Then each such
