@@ -19,6 +19,7 @@ from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
+from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
 from hermes.recorder import RowLog
@@ -47,6 +48,7 @@ class Simulation:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self.interrupted = False
+        self.warnings: list[str] = []        # one line each; see `InputWarning`
         self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
@@ -136,6 +138,7 @@ class Simulation:
                     if isinstance(way.pipeline, GraphPipeline):
                         check_past(way.pipeline)
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
+                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
                 self._drawn.append(drawn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -62,11 +63,15 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
+    from hermes.errors import InputWarning
     from hermes.scenario import load_scenario, resolved_yaml
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
-    Simulation.of(checked)   # what only shows when it is put together: files, models nobody serves, names that clash
+    # what only shows when it is put together: files, models nobody serves, names that clash
+    built = Simulation.of(checked)
+    for text in built.warnings:
+        warnings.warn(text, InputWarning, stacklevel=1)
     if as_json:
         print_json(checked.model_dump(mode="json"))
     elif resolved:
