@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest"]
+__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest", "warn_all"]
 
 _SHORTEST = 3   # letters of a name that may be completed: "a" is more likely a slip than the beginning of something
 
@@ -68,6 +69,12 @@ class InputError(HermesError, ValueError):
 class InputWarning(UserWarning):
     """Something in the input that works, and should be written otherwise or looked at. One line; the command line
     prints it on stderr."""
+
+
+def warn_all(texts: Iterable[str]) -> None:
+    """Give each line as an `InputWarning`, to whoever called the function that calls this."""
+    for text in texts:
+        warnings.warn(text, InputWarning, stacklevel=3)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
+from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
 from hermes.prefix_start import coarse_hashes, remarks, start_caches
@@ -48,6 +49,7 @@ class Simulation:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self.interrupted = False
+        self.warnings: list[str] = []        # one line each; see `InputWarning`
         self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
@@ -58,7 +60,7 @@ class Simulation:
         self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
         self.streams = self._build_streams()
         self.remarks = remarks(scenario.workload, self.streams)
-        self.warnings = coarse_hashes(self.clients, self.streams)
+        self.warnings += coarse_hashes(self.clients, self.streams)
         start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
         self._prepare_tiers()
         self.network = self._build_network()
@@ -140,6 +142,7 @@ class Simulation:
                     if isinstance(way.pipeline, GraphPipeline):
                         check_past(way.pipeline)
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
+                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
                 self._drawn.append(drawn)

@@ -56,7 +56,7 @@ def run(
         print_json(results.summary)
     else:
         show(results.table())
-        _tell(results.meta.get("remarks", []), results.meta.get("warnings", []))
+        _tell(results.meta.get("remarks", []))
         if output is not None:
             print(f"written to {output}")
     if output is not None and "trace_cut" in results.meta:
@@ -85,27 +85,27 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
+    from hermes.errors import warn_all
     from hermes.scenario import load_scenario, resolved_yaml
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
     # what only shows when it is put together: files, models nobody serves, names that clash
     built = Simulation.of(checked)
+    warn_all(built.warnings)
     if as_json:
         print_json(checked.model_dump(mode="json"))
     elif resolved:
         print(resolved_yaml(checked, f"{scenario}, resolved; paths are relative to {checked.source.base_dir}"), end="")
     else:
         print(f"{scenario}: valid")
-        _tell(built.remarks, built.warnings)
+        _tell(built.remarks)
 
 
-def _tell(remarks: list[str], warnings: list[str]) -> None:
+def _tell(remarks: list[str]) -> None:
     """What a user should know of a scenario beside its figures."""
     for line in remarks:
         print(line)
-    for line in warnings:
-        print(f"hermes: warning: {line}", file=sys.stderr)
 
 
 def schema(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
@@ -39,7 +40,9 @@ class LLMClientConfig(ConfigModel):
     count: int = Field(default=1, ge=1, le=100_000)
     """Number of equal clients."""
     model: Annotated[str, Field(max_length=4096)] = ""
-    """Model served: a built-in description or the path of a config.json. Left out, the client serves any model."""
+    """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
+    memory and its context limit are those of the model that its hardware was measured with, if that has a description.
+    """
     role: Literal["both", "prefill", "decode"] = "both"
     """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
     platform: str | None = None
@@ -57,6 +60,12 @@ class LLMClientConfig(ConfigModel):
     given. Left out, the hardware model's device, if it has one."""
     hardware: Annotated[Any, Component(HARDWARE)]
     """How long a step takes."""
+    max_model_len: int | None = Field(default=None, ge=1, le=2**41)
+    """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
+    where left out."""
+    allow_mismatch: bool = False
+    """Accept a hardware model of another model, device, number of devices or precision than the client's, and requests
+    beyond the model's context. For deliberate stand-ins; contradictions are errors otherwise."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
     """In which order the client serves."""
     memory: MemoryConfig = MemoryConfig()
@@ -116,6 +125,10 @@ class LLMClientConfig(ConfigModel):
         if hardware is None:
             with inside("hardware"):
                 hardware = self.hardware.build(base_dir)
+        facts = facts_of(hardware)
+        check_agreement(self, facts, base_dir)
+        model = self._memory_model(facts, base_dir)
+        longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type: Any = PrefixBlockPool if self.memory.prefix_caching else BlockPool
         options: dict[str, Any] = {}
@@ -134,10 +147,12 @@ class LLMClientConfig(ConfigModel):
                 env, first_index + i, name, scheduler, hardware, runs, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
             )
+            if longest is not None:
+                client.max_model_len = longest
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(model, facts, base_dir)
                 if moves_kv == "layerwise":
-                    client.num_layers = describe_model(self.model, base_dir).num_layers
+                    client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
         return clients
 
@@ -160,20 +175,27 @@ class LLMClientConfig(ConfigModel):
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
             tiers = tiers_of(offload.tiers, env, index, name, platform)
+        facts = facts_of(hardware)
+        model = self._memory_model(facts, base_dir)
         return OffloadingClient(
             env, index, name, scheduler, hardware, runs, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(self.model, facts_of(hardware), base_dir),
-            layers=describe_model(self.model, base_dir).num_layers if offload.overlap else 1,
+            kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
+            layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
+
+    def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
+        """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
+        return self.model or described_model(facts.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
         facts = facts_of(hardware)
         devices = self._num_devices(facts)
         device = self._device(facts, base_dir)
-        budget = self.memory.budget(self.model, devices, facts, device, self.scheduler, base_dir)
+        model = self._memory_model(facts, base_dir)
+        budget = self.memory.budget(model, devices, facts, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
-        power = power_model(self.power, facts, device, self.model, devices, base_dir)
+        power = power_model(self.power, facts, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
 
     def _num_devices(self, facts: HardwareFacts) -> int:

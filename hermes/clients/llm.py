@@ -23,7 +23,7 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
-ANY_TIME = 1 << 62
+ANY_TIME = ANY_LENGTH = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row are not going to get on
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
@@ -39,8 +39,8 @@ class LLMClient:
         "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
         "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start",
         "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill",
-        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "max_model_len", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
+        "on_prefill", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
@@ -70,6 +70,7 @@ class LLMClient:
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
         self.num_layers = 1
+        self.max_model_len = ANY_LENGTH   # limit of prompt plus output tokens; set by its configuration
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
         self._plan: Plan | None = None
@@ -98,6 +99,9 @@ class LLMClient:
         prompt, output = self._fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
+        if stage.prompt_tokens + stage.target_tokens > self.max_model_len:   # as `vllm serve` does
+            return (f"{stage.prompt_tokens} prompt and {stage.target_tokens} output tokens are more than its "
+                    f"max_model_len of {self.max_model_len}")
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
             self._fits = stage.prompt_tokens, stage.target_tokens

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.hardware.files import find
+from hermes.hardware.files import find, names_in
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
-__all__ = ["DeviceDescription", "load_device"]
+__all__ = ["DeviceDescription", "device_in_words", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 
@@ -56,3 +57,16 @@ def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> Devic
     """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
     return validate(DeviceDescription, load_yaml(path))
+
+
+def device_in_words(text: str) -> DeviceDescription | None:
+    """The shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
+
+    A text names a device if all parts of the device's name occur in it. If several match, the one with most parts wins.
+    """
+    words = set(re.findall(r"[a-z0-9]+", text.lower()))
+    words |= {found[0] for word in words if (found := re.match(r"sxm(?=\d)", word))}
+    if {"h100", "hbm3"} <= words and "nvl" not in words:   # as CUDA calls the SXM module
+        words.add("sxm")
+    named = [name for name in names_in("devices") if words.issuperset(name.split("-"))]
+    return load_device(max(named, key=lambda name: name.count("-"))) if named else None

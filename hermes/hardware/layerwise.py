@@ -62,6 +62,8 @@ def _bracket(xs: FloatArray, x: float) -> tuple[int, float]:
 class LayerwiseModel:
     """Operator tables composed for the kernel. All answers are in nanoseconds."""
 
+    model = ""   # the description of what was measured, for whoever compares it with a client's
+
     def __init__(
         self, tables: OperatorTables, num_layers: int, *, skew: Literal["single", "by_batch", "none"] = "single",
         products: Literal["stairs", "lines"] = "stairs", overhead_s: float = 0.0, asynchronous: bool = True,
@@ -214,8 +216,10 @@ class Layerwise(ConfigModel):
             if not folder.is_dir():
                 raise InputError("a folder of operator tables", self.path)
             tables = load_operator_tables(folder)
-        return LayerwiseModel(
+        built = LayerwiseModel(
             tables, layers, skew=self.skew, products=self.products, overhead_s=self.overhead,
             asynchronous=self.asynchronous, scale=self.scale,
             name=folder.resolve().parent.name if folder.name == "profile" else folder.name,
         )
+        built.model = self.model
+        return built

@@ -106,7 +106,8 @@ def test_requests_served_side_by_side_alike_pay_alike(tmp_path: Path) -> None:
 
 
 def test_dollars_are_price_times_window(tmp_path: Path) -> None:
-    results = scenario(tmp_path, price_per_hour=3.6, devices=2)
+    two = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm", "tp": 2}
+    results = scenario(tmp_path, price_per_hour=3.6, devices=2, hardware=two)
     cost, window = results.summary["cost"], results.summary["makespan_s"]
     assert cost["total_dollars"] == pytest.approx(7.2 / 3600 * window)
     assert cost["per_million_output_tokens_dollars"] == pytest.approx(cost["total_dollars"] / (60 * 50) * 1e6)
