@@ -53,6 +53,12 @@ class ConversationText:
             return None
         return ("group", self.group, index) if end <= self.shared_tokens else ("conversation", self.session, index)
 
+    def name_runs(self, block_size: int) -> tuple[tuple[tuple[str, int], int], ...]:
+        """The same for many blocks at once: (name, end): blocks up to `end`, from where the run before ended.
+        The key of a block is its run's name and its index."""
+        shared = min(self.shared_tokens, self.num_tokens) // block_size
+        return (("group", self.group), shared), (("conversation", self.session), self.num_tokens // block_size)
+
 
 class HashedPrompt:
     """A prompt known by chained hashes of consecutive blocks of `unit` tokens, as in Mooncake's traces.

@@ -236,6 +236,16 @@ clients:""" + CHATBOT.split("clients:")[1])
     assert all(Simulation.of(load_scenario(tmp_path / "s.yaml", [change])).warnings == [] for change in fine)
 
 
+@pytest.mark.parametrize("size", [1, 3, 16, 40])
+@pytest.mark.parametrize(("shared", "tokens"), [(0, 50), (20, 50), (16, 50), (50, 50), (70, 50), (20, 0)])
+def test_runs_of_names_say_what_the_keys_of_blocks_say(size: int, shared: int, tokens: int) -> None:
+    text, keys = ConversationText(3, 5, shared, tokens), []
+    for name, end in text.name_runs(size):
+        keys += [(*name, index) for index in range(len(keys), end)]
+    assert keys == [text.block_key(index, size) for index in range(tokens // size)]
+    assert text.block_key(tokens // size, size) is None
+
+
 def test_a_first_branch_that_ended_elsewhere_leaves_no_answer_to_the_others() -> None:
     """Its one token came with the prompt's last step; what another branch says is not what the conversation says."""
     text = ConversationText(3, 0, 0, 9)
