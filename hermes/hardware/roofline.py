@@ -47,8 +47,12 @@ Reference = Annotated[str, Field(max_length=4096)]
 
 
 class RooflineOptions(NamedTuple):
-    """What a roofline model is built with, beside its model, device and factors; the defaults of `Roofline`."""
+    """What a roofline model is built with, beside its model, device and factors; the defaults of `Roofline`.
 
+    model: the name or path that the model's description was found by, "" if it was handed over
+    """
+
+    model: str = ""
     tp: int = 1
     pp: int = 1
     dtype: Dtype = "bf16"
