@@ -21,7 +21,7 @@ from hermes.memory.ranked import PrefixEviction
 __all__ = ["MemoryConfig", "describe_model"]
 
 UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
-DEFAULT_BATCHED_TOKENS = 8192
+DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # of schedulers that have no such limit
 DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # with schedulers that follow no engine
 
 
@@ -183,9 +183,9 @@ class MemoryConfig(ConfigModel):
             return Part(0, "not given")
         if facts.memory is not None:
             return Part(facts.memory.activation_bytes, f"profile {facts.name}: {facts.memory.source}")
-        tokens = getattr(scheduler, "max_num_batched_tokens", UNBOUNDED)
+        tokens = getattr(scheduler, "max_num_batched_tokens", None) or UNBOUNDED
         tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
-        seqs = getattr(scheduler, "max_num_seqs", 256)
+        seqs = getattr(scheduler, "max_num_seqs", None) or DEFAULT_SEQS
         peak = kv.activation_peak_bytes(
             describe_model(model, base_dir), tp=facts.tp, dtype=facts.dtype or "bf16", max_num_batched_tokens=tokens,
             max_num_seqs=seqs,

@@ -92,7 +92,7 @@ def test_pipeline_stages_share_weights_and_keep_every_token():
 
 
 def test_sources_of_the_parts():
-    found = budget("llama-3.1-8b", "h100-sxm", memory={"engine": "1 GiB", "weights": "20 GB"})
+    found = budget("llama-3.1-8b", "h100-sxm", memory={"engine_reserve": "1 GiB", "weights": "20 GB"})
     assert found.engine == Part(2**30, "given")
     assert found.weights == Part(20 * 10**9, "given")
     assert "2,048 tokens and 256 sequences" in found.activations.source

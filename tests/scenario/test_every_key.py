@@ -34,6 +34,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "IvfPq": {"vectors": 9000, "dim": 16, "nlist": 100}, "InvertedLists": {"vectors": 9000, "dim": 16, "nlist": 100},
 }
 """Of models that ask for one of several keys, or for keys that fit together, what is given."""
+LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have prefixes and sessions of their own
 WITH: dict[str, dict[str, Any]] = {
     "ClusterModel.family": {"family": "noise"}, "ClusterModel.dimensions": {"family": "moved"},
     "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
@@ -44,6 +45,7 @@ WITH: dict[str, dict[str, Any]] = {
     "Node.stages": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
     "LognormalCounts.median": {"mean": None, "median": 9},
+    "WorkloadConfig.prefixes": {"lengths": LENGTHS}, "WorkloadConfig.sessions": {"lengths": LENGTHS},
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},
