@@ -16,6 +16,7 @@ from hermes.yamlfile import load_yaml
 __all__ = ["DeviceDescription", "device_in_words", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
+Rate = Annotated[Bandwidth, Field(ge=1)]
 
 
 class DeviceDescription(ConfigModel):
@@ -24,14 +25,14 @@ class DeviceDescription(ConfigModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     type: Literal["gpu", "cpu"] = "gpu"
     """`cpu` for machines whose processor computes; engines choose other defaults there."""
-    flops: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e20)]], Field(min_length=1)]
+    flops: Annotated[dict[str, Annotated[float, Field(ge=1e3, le=1e20)]], Field(min_length=1)]
     """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
-    memory_bandwidth: Bandwidth
+    memory_bandwidth: Rate
     memory: Bytes
     """Bytes a process can see."""
-    link_bandwidth: Bandwidth
+    link_bandwidth: Rate
     """Bytes/s one device sends to its peers in the same machine, one direction (NVLink, or else PCIe)."""
-    host_bandwidth: Bandwidth
+    host_bandwidth: Rate
     """Bytes/s between device and host, one direction."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors that roofline models of this device take: a shipped set, or a file relative to the scenario;
