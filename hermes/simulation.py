@@ -23,6 +23,7 @@ from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
 from hermes.recorder import RowLog
 from hermes.requests import Stream
+from hermes.results.block_time import block_ns_of_runs
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.sharing import sharing_infos
@@ -311,7 +312,10 @@ class Simulation:
             priority=np.concatenate([t.priority for t in tables]),
             session=np.concatenate([t.session for t in tables]),
             status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-            stages=stages, runs=runs, transfers=self._transfers.columns(),
+            stages=stages, runs=runs | {
+                "kv_block_ns": block_ns_of_runs(self.clients, runs, stages, coordinator.gaps, decode_steps,
+                                                LLM_STAGES.index("decode"))},
+            transfers=self._transfers.columns(),
             step_ends=[c.steps.array() for c in self.clients],
             gaps={
                 row: _steps_of(segments, decode_steps[stages["client"][row]])
@@ -375,7 +379,8 @@ class Simulation:
                 infos += [service_info(client, config) for client in group]
                 continue
             resources = config.resources(group[0].hardware, self.base_dir)
-            infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
+            infos += [client_info(client, config.kind, config.name, resources, by_client[client.index])
+                      for client in group]
         return infos
 
 
