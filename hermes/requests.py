@@ -131,10 +131,12 @@ class Arrivals:
     """Starts the pipeline of each request at the instant it arrives, by `advance(request, None)`.
 
     times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows
+    out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
     """
 
     def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
         self._env, self._streams, self._advance = env, streams, advance
+        self.out_of_requests_ns = -1
         self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
         self._waiting = {stream: enumerate(stream.requests()) for stream in streams if stream.closed}
 
@@ -172,6 +174,8 @@ class Arrivals:
         """A user of a closed loop takes the next request, if any is left, thinks, and submits it."""
         row, request = next(self._waiting[stream], (0, None))
         if request is None:
+            if self.out_of_requests_ns < 0:
+                self.out_of_requests_ns = self._env._now
             return
         think_ns = stream.table.think_ns
         request.arrival_ns = self._env._now + (int(think_ns[row]) if think_ns is not None else 0)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table, show
+from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table, show_run
 
 __all__ = ["add_to"]
 
@@ -27,9 +27,10 @@ def run(
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print a table, and write summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
     from hermes.results import write_results
@@ -47,9 +48,7 @@ def run(
     if as_json:
         print_json(results.summary)
     else:
-        show(results.table())
-        if output is not None:
-            print(f"written to {output}")
+        show_run(results, scenario, output, verbose=verbose)
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
         raise typer.Exit(130)

@@ -40,8 +40,8 @@ class LLMClient:
         "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns",
         "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
         "kv_bytes_per_token", "model", "moved_in_run", "name", "num_assigned", "num_layers", "num_steps", "on_done",
-        "on_first_token", "on_prefill", "on_room", "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps",
-        "ticks", "tracks",
+        "on_first_token", "on_prefill", "on_room", "output_tokens", "peak_blocks", "platform", "role", "scheduler",
+        "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(

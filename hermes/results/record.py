@@ -176,6 +176,7 @@ class RunRecord:
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
     sharing: list[SharingInfo] = field(default_factory=list)   # of clients whose sequences shared blocks
+    out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
 
     def __post_init__(self) -> None:
         runs = self.runs

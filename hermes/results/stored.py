@@ -166,6 +166,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
                for name, column in requests.items() if name.startswith("note_")},
         links=resources["links"], tiers=resources["tiers"], machines=resources["machines"],
         sharing=resources["sharing"],
+        out_of_requests_ns=round(stored._run.get("out_of_requests_s", -1 / NS_PER_S) * NS_PER_S),
     )
 
 
