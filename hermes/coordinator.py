@@ -78,6 +78,11 @@ class Coordinator:
                 handoff.observe = self._observe
             handoff.route = self._route_decode
 
+    @property
+    def out_of_requests_ns(self) -> int:
+        """When a user of a closed loop first found no request left; -1 if there was none such."""
+        return self._arriving.out_of_requests_ns
+
     # -- pipelines -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:

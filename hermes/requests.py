@@ -186,10 +186,12 @@ class Arrivals:
 
     times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows. A request
     that waited at a gate arrives when it is sent, and notes when it was due (`scheduled_s`).
+    out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
     """
 
     def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
         self._env, self._streams, self._advance = env, streams, advance
+        self.out_of_requests_ns = -1
         self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
         self._waiting = {stream: stream.beginnings() for stream in streams if stream.closed}
         self._gates = {stream: _Gate(stream.table.max_in_flight) for stream in streams
@@ -252,6 +254,8 @@ class Arrivals:
         request = next(self._waiting[stream], None)
         if request is not None:
             self._after_thinking(request)
+        elif self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
 
     def _after_thinking(self, request: Request) -> None:
         """A user thinks, and submits a request."""

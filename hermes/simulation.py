@@ -25,6 +25,7 @@ from hermes.pipelines.needs import check_options, check_past, nobody_serves
 from hermes.prefix_start import coarse_hashes, remarks, start_caches
 from hermes.recorder import RowLog
 from hermes.requests import Stream
+from hermes.results.block_time import block_ns_of_runs
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.sharing import sharing_infos
@@ -319,7 +320,10 @@ class Simulation:
             priority=np.concatenate([t.priority for t in tables]),
             session=np.concatenate([t.session for t in tables]),
             status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-            stages=stages, runs=runs, transfers=self._transfers.columns(),
+            stages=stages, runs=runs | {
+                "kv_block_ns": block_ns_of_runs(self.clients, runs, stages, coordinator.gaps, decode_steps,
+                                                LLM_STAGES.index("decode"))},
+            transfers=self._transfers.columns(),
             step_ends=[c.steps.array() for c in self.clients],
             gaps={
                 row: _steps_of(segments, decode_steps[stages["client"][row]])
@@ -328,7 +332,8 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            sharing=sharing_infos(self.clients), labels=self._labels(), notes=self._notes(),
+            sharing=sharing_infos(self.clients), out_of_requests_ns=coordinator.out_of_requests_ns,
+            labels=self._labels(), notes=self._notes(),
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )
@@ -383,7 +388,8 @@ class Simulation:
                 infos += [service_info(client, config) for client in group]
                 continue
             resources = config.resources(group[0].hardware, self.base_dir)
-            infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
+            infos += [client_info(client, config.kind, config.name, resources, by_client[client.index])
+                      for client in group]
         return infos
 
 

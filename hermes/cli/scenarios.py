@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table, show
+from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table, show_run
 from hermes.cli.paths import Overwrite, free_folder
 
 __all__ = ["add_to"]
@@ -33,9 +33,10 @@ def run(
         int | None, typer.Option(min=1, max=10**9, metavar="N", help="Events of the Chrome trace at most [200,000].")
     ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print a table, and write summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
     from hermes.results import write_results
@@ -55,10 +56,8 @@ def run(
     if as_json:
         print_json(results.summary)
     else:
-        show(results.table())
+        show_run(results, scenario, output, verbose=verbose)
         _tell(results.meta.get("remarks", []))
-        if output is not None:
-            print(f"written to {output}")
     if output is not None and "trace_cut" in results.meta:
         print(f"note: {output / TRACE}: {results.meta['trace_cut']} (--trace-events)", file=sys.stderr)
     if results.meta.get("interrupted"):

@@ -37,10 +37,11 @@ class LLMClient:
 
     __slots__ = (
         "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
-        "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start",
-        "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "max_model_len", "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token",
-        "on_prefill", "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns",
+        "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
+        "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers",
+        "num_steps", "on_done", "on_first_token", "on_prefill", "on_room", "output_tokens", "peak_blocks", "platform",
+        "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
@@ -90,6 +91,12 @@ class LLMClient:
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
         self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
+        self._left = 0                    # of the run in flight: sequences that its plan left waiting
+        # Blocks that come and go from outside while a run is in flight: what its blocks at the end, times its length,
+        # are too many or too few (row of the table of runs, blocks x ns), and the most blocks before some went.
+        self._moved = 0
+        self.moved_in_run: list[tuple[int, int]] = []
+        self.peak_blocks = 0
         self._host_free_ns = self._at_host = 0   # overlapped: when its thread is free, requests that wait for it
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
@@ -131,8 +138,11 @@ class LLMClient:
             self._late.append((self.env._now, stage))
         else:
             if stage.branches is not None:
-                self._catch_up()   # if its KV has come, the branches take blocks
-            scheduler.enqueue(stage)
+                free = self._catch_up()   # if its KV has come, the branches take blocks
+                scheduler.enqueue(stage)
+                self._note_moved(free)
+            else:
+                scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
         elif self._planned > 1 and scheduler.wants_cut(stage):
@@ -140,21 +150,37 @@ class LLMClient:
 
     def reserve(self, stage: Sequence) -> bool:
         """Take memory for KV that is about to arrive; False if it is not there."""
-        self._catch_up()
+        free = self._catch_up()
         taken = self.scheduler.reserve(stage)
+        self._note_moved(free)
         if taken and self._plan is not None and self._planned > 1:
             self.cut()   # the rest of the run may not find its blocks now
         return taken
 
-    def _catch_up(self) -> None:
-        """The blocks of all steps that have started are taken (a run takes them when it ends)."""
+    def _catch_up(self) -> int:
+        """The blocks of all steps that have started are taken (a run takes them when it ends); how many are free."""
         if self._plan is not None:
             self.scheduler.take_blocks(self._plan, self._steps_started())
+        return self.scheduler.pool.free_blocks
+
+    def _note_moved(self, free_before: int) -> None:
+        """Blocks were taken or freed from outside, in the middle of a run maybe."""
+        pool, group, plan = self.scheduler.pool, self.scheduler.group, self._plan
+        ended = 0 if plan is None or self._planned == 1 else self.steps_done()
+        if plan is None or not ended or pool.free_blocks == free_before:
+            return
+        since = self.steps.view[self.steps.pos + ended - 1] - self._start_ns
+        self._moved += (free_before - pool.free_blocks) * since
+        used = pool.num_blocks - free_before
+        if plan.decodes and group.grows:   # when the latest step ended; the one in flight has taken its blocks
+            used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
+        self.peak_blocks = max(self.peak_blocks, used)
 
     def release(self, stage: Sequence) -> None:
         """KV kept for a transfer can go: whoever waits for memory may be admitted."""
-        self._catch_up()
+        free = self._catch_up()
         self.scheduler.release(stage)
+        self._note_moved(free)
         self.memory_freed()
 
     def memory_freed(self) -> None:
@@ -219,6 +245,7 @@ class LLMClient:
             return
         now = self._start_ns = self.env._now
         self._plan = plan
+        self._left = self.scheduler.num_waiting
         steps = self.steps
         num_steps = self._planned = plan.num_steps
         pos = steps.pos
@@ -322,7 +349,11 @@ class LLMClient:
             plan.decode_seqs + plan.prefill_seqs,
             len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
             pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
+            self._left,
         )
+        if self._moved:
+            self.moved_in_run.append((len(log), self._moved))
+            self._moved = 0
         log.pos += log.size
         if log.pos == log.limit:
             log.flush()

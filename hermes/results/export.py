@@ -119,6 +119,8 @@ def _summary_json(results: Results) -> str:
     run: dict[str, Any] = {"format": FORMAT}
     run |= {key: results.meta[key] for key in KEPT_META if key in results.meta}
     run |= {"end_s": results.record.end_ns / NS_PER_S, "slo": results.slo.model_dump(mode="json")}
+    if results.record.out_of_requests_ns >= 0:
+        run["out_of_requests_s"] = results.record.out_of_requests_ns / NS_PER_S
     return json.dumps({"run": run, **results.summary}, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 

@@ -75,7 +75,7 @@ class Scenario(ConfigModel):
     """Seed of every random number; the same seed gives the same results, byte for byte."""
     stepping: Literal["runs", "every_step"] = "runs"
     """`runs` prices equal steps of a client together; `every_step` makes an event of each. Every request and every
-    token fares the same; the table of runs, and time averages of KV memory, are as fine as the runs."""
+    token fares the same, and KV memory has the same mean; the table of runs is as fine as the runs."""
     horizon: Duration | None = None
     """The simulation ends here at the latest; without it, when every request has been served."""
     workload: Annotated[list[WorkloadConfig], BeforeValidator(_as_list), Field(min_length=1, max_length=10_000)]

@@ -100,6 +100,21 @@ def boundary_rows(record: RunRecord) -> dict[tuple[int, int], tuple[int, ...]]:
     return {key: row for key, row in rows.items() if row[0] not in busy}
 
 
+def kv_means(record: RunRecord) -> list[tuple[int, int] | None]:
+    """Per client: KV blocks in use times ns, and the most there were at the end of a step.
+
+    None for a client of a hand-over at the very end of one of its steps: a single step may count those blocks or not.
+    """
+    out: list[tuple[int, int] | None] = []
+    moves = {int(time) for name in ("start_ns", "end_ns") for time in record.transfers[name]}
+    for index, client in enumerate(record.clients):
+        mine = record.runs["client"] == index
+        peak = max(int(record.runs["used_blocks"][mine].max(initial=0)), client.kv_peak_blocks)
+        held = int(record.runs["kv_block_ns"][mine].sum())
+        out.append(None if moves & set(record.step_ends[index].tolist()) else (held, peak))
+    return out
+
+
 def assert_same_columns(ours: dict[str, IntArray], theirs: dict[str, IntArray], what: str) -> None:
     for name, column in ours.items():
         assert column.tolist() == theirs[name].tolist(), f"{what}.{name}"
@@ -122,6 +137,7 @@ def assert_same(runs: Outcome, steps: Outcome) -> None:
     ends = boundary_rows(b)
     assert {key: ends[key] for key in boundary_rows(a)} == boundary_rows(a)
     assert a.end_ns == b.end_ns
+    assert kv_means(a) == kv_means(b), "KV blocks over time"
     assert runs.loads == steps.loads, "loads as routers saw them"
 
 

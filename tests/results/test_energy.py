@@ -116,7 +116,7 @@ def test_dollars_are_price_times_window(tmp_path: Path) -> None:
     client = results.summary["clients"]["both-0"]
     assert client["dollars"] == pytest.approx(cost["total_dollars"])
     assert client["price_source"] == "given"
-    assert "per million output tokens" in results.to_text()
+    assert "per million output tokens" in results.to_text(verbose=True)
 
 
 def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:
