@@ -139,7 +139,7 @@ def _binds(summary: dict[str, Any]) -> str:
         return "arrivals: the load that is offered is served as it comes"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
-    held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch (max_num_seqs)",
+    held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch",
             "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
     return (f"{binds['what']} of {shortened(binds['where'], 24)}: {held[binds['what']]}"
             f" {binds['share']:.0%} of the time")

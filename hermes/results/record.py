@@ -81,7 +81,7 @@ class ClientInfo:
     returns_together: bool = False   # static batches: none joins or leaves a batch that runs
     max_num_seqs: int = 0      # limits of a step; 0 where there are none
     max_num_batched_tokens: int = 0
-    kv_peak_blocks: int = 0    # most blocks in use at the end of a step, where that is inside a run; else 0
+    peak_blocks_inside: int = 0   # most blocks in use at the end of a step, where that is inside a run; else 0
 
 
 @dataclass

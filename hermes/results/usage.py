@@ -113,7 +113,7 @@ def client_usages(record: RunRecord) -> list[ClientUsage]:
         "waiting_ns": _sums(stages["client"][once], waiting[once], n),
         "block_ns": _sums(client, runs["kv_block_ns"], n),
         "peak_blocks": np.maximum(_peaks(client, runs["used_blocks"], n),
-                                  np.array([info.kv_peak_blocks for info in record.clients], dtype=np.int64)),
+                                  np.array([info.peak_blocks_inside for info in record.clients], dtype=np.int64)),
         "preemptions": _sums(client, runs["preempted"], n),
         "out_of_range_steps": np.asarray(record.out_of_range_steps, dtype=np.int64),
         "stages": np.bincount(stages["client"], minlength=n),

@@ -109,7 +109,7 @@ def kv_means(record: RunRecord) -> list[tuple[int, int] | None]:
     moves = {int(time) for name in ("start_ns", "end_ns") for time in record.transfers[name]}
     for index, client in enumerate(record.clients):
         mine = record.runs["client"] == index
-        peak = max(int(record.runs["used_blocks"][mine].max(initial=0)), client.kv_peak_blocks)
+        peak = max(int(record.runs["used_blocks"][mine].max(initial=0)), client.peak_blocks_inside)
         held = int(record.runs["kv_block_ns"][mine].sum())
         out.append(None if moves & set(record.step_ends[index].tolist()) else (held, peak))
     return out
