@@ -14,7 +14,7 @@ from typing import Any
 from hermes.clients.view import ClientView
 from hermes.errors import InputError
 from hermes.handoff import Handoff
-from hermes.kernel import Clock
+from hermes.kernel import ARRIVAL, Clock
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.requests import Arrivals, Request, Stream
@@ -65,6 +65,7 @@ class Coordinator:
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
+        self._after_ns: list[int] = [getattr(client, "after_ns", 0) for client in clients]
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
@@ -373,7 +374,15 @@ class Coordinator:
                         stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order, index)
 
     def _served(self, request: Request, client: Any, stage: Any) -> None:
-        """A stage is done: go on with its pipeline if that is what it waits for."""
+        """A stage is done; its user, or its pipeline, hears of it when the client's front end is done with it."""
+        after = self._after_ns[client.index]
+        if after:
+            self.env.tick_at(self.env._now + after, ARRIVAL, lambda tick: self._deliver(request, client, stage))
+        else:
+            self._deliver(request, client, stage)
+
+    def _deliver(self, request: Request, client: Any, stage: Any) -> None:
+        """Go on with a pipeline if this stage is what it waits for."""
         stage = stage.original or stage
         stage.client, stage.done = client, True
         pending = request.pending

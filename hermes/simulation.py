@@ -333,7 +333,7 @@ class Simulation:
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
             sharing=sharing_infos(self.clients), out_of_requests_ns=coordinator.out_of_requests_ns,
-            labels=self._labels(), notes=self._notes(),
+            labels=self._labels(), notes=self._notes(), after_ns=[getattr(c, "after_ns", 0) for c in self.clients],
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
+from hermes.clients.frontend import FrontEnd
 from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
@@ -72,6 +73,9 @@ class LLMClientConfig(ConfigModel):
     """KV memory; may be left out where the client, or its hardware model, has a device."""
     request_overhead: RequestOverhead | None = None
     """Time of the serving stack for each request, beside the steps; none where left out."""
+    frontend: FrontEnd | None = None
+    """Time of the API server for each request, before and after the engine, which runs on meanwhile; none where left
+    out."""
     kv_offload: OffloadConfig | None = None
     """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
@@ -167,6 +171,8 @@ class LLMClientConfig(ConfigModel):
             with inside("request_overhead"):
                 options["overhead_ns"] = self.request_overhead.times_ns(base_dir)
             options["overlapped"] = self.request_overhead.mode == "overlapped"
+        if self.frontend is not None:
+            options["frontend_ns"] = self.frontend.times_ns
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, **options)

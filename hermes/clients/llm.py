@@ -33,21 +33,23 @@ class LLMClient:
 
     role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
     overhead_ns, overlapped: the serving stack's time per request, by kind of stage (`hermes.clients.overhead`)
+    frontend_ns: before the engine has a request, that per prompt token, and after (`hermes.clients.frontend`)
     """
 
     __slots__ = (
-        "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
-        "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns",
-        "_start", "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens",
-        "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers",
-        "num_steps", "on_done", "on_first_token", "on_prefill", "on_room", "output_tokens", "peak_blocks", "platform",
-        "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up",
+        "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned",
+        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env",
+        "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
+        "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill", "on_room",
+        "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
         overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
+        frontend_ns: tuple[int, float, int] = (0, 0.0, 0),
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
@@ -90,6 +92,7 @@ class LLMClient:
         self._start: Tick | None = None
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
+        self._before_ns, self._token_ns, self.after_ns = frontend_ns
         self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
         self._left = 0                    # of the run in flight: sequences that its plan left waiting
         # Blocks that come and go from outside while a run is in flight: what its blocks at the end, times its length,
@@ -116,6 +119,14 @@ class LLMClient:
 
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
+        if (self._before_ns or self._token_ns) and not stage.transferred:
+            ready = self.env._now + self._before_ns + round(self._token_ns * stage.prompt_tokens)
+            self.env.tick_at(ready, ARRIVAL, lambda tick: self._accept(stage))
+        else:
+            self._accept(stage)
+
+    def _accept(self, stage: Sequence) -> None:
+        """The engine has a sequence."""
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:

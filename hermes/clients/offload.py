@@ -80,11 +80,11 @@ class OffloadingClient(LLMClient):
     def idle(self) -> bool:
         return not self._fetching and super().idle
 
-    def submit(self, stage: Sequence) -> None:
-        """A sequence arrives; what the tiers have of its prompt comes first."""
+    def _accept(self, stage: Sequence) -> None:
+        """The engine has a sequence; what the tiers have of its prompt comes first."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
-            super().submit(stage)
+            super()._accept(stage)
             return
         self._catch_up()
         here = self.scheduler.pool.hit_tokens(stage)
@@ -93,7 +93,7 @@ class OffloadingClient(LLMClient):
         reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
         have = (here // unit + found) * unit
         if have <= here:
-            super().submit(stage)
+            super()._accept(stage)
             return
         overlap = None
         if self._offload.overlap:
@@ -109,7 +109,7 @@ class OffloadingClient(LLMClient):
     def _fetched(self, stage: Sequence, have: int) -> None:
         self._fetching -= 1
         stage.num_computed = stage.cached_tokens = have
-        super().submit(stage)
+        super()._accept(stage)
 
     def _done(self, client: Any, stage: Sequence) -> None:
         if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once

@@ -168,6 +168,8 @@ class RunRecord:
     # including last_step, not from consecutive steps.
     decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
+    # Per client: how much later than their step a user has its tokens (`frontend`); empty for nothing.
+    after_ns: list[int] = field(default_factory=list)
     # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request, NaN where there is none: what pipelines kept with `request.note`

@@ -41,6 +41,7 @@ def batching(draw: st.DrawFn, kind: str) -> Data:
     }
     if kind == "mixed":
         data["reservation"] = draw(st.sampled_from(["on_demand", "up_front"]))
+        data["max_passed_over"] = draw(st.sampled_from([None, None, 1, 3]))
     return data
 
 
