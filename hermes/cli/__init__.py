@@ -31,6 +31,7 @@ from hermes.cli import (
     traces,
     validate_engine,
 )
+from hermes.cli.groups import Groups
 from hermes.cli.paths import refuse_empty_names
 from hermes.errors import HermesError
 
@@ -40,7 +41,7 @@ __all__ = ["app", "main"]
 _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 app = typer.Typer(
-    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=False,
+    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=True, cls=Groups,
     pretty_exceptions_enable=False, rich_markup_mode=None,
 )
 

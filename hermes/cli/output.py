@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from hermes.cli import complete
+
 __all__ = ["Json", "Overrides", "Scenario", "print_json", "print_table", "show"]
 
-Scenario = Annotated[str, typer.Argument(help="A scenario file, or the name of a built-in one.", show_default=False)]
+Scenario = Annotated[str, typer.Argument(
+    help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Set a.b=c or a.0.b=c in it; may be given often."),

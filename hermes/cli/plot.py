@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hermes.cli import complete
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -24,8 +26,10 @@ def plot(
     run: Annotated[Path, typer.Argument(
         metavar="DIR", help="A folder that `hermes run -o` or `hermes sweep -o` wrote.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")],
-    kind: Annotated[str | None, typer.Option(
-        "--kind", metavar="KIND", help=f"Of a run, one of {', '.join(KINDS)} [breakdown].")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", autocompletion=complete.plots,
+                                 help=f"Of a run, one of {', '.join(KINDS)} [breakdown].")
+    ] = None,
 ) -> None:
     """Draw a run or a sweep.
 

@@ -104,16 +104,29 @@ def schema() -> None:
     print_json(json_schema())
 
 
+SECTIONS = {
+    "": "scenarios (hermes run NAME)",
+    "validation": "scenarios of comparisons with real engines and other simulators",
+    "studies": "scenarios of studies (hermes study NAME runs a whole study)",
+}
+
+
 def scenarios(as_json: Json = False) -> None:
-    """List the scenarios that come with hermes."""
+    """List the scenarios that come with hermes; those of studies apart."""
     from hermes.scenario import builtin_scenarios
     from hermes.yamlfile import load_yaml
 
     rows = []
     for name, path in builtin_scenarios().items():
         description = load_yaml(path).child("description")
-        rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else ""})
+        group = name.split("/")[0]
+        rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else "",
+                     "group": group if group in SECTIONS else ""})
+    rows.sort(key=lambda row: row["name"] != "quickstart")   # where to start
     if as_json:
         print_json(rows)
-    else:
-        print_table("", ["name", "description"], [[row["name"], row["description"]] for row in rows])
+        return
+    for group, title in SECTIONS.items():
+        print_table(title, ["name", "description"],
+                    [[row["name"], row["description"]] for row in rows if row["group"] == group])
+        print()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hermes.cli import complete
 from hermes.cli.output import Json, Overrides, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def add_to(app: typer.Typer) -> None:
 
 def sweep(
     source: Annotated[str, typer.Argument(
-        metavar="SWEEP", help="A sweep's file, or the name of a built-in one.", show_default=False)],
+        metavar="SWEEP", help="A sweep's file, or the name of a built-in one.", show_default=False,
+        autocompletion=complete.sweeps)],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where its points are kept.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
