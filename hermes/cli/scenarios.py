@@ -124,6 +124,13 @@ SECTIONS = {
 }
 
 
+SECTIONS = {
+    "": "scenarios (hermes run NAME)",
+    "validation": "scenarios of comparisons with real engines and other simulators",
+    "studies": "scenarios of studies (hermes study NAME runs a whole study)",
+}
+
+
 def scenarios(as_json: Json = False) -> None:
     """List the scenarios that come with hermes; those of studies apart."""
     from hermes.scenario import builtin_scenarios
