@@ -195,7 +195,7 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     moves_kv = family in ("disaggregated", "elastic")
     transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if moves_kv else "full"
     if transfer == "layerwise":   # it asks the model how many layers it has
-        clients = [{**client, "model": "llama-3.1-8b"} for client in clients]
+        clients = [{**client, "model": "llama-3.1-8b", "allow_mismatch": True} for client in clients]
     in_milliseconds = any(client["hardware"]["kind"] == "polynomial" for client in clients)
     workload = [draw(workloads("w", most))]
     if draw(st.integers(0, 2)) == 0:
