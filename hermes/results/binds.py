@@ -26,6 +26,7 @@ from hermes.results.record import ClientInfo, RunRecord
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
+from hermes.units import NS_PER_S
 
 __all__ = ["BINDS", "binds_summary", "client_groups"]
 
@@ -97,14 +98,13 @@ def _most(groups: dict[str, Any]) -> tuple[str, str, float]:
 
 def _clipped(record: RunRecord, start: int, end: int) -> IntArray:
     runs = record.runs
-    inside = np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start)
-    return np.asarray(np.maximum(inside, 0), dtype=np.int64)
+    span: IntArray = np.maximum(np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start), 0)
+    return span
 
 
 def _busy(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
     n, stages = len(record.clients), record.stages
-    clipped = _clipped(record, start, end)
-    busy = np.bincount(record.runs["client"], weights=clipped, minlength=n).astype(np.float64)
+    busy = np.bincount(record.runs["client"], weights=_clipped(record, start, end), minlength=n).astype(np.float64)
     for index in _without_steps(record):
         mine = stages["client"] == index
         busy[index] = covered_ns(np.clip(stages["start_ns"][mine], start, end),
@@ -179,9 +179,11 @@ def _of_services(record: RunRecord, shares: npt.NDArray[np.float64], busy: npt.N
 
 def _of_resources(record: RunRecord, start: int, end: int) -> list[tuple[str, str, float]]:
     """Links and tiers that were full, machines that were used up."""
-    found = []
+    found: list[tuple[str, str, float]] = []
+    if not (record.links or record.tiers or record.machines):
+        return found
     whole = window_ns(record)
-    length = max(whole[1] - whole[0], 1) / 1e9
+    length = max(whole[1] - whole[0], 1) / NS_PER_S
     links = {use.name: use for use in record.links} | {
         (f"{tier.name} of {tier.where}" if tier.where else tier.name): tier.link
         for tier in record.tiers if tier.link is not None}
@@ -194,7 +196,7 @@ def _of_resources(record: RunRecord, start: int, end: int) -> list[tuple[str, st
             share = use.full_s / length
             if link.times_ns and end > start:
                 sent = np.interp([start, end], link.times_ns, np.maximum.accumulate(link.sent_bytes))
-                used = float(sent[1] - sent[0]) / (link.bandwidth * (end - start) / 1e9)
+                used = float(sent[1] - sent[0]) / (link.bandwidth * (end - start) / NS_PER_S)
                 share = max(share, used if used > THRESHOLD else 0.0)
         if share >= (FULL if link is not None else THRESHOLD):
             found.append((use.kind, use.name, min(share, 1.0)))

@@ -79,7 +79,7 @@ def test_usage_errors(refused):
 def test_run_writes_and_prints(call, small_file, tmp_path):
     code, out, err = call("run", small_file, "-o", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "20 completed" in out
+    assert "20 of small: all completed" in out
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["completed"] == 20
     resolved = tmp_path / "out" / "scenario.resolved.yaml"
