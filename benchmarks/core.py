@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
     },
     "clients": [{
         "name": "llm", "count": 10, "devices": 8,
-        "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+        "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
         "scheduler": {"kind": "chunked"},
         "memory": {"num_blocks": 80_000},
     }],

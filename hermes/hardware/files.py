@@ -6,6 +6,7 @@ YAML is read by `hermes.yamlfile` and checked by `hermes.validation`. Nothing he
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from hermes.resources import resource_dir
 from hermes.yamlfile import read_text
 
 __all__ = ["find", "names_in", "read_json"]
+
+# Measured on an engine of 2023 (the data of splitwise-sim); their names did not say so.
+_OF_2023 = re.compile(r"(splitwise-)?((?:llama-2-70b|bloom-176b)-(?:a100|h100)-tp[248])\Z")
 
 
 def names_in(folder: str) -> list[str]:
@@ -42,6 +46,12 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
         raise InputError(f"{what}: an existing file", text)
     names = names_in(folder)
     if text not in names:
+        old = _OF_2023.match(text)
+        if old is not None and f"splitwise-2023-{old[2]}" in names:
+            raise InputError(
+                f"{what}: splitwise-2023-{old[2]} is its name now, as it was measured on an engine of 2023 (2 to 5 "
+                "times slower than today's; `hermes profile list` shows profiles of current engines)", text,
+            )
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
     return resource_dir("hw_profiles") / folder / f"{text}.yaml"
 

@@ -109,7 +109,7 @@ def test_memory_that_is_missing_is_said_in_bytes_and_for_what():
 
 def test_no_memory_at_all():
     config = LLMClientConfig.model_validate(
-        {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}}
+        {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}}
     )
     with pytest.raises(InputError, match="num_blocks, the capacity of a device, or a client that names its `device`"):
         config.resources(config.hardware.build(None), None)
