@@ -41,7 +41,7 @@ from hermes.yamlfile import load_yaml
 
 __all__ = ["Roofline", "RooflineModel", "RooflineProfile", "load_roofline_profile"]
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
+Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
 Reference = Annotated[str, Field(max_length=4096)]
 
 
@@ -61,8 +61,9 @@ class Roofline(ConfigModel):
     """Devices that share every layer (tensor parallelism)."""
     pp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pipeline stages; one batch is in flight."""
-    dtype: Dtype = "bf16"
-    """Storage of the layers' weights; activations are 16 bits (32 with fp32)."""
+    dtype: Dtype = "auto"
+    """Storage of the layers' weights; auto is that of the model description (the `quantization_config` of a
+    config.json), bf16 where it says nothing. Activations are 16 bits (32 with fp32)."""
     kv_dtype: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
     """Storage of the KV cache; auto is that of the activations."""
     efficiency: Reference | Efficiency = "auto"
@@ -140,6 +141,8 @@ class RooflineModel:
     def __init__(
         self, options: Roofline, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
     ) -> None:
+        if options.dtype == "auto":
+            options = options.model_copy(update={"dtype": model.dtype or "bf16"})
         self.options, self.model, self.device, self.factors_file = options, model, device, file
         self.work = Work.of(model, tp=options.tp, pp=options.pp, dtype=options.dtype, kv_dtype=options.kv_dtype)
         self.efficiency = factors = file.of(self.work.compute if self.work.compute in device.flops else "bf16")
