@@ -32,7 +32,7 @@ BASE: dict[str, Any] = {
     },
     "clients": [{
         "name": "llm", "count": 10, "devices": 8,
-        "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+        "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
         "scheduler": {"kind": "chunked", **PLAIN},
         "memory": {"num_blocks": 80_000, "prefix_caching": False},
         "allow_mismatch": True,   # the trace's longest requests are beyond what Llama 2 was made for

@@ -79,7 +79,7 @@ def splitwise_jobs(csv: Path) -> Iterator[Job]:
     keys = usable(csv)[["model", "hardware", "tensor_parallel"]].drop_duplicates()
     for model, device, degree in sorted(keys.itertuples(index=False, name=None)):
         words = ["splitwise", str(csv), "--model", model, "--hardware", device, "--tp", str(degree)]
-        yield Job(f"{MODELS[model]}-{DEVICES[device][0]}-tp{degree}", words)
+        yield Job(f"splitwise-2023-{MODELS[model]}-{DEVICES[device][0]}-tp{degree}", words)
 
 
 def run(words: list[str]) -> None:
@@ -113,7 +113,7 @@ def splitwise_tables(csv: Path) -> None:
     for key, part in usable(csv).groupby(["model", "hardware", "tensor_parallel"]):
         model, device, degree = (str(value) for value in key)
         short, hardware = DEVICES[device]
-        name = f"splitwise-{MODELS[model]}-{short}-tp{degree}"
+        name = f"splitwise-2023-{MODELS[model]}-{short}-tp{degree}"
         excluded = list(SYNTHETIC.values())
         if degree == "2":
             excluded.append("prompt 512, batch 64 (5 rows): prompt_time is shorter than at batch 8; corrupt")

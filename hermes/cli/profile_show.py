@@ -1,7 +1,8 @@
-"""`hermes profile show` and `hermes profile plot`: everything a profile states, and its curves."""
+"""`hermes profile show` and `hermes profile plot`: everything a description states, and a profile's curves."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +13,21 @@ from hermes.cli.output import Json, print_json, print_table
 if TYPE_CHECKING:
     from hermes.hardware.profile import PhaseProfile, Profile
 
-__all__ = ["kind_of", "phases_of", "plot", "show"]
+__all__ = ["described_names", "engine_of", "kind_of", "phases_of", "plot", "show"]
 
 Name = Annotated[str, typer.Argument(help="A shipped profile, or the path of a profile file.", show_default=False)]
+AnyName = Annotated[
+    str, typer.Argument(help="A name that `hermes profile list` prints, or the path of a profile file.",
+                        show_default=False)]
+
+FOLDERS = {
+    "hardware tables": "tables", "models": "models", "devices": "devices", "analytical descriptions": "roofline",
+    "efficiency factors": "efficiency", "links": "links", "engine overheads": "overhead",
+    "retrieval profiles": "retrieval", "lookahead profiles": "lookahead",
+}
+"""What `hermes profile list` prints beside hardware profiles -> folder of `hw_profiles`."""
+WORKLOADS = "workload profiles"
+YEARS = {range(14, 33): 2026}   # minor versions of vLLM 0.x -> year of their releases
 
 _KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel tables"), ("genz", "analytical"),
           ("roofline", "analytical"))
@@ -26,17 +39,60 @@ def kind_of(profile: Profile) -> str:
     return next((kind for word, kind in _KINDS if word in text), "measured steps")
 
 
+def engine_of(profile: Profile) -> tuple[str, int | None]:
+    """Name and version of the engine the steps are of, and its year: when they were measured, else its release."""
+    source = profile.provenance
+    version = re.match(r"[\w-]+ [\d.]+", source.engine)
+    engine = version[0] if version else "vLLM" if "vLLM" in source.engine else source.engine
+    dated = re.match(r"\d{4}", str(source.date))
+    if dated:
+        return engine, int(dated[0])
+    minor = re.match(r"vllm 0\.(\d+)", engine)
+    return engine, next((year for minors, year in YEARS.items() if minor and int(minor[1]) in minors), None)
+
+
+def described_names() -> dict[str, list[str]]:
+    """Names of everything but hardware profiles that ships, by what it is."""
+    from hermes.hardware.files import names_in
+    from hermes.workload import workload_profile_names
+
+    return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
+
+
 def phases_of(profile: Profile) -> dict[str, PhaseProfile]:
     """The phases there are, by name."""
     parts = {"prefill": profile.phases.prefill, "decode": profile.phases.decode, "mixed": profile.phases.mixed}
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def show(name: Name, as_json: Json = False) -> None:
-    """Print everything a profile states: where it comes from, its range, errors, terms, memory and power."""
+def show(name: AnyName, as_json: Json = False) -> None:
+    """Print everything a description states: of a profile its source, range, errors, terms, memory and power."""
+    from hermes.hardware.files import names_in
     from hermes.hardware.profile import load_profile
 
-    profile = load_profile(name)
+    others = {what: _file(what, name) for what, found in described_names().items() if name in found}
+    if not others or name in names_in(""):
+        _show_profile(load_profile(name), as_json)
+        return
+    if as_json:
+        from hermes.yamlfile import load_yaml
+
+        stated = {what: load_yaml(path).plain() for what, path in others.items()}
+        print_json(next(iter(stated.values())) if len(stated) == 1 else stated)
+        return
+    for what, path in others.items():   # a card is a device, and has efficiency factors of the same name
+        print(f"{name} ({what}): {path.parent.name}/{path.name}\n")
+        print(path.read_text(encoding="utf-8").rstrip() + ("\n" if len(others) > 1 else ""))
+
+
+def _file(what: str, name: str) -> Path:
+    from hermes.resources import resource_dir
+
+    folder = resource_dir("traces") if what == WORKLOADS else resource_dir("hw_profiles") / FOLDERS[what]
+    return folder / f"{name}.yaml"
+
+
+def _show_profile(profile: Profile, as_json: bool) -> None:
     if as_json:
         print_json(profile.model_dump(mode="json"))
         return

@@ -8,7 +8,7 @@ import typer
 
 from hermes.cli.output import Json, print_json, print_table
 from hermes.cli.profile_import import ImportGroup
-from hermes.cli.profile_show import kind_of, phases_of, plot, show
+from hermes.cli.profile_show import described_names, engine_of, kind_of, phases_of, plot, show
 
 __all__ = ["add_to"]
 
@@ -35,24 +35,18 @@ def _profiles() -> dict[str, dict[str, Any]]:
         profile = load_profile(name)
         source = profile.provenance
         errors = {phase: part.error.mape for phase, part in phases_of(profile).items() if part.error is not None}
+        engine, year = engine_of(profile)
         out[name] = {
             "model": source.model, "hardware": source.hardware, "tensor_parallel": source.tensor_parallel,
-            "dtype": source.dtype, "held_out_mape": errors, "kind": kind_of(profile),
+            "dtype": source.dtype, "engine": engine, "engine_year": year, "held_out_mape": errors,
+            "kind": kind_of(profile),
         }
     return out
 
 
 def list_(as_json: Json = False) -> None:
     """List what scenarios can refer to by name."""
-    from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
-
-    profiles = _profiles()
-    names = {
-        "hardware tables": names_in("tables"), "models": names_in("models"), "devices": names_in("devices"),
-        "analytical descriptions": names_in("roofline"), "efficiency factors": names_in("efficiency"),
-        "workload profiles": workload_profile_names(),
-    }
+    profiles, names = _profiles(), described_names()
     if as_json:
         print_json({"hardware profiles": profiles} | names)
         return
@@ -60,8 +54,10 @@ def list_(as_json: Json = False) -> None:
     for name, entry in profiles.items():
         errors = [f"{entry['held_out_mape'][p]:.1%}" if p in entry["held_out_mape"] else "-" for p in
                   ("prefill", "decode", "mixed")]
-        rows.append([name, entry["hardware"], entry["tensor_parallel"], entry["dtype"], *errors, entry["kind"]])
-    head = ["hardware profile", "hardware", "TP", "dtype", "prefill", "decode", "mixed", "from"]
+        hardware = entry["hardware"].removeprefix("NVIDIA ").removesuffix(" Blackwell Server")
+        engine = f"{entry['engine']} ({entry['engine_year'] or 'year not stated'})"
+        rows.append([name, hardware, engine, *errors, entry["kind"].split()[0]])   # names say tp and precision
+    head = ["hardware profile", "hardware", "engine", "prefill", "decode", "mixed", "steps"]
     print_table("errors: held-out MAPE; hermes profile show NAME tells the rest", head, rows)
     print()
     print_table("", ["what", "name"], [[what, name] for what, found in names.items() for name in found])

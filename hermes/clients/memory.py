@@ -166,7 +166,7 @@ class MemoryConfig(ConfigModel):
         if self.capacity is None and facts.memory is not None and self.weight_bits is None:
             return per_token, Part(facts.memory.weights_bytes, f"profile {facts.name}: {facts.memory.source}"), None
         shape = describe_model(model, base_dir)
-        dtype = facts.dtype or "bf16"
+        dtype = facts.dtype or shape.dtype or "bf16"
         if self.weight_bits is None and (facts.pp > 1 or precision(dtype).layer_bytes != precision(dtype).other_bytes):
             size = kv.stage_weight_bytes(shape, dtype, facts.tp, facts.pp)
             return per_token, Part(size, f"model {shape.name}, {dtype}"), None

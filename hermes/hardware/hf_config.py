@@ -1,5 +1,10 @@
 """Hugging Face `config.json` to the fields of a `ModelDescription`.
 
+What would make a model behave otherwise than its description says is refused, with the key and a way on: sliding
+windows that requests can leave, quantisations that no precision here stands for (`hermes.hardware.hf_quantization`). Of
+a multimodal model the text model (`text_config`) is described, and `source` says so: the tower that turns pictures or
+sound into tokens is not modelled.
+
 Each supported `model_type` differs in which keys it uses and in what the architecture implies without saying so
 (biases, norms, tied embeddings by default). The parameter counts of published models test this table.
 """
@@ -8,7 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, inside, suggest
+from hermes.hardware.hf_quantization import stored_dtype
 
 __all__ = ["SUPPORTED", "from_hf_config"]
 
@@ -72,6 +78,25 @@ def from_hf_config(data: object, name: str) -> dict[str, Any]:
     """Fields of a `ModelDescription` called `name`. Raises `InputError` with the offending key as its field."""
     if not isinstance(data, dict):
         raise InputError("a Hugging Face config.json (an object)", data)
+    text = data.get("text_config")
+    if text is None:
+        fields = _from_text(data, name)
+    else:
+        if not isinstance(text, dict):
+            raise InputError("an object", text, field="text_config")
+        outer = {key: data[key] for key in ("quantization_config", "tie_word_embeddings") if key in data}
+        with inside("text_config"):
+            fields = _from_text(outer | text, name)
+    towers = [key for key in ("vision_config", "audio_config") if data.get(key) is not None]
+    if text is not None or towers:
+        fields["source"] += f", the text model of model_type {data.get('model_type')}"
+    if towers:
+        fields["source"] += f"; not modelled: {', '.join(towers)}"
+    return fields
+
+
+def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a language model by itself."""
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in SUPPORTED:
         raise InputError(
@@ -113,4 +138,24 @@ def from_hf_config(data: object, name: str) -> dict[str, Any]:
         fields["token_types"] = config.size("type_vocab_size")
     if data.get("max_position_embeddings") is not None:
         fields["max_context"] = config.size("max_position_embeddings")
+    _refuse_sliding_window(data, config, fields.get("max_context"))
+    if data.get("quantization_config") is not None:
+        with inside("quantization_config"):
+            fields["dtype"] = stored_dtype(data["quantization_config"])
     return fields
+
+
+def _refuse_sliding_window(data: dict[str, Any], config: _Config, longest: int | None) -> None:
+    """Attention here reads the whole context: a window is fine where no sequence can be longer than it."""
+    if data.get("sliding_window") is None or not config.flag("use_sliding_window", True):
+        return
+    window = config.size("sliding_window")
+    layers = data.get("layer_types")
+    if isinstance(layers, list) and layers and set(layers) == {"full_attention"}:
+        return
+    if longest is None or window < longest:
+        raise InputError(
+            f"no sliding window, or one of at least max_position_embeddings ({longest}): sliding windows are not "
+            "modelled. Set it to null in a copy of the file to let attention read the whole context (an upper bound), "
+            f"or max_position_embeddings to {window} where no sequence is longer", window, field="sliding_window",
+        )

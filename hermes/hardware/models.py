@@ -96,6 +96,9 @@ class ModelDescription(ConfigModel):
     max_context: Size | None = None
     """Longest sequence (prompt and answer, in tokens) that the published model supports: `max_position_embeddings` of
     a config.json. None where its publisher states none."""
+    dtype: Literal["", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"] = ""
+    """How the published weights of the layers are stored; empty is 16 bits. What `hardware: {kind: roofline}` and the
+    memory of the weights take where a scenario and a profile say nothing else."""
     source: str = ""
     """Where the figures come from."""
 

@@ -41,7 +41,7 @@ from hermes.yamlfile import load_yaml
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
+Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
 KvDtype = Literal["auto", "bf16", "fp16", "fp32", "fp8"]
 Reference = Annotated[str, Field(max_length=4096)]
 
@@ -55,7 +55,7 @@ class RooflineOptions(NamedTuple):
     model: str = ""
     tp: int = 1
     pp: int = 1
-    dtype: Dtype = "bf16"
+    dtype: Dtype = "auto"
     kv_dtype: KvDtype = "auto"
     embed_lora_rank: int = 0
     step_overhead: float | None = None
@@ -78,7 +78,9 @@ class Roofline(ConfigModel):
     pp: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Pipeline stages, one batch is in flight; the profile's where left out, or 1."""
     dtype: Dtype | None = None
-    """Storage of the layers' weights; activations are 16 bits (32 with fp32). The profile's where left out, or bf16."""
+    """Storage of the layers' weights; auto is that of the model description (the `quantization_config` of a
+    config.json), bf16 where it says nothing. Activations are 16 bits (32 with fp32). The profile's where left out, or
+    auto."""
     kv_dtype: KvDtype | None = None
     """Storage of the KV cache; auto is that of the activations. The profile's where left out, or auto."""
     efficiency: Reference | Efficiency | None = None
@@ -161,6 +163,8 @@ class RooflineModel:
     def __init__(
         self, options: RooflineOptions, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
     ) -> None:
+        if options.dtype == "auto":
+            options = options._replace(dtype=model.dtype or "bf16")
         self.options, self.model, self.device, self.factors_file = options, model, device, file
         self.work = Work.of(model, tp=options.tp, pp=options.pp, dtype=options.dtype, kv_dtype=options.kv_dtype)
         self.efficiency = factors = file.of(self.work.compute if self.work.compute in device.flops else "bf16")

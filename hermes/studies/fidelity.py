@@ -27,7 +27,7 @@ def sources(tp: int) -> dict[str, dict[str, Any]]:
         MAIN: {"kind": "polynomial", "profile": f"llama-3.1-70b-h100-tp{tp}-bf16"},
         "roofline, fitted": roofline,
         "roofline, ideal": roofline | {"efficiency": "ideal"},
-        "splitwise's measurements": {"kind": "polynomial", "profile": f"llama-2-70b-h100-tp{tp}"},
+        "splitwise's measurements": {"kind": "polynomial", "profile": f"splitwise-2023-llama-2-70b-h100-tp{tp}"},
         **{f"roofline + {ms} ms": roofline | {"step_overhead": f"{ms} ms"} for ms in OVERHEADS_MS if ms},
     }
 

@@ -73,7 +73,8 @@ class RouterContract(ABC):
         """A scenario for `count` clients, without its router. Override it for a router that needs others."""
         return {
             "clients": [{
-                "name": "c", "count": count, "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+                "name": "c", "count": count,
+                "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
                 "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}, "memory": {"num_blocks": 400},
             }],
             "workload": [{

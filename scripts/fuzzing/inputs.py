@@ -42,7 +42,7 @@ workload:
   lengths: {kind: fixed, prompt: 200, output: 20}
 clients:
   - count: 2
-    hardware: {kind: polynomial, profile: llama-2-70b-h100-tp8, scale: 1.5}
+    hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8, scale: 1.5}
     memory: {num_blocks: 1000, block_size: 32, prefix_caching: true}
     scheduler: {kind: chunked, max_num_seqs: 32, max_num_batched_tokens: 512, policy: priority}
 router: {kind: least_loaded, load: tokens_left}
@@ -100,7 +100,7 @@ workload:
     prompt: {kind: normal, mean: 300, std: 40.5, min: 10}
     output: {kind: fixed, tokens: 16}
 clients:
-  - {name: one, hardware: {kind: table, profile: splitwise-llama-2-70b-h100-tp8, mixed_factor: 1.2},
+  - {name: one, hardware: {kind: table, profile: splitwise-2023-llama-2-70b-h100-tp8, mixed_factor: 1.2},
      memory: {num_blocks: 4000}, scheduler: {kind: chunked, long_prefill_token_threshold: 256, watermark: 0.01}}
 router: {kind: heavy_light, threshold: 250, heavy_share: 0.25}
 network:
@@ -116,7 +116,7 @@ clients:
 """
 DEFAULTS = {
     "lengths": "{kind: fixed, prompt: 10, output: 2}", "memory": "num_blocks: 1000", "model": "''",
-    "hardware": "{kind: polynomial, profile: llama-2-70b-h100-tp8}",
+    "hardware": "{kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}",
 }
 
 
@@ -141,9 +141,9 @@ class ProfileInput:
 def profile_inputs() -> list[ProfileInput]:
     hardware, workloads = resource_dir("hw_profiles"), resource_dir("traces")
     return [
-        ProfileInput("polynomial", hardware / "llama-2-70b-h100-tp8.yaml", load_profile,
+        ProfileInput("polynomial", hardware / "splitwise-2023-llama-2-70b-h100-tp8.yaml", load_profile,
                      {"hardware": "{kind: polynomial, profile: FILE}"}),
-        ProfileInput("table", hardware / "tables" / "splitwise-llama-2-70b-h100-tp8.yaml", load_table,
+        ProfileInput("table", hardware / "tables" / "splitwise-2023-llama-2-70b-h100-tp8.yaml", load_table,
                      {"hardware": "{kind: table, profile: FILE}"}),
         ProfileInput("model", hardware / "models" / "llama-3.1-8b.yaml", load_model,
                      {"model": "FILE", "memory": "capacity: 800 GB"}),

@@ -108,7 +108,8 @@ def _reader(path: Path, number: int, rng: random.Random) -> list[str]:
     user = path.parent / f"user-{number}.yaml"
     user.write_text(
         f"workload: {{arrivals: {{kind: trace, path: {path.name}}}, lengths: {{kind: trace, path: {path.name}}}}}\n"
-        "clients: [{hardware: {kind: polynomial, profile: llama-2-70b-h100-tp8}, memory: {num_blocks: 1000}}]\n"
+        "clients: [{hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}, "
+        "memory: {num_blocks: 1000}}]\n"
     )
     return ["validate", str(user)]
 

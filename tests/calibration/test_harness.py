@@ -214,7 +214,7 @@ def test_check_prices_what_was_measured(tmp_path, capsys):
     from hermes.hardware.base import StepStats
     from hermes.hardware.polynomial import Polynomial
 
-    model = Polynomial(profile="llama-2-70b-h100-tp8").build(Path())
+    model = Polynomial(profile="splitwise-2023-llama-2-70b-h100-tp8").build(Path())
     batches = [StepStats(decode_seqs=b, decode_ctx=b * 500, decode_ctx_max=500, sampled=b) for b in (1, 8, 32)]
     batches += [StepStats(1, n, 0, n * (n + 1) // 2, sampled=1) for n in (64, 999)]
     rows = pd.DataFrame([
@@ -229,5 +229,5 @@ def test_check_prices_what_was_measured(tmp_path, capsys):
     assert [(line.phase, line.steps) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
     assert all(line.mape == pytest.approx(0.25, rel=1e-6) == line.bias for line in lines)
     assert len(table) == 5
-    assert main(["calibrate", "check", str(tmp_path / "steps.yaml"), "llama-2-70b-h100-tp8"]) == 0
+    assert main(["calibrate", "check", str(tmp_path / "steps.yaml"), "splitwise-2023-llama-2-70b-h100-tp8"]) == 0
     assert "25.0%" in capsys.readouterr().out

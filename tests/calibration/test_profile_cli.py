@@ -1,6 +1,7 @@
 """`hermes profile show` and `plot` on everything that ships."""
 
 import json
+import re
 from typing import get_args
 
 import pytest
@@ -37,6 +38,44 @@ def test_list_shows_errors_as_figures(capsys):
         assert 0 < entry["held_out_mape"]["decode"] < 0.2, name
 
 
+def test_list_says_which_engine_the_steps_are_of(capsys):
+    assert main(["profile", "list", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)["hardware profiles"]
+    of = {name: (entry["engine"], entry["engine_year"]) for name, entry in entries.items()}
+    assert of["splitwise-2023-llama-2-70b-h100-tp8"] == ("vLLM", 2023)
+    assert of["llama-3.1-70b-h100-tp4-bf16"] == ("vllm 0.24.0", 2026)
+    for name, (engine, year) in of.items():
+        assert (year == 2023) == name.startswith("splitwise-2023-"), (engine, year)
+    assert main(["profile", "list"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in entries)    # none is broken over two lines
+    assert re.search(r"^splitwise-2023-bloom-176b-a100-tp8 .* vLLM \(2023\) ", text, re.M)
+
+
+def test_show_takes_every_name_that_list_prints(capsys):
+    assert main(["profile", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {"hardware tables", "models", "devices", "links", "workload profiles"} <= set(listed)
+    for what, names in listed.items():
+        assert names, what
+        for name in names:
+            assert main(["profile", "show", name]) == 0, (what, name)
+            assert name in capsys.readouterr().out
+            assert main(["profile", "show", name, "--json"]) == 0
+            json.loads(capsys.readouterr().out)
+
+
+def test_show_prints_every_description_of_a_name(capsys):
+    assert main(["profile", "show", "rtx-4090"]) == 0
+    text = capsys.readouterr().out
+    assert "rtx-4090 (devices): devices/rtx-4090.yaml" in text
+    assert "rtx-4090 (efficiency factors): efficiency/rtx-4090.yaml" in text
+    assert main(["profile", "show", "rtx-4090", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"devices", "efficiency factors"}
+    assert main(["profile", "show", "llama-3.1-8b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_context"] == 131_072
+
+
 def test_plot_is_a_picture_and_refuses_other_endings(tmp_path, capsys):
     name = names_in("")[0]
     assert main(["profile", "plot", name, "-o", str(tmp_path / "p.png")]) == 0
@@ -46,10 +85,10 @@ def test_plot_is_a_picture_and_refuses_other_endings(tmp_path, capsys):
 
 
 def test_curves_are_dotted_outside_the_measured_range():
-    figure = plot_profile(load_profile("llama-2-70b-h100-tp4"))
+    figure = plot_profile(load_profile("splitwise-2023-llama-2-70b-h100-tp4"))
     axes = figure.axes[2]  # decode against batch
     solid = [line for line in axes.lines if line.get_linestyle() == "-"]
-    high = load_profile("llama-2-70b-h100-tp4").phases.decode.range["decode_seqs"][1]
+    high = load_profile("splitwise-2023-llama-2-70b-h100-tp4").phases.decode.range["decode_seqs"][1]
     for line in solid:
         x, y = line.get_data()
         drawn = [a for a, b in zip(x, y, strict=True) if b == b]
@@ -59,7 +98,7 @@ def test_curves_are_dotted_outside_the_measured_range():
 
 @pytest.mark.parametrize("command", ["show", "plot"])
 def test_a_mistyped_profile_is_one_line(command, capsys):
-    assert main(["profile", command, "llama-2-70b-h100-tp44"]) == 2
+    assert main(["profile", command, "splitwise-2023-llama-2-70b-h100-tp44"]) == 2
     error = capsys.readouterr().err
     assert "did you mean" in error
     assert error.count("\n") == 1

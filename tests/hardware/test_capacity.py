@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_said_in_units_people_use(model, memory, said):
 
 def test_no_memory_at_all():
     config = LLMClientConfig.model_validate(
-        {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}}
+        {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}}
     )
     with pytest.raises(InputError, match="num_blocks, the capacity of a device, or a client that names its `device`"):
         config.resources(config.hardware.build(None), None)

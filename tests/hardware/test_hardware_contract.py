@@ -27,12 +27,12 @@ def build(**options):
 
 class TestShippedProfile(MonotoneHardwareModelContract):
     def make_model(self):
-        return build(kind="polynomial", profile="llama-2-70b-h100-tp8")
+        return build(kind="polynomial", profile="splitwise-2023-llama-2-70b-h100-tp8")
 
 
 class TestShippedProfileWithKnots(MonotoneHardwareModelContract):
     def make_model(self):
-        return build(kind="polynomial", profile="llama-2-70b-a100-tp4", scale=1.37)
+        return build(kind="polynomial", profile="splitwise-2023-llama-2-70b-a100-tp4", scale=1.37)
 
 
 class TestEveryFormOfTerm(HardwareModelContract):
@@ -79,7 +79,7 @@ class TestComposedMixedStepsWithRanges(HardwareModelContract):
 
 class TestSplitwiseTable(HardwareModelContract):
     def make_model(self):
-        return build(kind="table", profile="splitwise-bloom-176b-h100-tp8")
+        return build(kind="table", profile="splitwise-2023-bloom-176b-h100-tp8")
 
 
 def table(**options):

@@ -7,12 +7,12 @@ import yaml
 
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, load_device, load_model, load_profile, load_table
-from hermes.hardware.files import find
+from hermes.hardware.files import find, names_in
 from hermes.resources import resource_dir
 
 SHIPPED = {
-    load_profile: "llama-2-70b-h100-tp8.yaml",
-    load_table: "tables/splitwise-llama-2-70b-h100-tp8.yaml",
+    load_profile: "splitwise-2023-llama-2-70b-h100-tp8.yaml",
+    load_table: "tables/splitwise-2023-llama-2-70b-h100-tp8.yaml",
     load_model: "models/llama-2-70b.yaml",
     load_device: "devices/h100-sxm.yaml",
 }
@@ -210,3 +210,13 @@ def test_profiles_are_read_when_a_model_is_built_not_before():
         component = HARDWARE.get(kind).model_validate({"kind": kind, "profile": "missing"})
         with pytest.raises(InputError):
             component.build()
+
+
+@pytest.mark.parametrize("name", [name for name in names_in("") if name.startswith("splitwise-2023-")])
+def test_the_old_names_of_profiles_of_2023_give_the_new_one_in_one_line(name):
+    plain = name.removeprefix("splitwise-2023-")
+    for load, old in ((load_profile, plain), (load_table, f"splitwise-{plain}")):
+        with pytest.raises(InputError, match=rf"{name} is its name now, as it was measured on an engine of") as got:
+            load(old)
+        assert "\n" not in str(got.value)
+        assert repr(old) in str(got.value)

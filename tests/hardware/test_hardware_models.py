@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from hermes.clients import MemoryConfig
 from hermes.errors import InputError
-from hermes.hardware import load_device, load_model
+from hermes.hardware import HARDWARE, load_device, load_model
+from hermes.hardware.facts import facts_of
 from hermes.hardware.files import names_in
 from hermes.hardware.hf_config import SUPPORTED, from_hf_config
 
@@ -162,6 +164,111 @@ def test_a_mixture_with_its_own_expert_width():
 def test_attention_bias_of_a_llama_config_counts():
     fields = from_hf_config(LLAMA | {"attention_bias": True}, "x")
     assert fields["qkv_bias"] is True
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "modules_to_not_convert": ["lm_head"]}
+
+
+def compressed(weights, inputs, **more):
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]} | more
+
+
+FLOAT8, INT8 = {"type": "float", "num_bits": 8}, {"type": "int", "num_bits": 8}
+INT4 = {"type": "int", "num_bits": 4, "group_size": 128}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "weights_gb"),
+    [
+        (None, "", 16.06), (FP8, "fp8", 9.08), (AWQ, "int4-awq", 5.73),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, "int4-awq", 5.73),
+        (compressed(FLOAT8, FLOAT8), "fp8", 9.08), (compressed(INT8, INT8), "int8", 9.08),
+        (compressed(INT4, None), "int4-awq", 5.73), ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", 9.08),
+        (FP8 | {"modules_to_not_convert": ["model.layers.0.mlp.gate", "visual", "lm_head"]}, "fp8", 9.08),
+    ],
+)
+def test_quantization_of_a_config_is_the_default_precision(quantization, dtype, weights_gb, tmp_path):
+    """A checkpoint in FP8 was priced, and its weights were sized, as if it were in 16 bits."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": quantization}))
+    model = load_model(tmp_path / "config.json")
+    assert model.dtype == dtype
+    options = {"kind": "roofline", "model": str(tmp_path / "config.json"), "device": "h100-sxm"}
+    built = HARDWARE.get("roofline").model_validate(options).build()
+    assert built.options.dtype == dtype or (built.options.dtype == "bf16" and not dtype)
+    facts = facts_of(built)
+    memory = MemoryConfig().budget(str(tmp_path / "config.json"), 1, facts, facts.device, None, None)
+    assert memory.weights.bytes / 1e9 == pytest.approx(weights_gb, abs=0.005)
+    given = HARDWARE.get("roofline").model_validate(options | {"dtype": "bf16"}).build()
+    assert given.options.dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config.quant_method: expected one of fp8"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "quant_method: expected one"),
+        ({"quantization_config": "fp8"}, "quantization_config: expected an object, found 'fp8'"),
+        ({"quantization_config": AWQ | {"bits": 8}}, "quantization_config.bits: expected 4"),
+        ({"quantization_config": AWQ | {"group_size": 32}}, "quantization_config.group_size: expected 128"),
+        ({"quantization_config": FP8 | {"ignored_layers": ["layers.0.mlp.down_proj"]}}, "ignored_layers: expected"),
+        ({"quantization_config": compressed(FLOAT8, None)}, "config_groups.group_0.weights.type: expected int"),
+        ({"quantization_config": compressed(INT4, INT8)}, "config_groups.group_0.weights.num_bits: expected 8"),
+        ({"quantization_config": compressed(FLOAT8, FLOAT8, kv_cache_scheme=FLOAT8)}, "kv_cache_scheme: expected null"),
+        ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "quant_algo: expected FP8"),
+        ({"sliding_window": 4096}, "sliding_window: expected no sliding window, or one of at least"),
+        ({"sliding_window": 4096, "use_sliding_window": True}, "sliding windows are not modelled"),
+        ({"text_config": [1]}, "text_config: expected an object"),
+        ({"text_config": {"model_type": "llama4_text"}}, "text_config.model_type: expected one of llama"),
+        ({"text_config": {"model_type": "llama", "hidden_size": 64}}, "text_config.num_attention_heads: expected"),
+    ],
+)
+def test_what_a_description_cannot_say_is_refused(change, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"max_position_embeddings": 32_768} | change))
+    with pytest.raises(InputError) as caught:
+        load_model(tmp_path / "config.json")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [
+    {"sliding_window": None}, {"sliding_window": 4096, "use_sliding_window": False}, {"sliding_window": 32_768},
+    {"sliding_window": 4096, "layer_types": ["full_attention"] * 32},
+    {"sliding_window": 4096, "max_position_embeddings": 4096},
+])
+def test_a_sliding_window_that_cannot_matter_is_accepted(change):
+    assert from_hf_config(LLAMA | {"max_position_embeddings": 32_768} | change, "m")["max_context"] in (4096, 32_768)
+
+
+def test_the_text_model_of_a_multimodal_config_is_described():
+    vision = {"hidden_size": 1024, "model_type": "pixtral"}
+    config = {"model_type": "mistral3", "text_config": LLAMA | {"model_type": "mistral"}, "vision_config": vision,
+              "quantization_config": FP8}
+    fields = from_hf_config(config, "m")
+    plain = from_hf_config(LLAMA | {"model_type": "mistral"}, "m")
+    source = fields.pop("source")
+    assert {key: fields[key] for key in plain if key != "source"} == {k: v for k, v in plain.items() if k != "source"}
+    assert fields["dtype"] == "fp8"
+    assert source.endswith("the text model of model_type mistral3; not modelled: vision_config")
+    assert "not modelled: vision_config" in from_hf_config(LLAMA | {"vision_config": vision}, "m")["source"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n "hidden_size": 4096,\n "model_type": "llama",\n "hidden_size": 2048\n}',
+         "config.json:4: hidden_size: expected each key once, found 'hidden_size' again"),
+        ('{"text_config": {"a": 1,\n"b": [{"c": 1}, {"c": 2}],\n "a": "x, \\"b\\": {"}}',
+         "config.json:3: text_config.a: "),
+        ('{"a": [{"b": 1,\n\n "b": 2}]}', "config.json:3: a.b: "),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_with_its_line(text, message, tmp_path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_model(tmp_path / "config.json")
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", SUPPORTED)

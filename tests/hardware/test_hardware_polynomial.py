@@ -110,13 +110,15 @@ def test_times_below_the_floor_are_raised_to_it():
 
 def test_scale_multiplies_every_time():
     for stats in (batch([(700, 0)], []), batch([], [900] * 9), batch([(300, 0)], [900] * 9)):
-        once, twice = (shipped("llama-2-70b-h100-tp8", scale=scale).step_ns(stats) for scale in (1.0, 2.0))
+        once, twice = (
+            shipped("splitwise-2023-llama-2-70b-h100-tp8", scale=scale).step_ns(stats) for scale in (1.0, 2.0)
+        )
         assert abs(twice - 2 * once) <= 1
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_changing_one_coefficient_by_one_percent_changes_predictions(phase):
-    original = load_profile("llama-2-70b-h100-tp8")
+    original = load_profile("splitwise-2023-llama-2-70b-h100-tp8")
     cases = [batch([(n, 0)], []) for n in (300, 3000, 6000, 30_000)] + [batch([], [n] * 40) for n in (64, 2000)]
     before = [PolynomialModel(original).step_ns(stats) for stats in cases]
     for index in range(len(getattr(original.phases, phase).terms)):
@@ -239,9 +241,15 @@ class TestShippedProfiles:
 
 # medians of the measurements the profiles were fitted on, in ms: (prompt, batch) -> prompt time, token time
 MEASURED = {
-    "llama-2-70b-h100-tp8": {(512, 1): (53.8, 30.8), (2048, 1): (136.8, 31.05), (512, 16): (811.9, 34.17)},
-    "llama-2-70b-h100-tp2": {(512, 1): (83.9, 37.2), (512, 32): (2397.8, 52.3), (8192, 1): (1339.8, 37.8)},
-    "bloom-176b-a100-tp8": {(512, 1): (174.4, 49.5), (512, 16): (3510.1, 57.3), (8192, 1): (3593.2, 51.3)},
+    "splitwise-2023-llama-2-70b-h100-tp8": {
+        (512, 1): (53.8, 30.8), (2048, 1): (136.8, 31.05), (512, 16): (811.9, 34.17),
+    },
+    "splitwise-2023-llama-2-70b-h100-tp2": {
+        (512, 1): (83.9, 37.2), (512, 32): (2397.8, 52.3), (8192, 1): (1339.8, 37.8),
+    },
+    "splitwise-2023-bloom-176b-a100-tp8": {
+        (512, 1): (174.4, 49.5), (512, 16): (3510.1, 57.3), (8192, 1): (3593.2, 51.3),
+    },
 }
 
 
@@ -262,9 +270,9 @@ def test_profiles_can_be_written_and_read_back(tmp_path):
 
 
 def test_profiles_are_found_by_name_and_by_path(tmp_path):
-    with pytest.raises(InputError, match=r"did you mean 'llama-2-70b-h100-tp8'"):
-        shipped("llama-2-70b-h100-tp9")
-    text = yaml.safe_dump(load_profile("llama-2-70b-h100-tp8").model_dump())
+    with pytest.raises(InputError, match=r"did you mean 'splitwise-2023-llama-2-70b-h100-tp8'"):
+        shipped("splitwise-2023-llama-2-70b-h100-tp9")
+    text = yaml.safe_dump(load_profile("splitwise-2023-llama-2-70b-h100-tp8").model_dump())
     (tmp_path / "own.yaml").write_text(re.sub("name: llama.*", "name: own", text))
     component = HARDWARE.get("polynomial").model_validate({"kind": "polynomial", "profile": "own.yaml"})
     model = component.build(tmp_path)

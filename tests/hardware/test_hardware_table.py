@@ -116,8 +116,10 @@ def test_shipped_tables_follow_numpy_inside(tokens, seqs):
 # scipy's interp1d over the medians of perf_model.csv, as splitwise-sim calls it; seconds, for 1500 prompt tokens, the
 # same beside 40 decodes, 40,000 prompt tokens, and 1, 40 and 200 decodes
 SPLITWISE_SIM = {
-    "splitwise-llama-2-70b-h100-tp8": (0.104058794, 0.116902692, 3.547502382, 0.031466219, 0.030976859, 0.028969225),
-    "splitwise-bloom-176b-h100-tp8": (0.187880647, 0.211814092, 6.088728757, 0.035327248, 0.035453766, 0.035972814),
+    "splitwise-2023-llama-2-70b-h100-tp8": (
+        0.104058794, 0.116902692, 3.547502382, 0.031466219, 0.030976859, 0.028969225),
+    "splitwise-2023-bloom-176b-h100-tp8": (
+        0.187880647, 0.211814092, 6.088728757, 0.035327248, 0.035453766, 0.035972814),
 }
 
 

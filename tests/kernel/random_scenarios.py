@@ -65,7 +65,7 @@ hardware = st.one_of(
         "kind": st.just("test_ticks"), "base": st.sampled_from([1, 1, 2]), "per_token": st.sampled_from([3, 8, 1000]),
         "per_ctx": st.sampled_from([20, 200, 10**6]),
     }),
-    st.just({"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}),
+    st.just({"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}),
 )
 
 

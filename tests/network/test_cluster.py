@@ -161,7 +161,7 @@ def test_a_scenario_of_128_clients_needs_five_lines() -> None:
                      "lengths": {"kind": "fixed", "prompt": 2000, "output": 5}},
         "clients": [
             {"name": role, "count": 64, "role": role, "model": "llama-2-70b",
-             "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp2"},
+             "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp2"},
              "memory": {"num_blocks": 1000, "kv_bytes_per_token": 327680}}
             for role in ("prefill", "decode")
         ],

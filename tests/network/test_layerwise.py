@@ -108,7 +108,8 @@ def test_kv_that_moves_beside_its_prefill_slows_others() -> None:
 
 def disaggregated(count: int, kv_transfer: str, bandwidth: str = "40 GB/s") -> Results:
     """Prompts of 1000 tokens, 2 GB each, prefilled on clients of their own; one link to those that decode."""
-    group = {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+    group = {"model": "llama-2-70b",
+             "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
              "count": count, "memory": {"num_blocks": 4000, "kv_bytes_per_token": 2_000_000}}
     return simulate({
         "workload": {"requests": count, "arrivals": {"kind": "at_once"},

@@ -14,7 +14,7 @@ from hermes.errors import InputError
 from hermes.pipelines.mixing import draw_ways
 from hermes.results import write_results
 
-ENGINE = {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}
+ENGINE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
 
 def scenario(pipeline: Any, *, requests: int = 60, models: tuple[str, ...] = ("",), **workload: Any) -> dict[str, Any]:

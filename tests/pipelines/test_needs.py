@@ -32,7 +32,7 @@ def simulate(stages: dict[str, Any], **workload: Any) -> Any:
         },
         "pipelines": {"p": {"stages": stages}},
         "clients": [
-            {"name": "llm", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+            {"name": "llm", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
              "memory": {"num_blocks": 2000}},
             {"kind": "rag", "name": "cpu", "device": "cpu-large",
              "serves": {"retrieve": IVF, "rewrite": {"kind": "remote_model"}}},

@@ -8,7 +8,7 @@ import pytest
 
 import hermes
 
-HARDWARE = {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}
+HARDWARE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
 
 def run(rate: float | None = 40.0, *, requests: int = 400, lengths: tuple[int, int] = (200, 40), count: int = 1,

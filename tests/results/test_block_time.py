@@ -16,7 +16,7 @@ from hermes.results.block_time import blocks_taken
 SCENARIO = {
     "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": 4.0},
                  "lengths": {"kind": "fixed", "prompt": 30, "output": 300}},
-    "clients": [{"name": "llm", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+    "clients": [{"name": "llm", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
                  "memory": {"num_blocks": 5000, "block_size": 16}}],
 }
 

@@ -137,7 +137,7 @@ def test_given_watts_win_and_none_is_said(tmp_path: Path) -> None:
     assert given.summary["clients"]["both-0"]["power_source"] == "given"
     info = given.record.clients[0]
     assert (info.idle_w, info.prefill_w, info.decode_w) == (90.0, 600.0, 400.0)
-    table = {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}
+    table = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
     none = scenario(tmp_path, hardware=table, model="llama-2-70b", memory={"num_blocks": 1000})
     assert none.summary["energy"] is None
     assert none.summary["cost"] is None

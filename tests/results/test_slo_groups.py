@@ -30,7 +30,8 @@ def scenario(**slo: Any) -> dict[str, Any]:
         "workload": [{**WORKLOAD, "name": "chat", "pipeline": [{"name": "plain"}, {"name": "twice"}]},
                      {**WORKLOAD, "name": "reports", "pipeline": "twice"}],
         "pipelines": {"twice": TWO_STEPS}, "slo": {"baseline_tpot": 0.1, **slo},
-        "clients": [{"name": "llm", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+        "clients": [{"name": "llm",
+                     "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
                      "memory": {"num_blocks": 5000}}],
     }
 

@@ -23,7 +23,7 @@ from hermes.results.utilisation import _busy_by, bottlenecks, resource_uses
 def scenario(bandwidth: str, rate: float = 20.0) -> dict[str, Any]:
     """Four clients prefill, four decode; all KV goes over one link between two switches. 2 GB a request."""
     memory = {"num_blocks": 4000, "kv_bytes_per_token": 2_000_000}
-    hardware = {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"}
+    hardware = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
     return {
         "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": rate},
                      "lengths": {"kind": "fixed", "prompt": 1000, "output": 2}},

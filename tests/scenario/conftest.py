@@ -13,7 +13,7 @@ workload:
   lengths: {kind: fixed, prompt: 200, output: 20}
 clients:
   - count: 2
-    hardware: {kind: polynomial, profile: llama-2-70b-h100-tp8}
+    hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}
     memory: {num_blocks: 1000}
 router: {kind: least_loaded, load: tokens_left}
 network: {kind: link, bandwidth: 32 GB/s, latency: 20 us}

@@ -35,7 +35,7 @@ def test_recorded_requests_are_accounted_for():
 
 @pytest.mark.parametrize(("phase", "term"), [("prefill", "1"), ("decode", "1"), ("prefill", "prefill_attn")])
 def test_one_percent_of_a_coefficient_is_noticed(phase, term, tmp_path):
-    profile = yaml.safe_load(find("llama-2-70b-h100-tp8", None, "", "a profile").read_text())
+    profile = yaml.safe_load(find("splitwise-2023-llama-2-70b-h100-tp8", None, "", "a profile").read_text())
     changed = next(row for row in profile["phases"][phase]["terms"] if row["term"] == term)
     changed["seconds"] *= 1.01
     (tmp_path / "mutated.yaml").write_text(yaml.safe_dump(profile))

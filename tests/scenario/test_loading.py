@@ -123,7 +123,7 @@ def test_merge_keeps_positions():
 def test_overrides(small_file):
     scenario = load_scenario(small_file, [
         "seed=12", "clients.0.count=4", "workload.arrivals.rate=90 /min", "slo.e2e=3 s", "router={kind: round_robin}",
-        "clients.1={count: 1, name: other, hardware: {kind: polynomial, profile: llama-2-70b-a100-tp8}, "
+        "clients.1={count: 1, name: other, hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-a100-tp8}, "
         "memory: {num_blocks: 9}}", "clients.1.memory.num_blocks=10",
     ])
     assert scenario.seed == 12

@@ -16,7 +16,7 @@ from hermes.workload.workload import WorkloadConfig
 def scenario(stages: dict[str, Any] | None = None, **workload: Any) -> dict[str, Any]:
     data: dict[str, Any] = {
         "clients": [
-            {"name": "llm", "hardware": {"kind": "polynomial", "profile": "llama-2-70b-h100-tp8"},
+            {"name": "llm", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
              "memory": {"num_blocks": 5000}},
             {"name": "cpu", "kind": "processing", "cores": 8,
              "serves": {"filter": {"kind": "per_item", "per_token": 1e-6}}},

@@ -75,7 +75,7 @@ grid:
 def test_a_later_path_may_reach_into_an_earlier_one(write):
     sweep = load_sweep(write("""\
 cases:
-  - {label: one, set: {"clients.0": {hardware: {kind: polynomial, profile: llama-2-70b-h100-tp8}}}}
+  - {label: one, set: {"clients.0": {hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}}}}
 grid: {clients.0.count: [1, 3]}
 """))
     assert [scenario(sweep, p).clients[0].count for p in points(sweep)] == [1, 3]

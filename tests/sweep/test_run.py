@@ -124,8 +124,9 @@ def test_only_what_changed_is_run_again(folder, write):
 
 def test_a_changed_data_file_is_noticed(folder, write):
     profile = folder / "mine.yaml"
-    shutil.copy(ROOT / "hw_profiles" / "llama-2-70b-h100-tp8.yaml", profile)
-    sweep, out = write("grid: {clients.0.hardware.profile: [./mine.yaml, llama-2-70b-h100-tp8]}\n"), folder / "out"
+    shutil.copy(ROOT / "hw_profiles" / "splitwise-2023-llama-2-70b-h100-tp8.yaml", profile)
+    sweep = write("grid: {clients.0.hardware.profile: [./mine.yaml, splitwise-2023-llama-2-70b-h100-tp8]}\n")
+    out = folder / "out"
     run_sweep(sweep, out, workers=0)
     assert not plan_sweep(sweep, out, workers=0).waiting
     profile.write_text(profile.read_text() + "# a comment\n")

@@ -35,8 +35,8 @@ class RooflineSteps(ImporterConfig):
     """Degree of tensor parallelism."""
     pp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Pipeline stages, one batch in flight."""
-    dtype: Dtype = "bf16"
-    """Weights: bf16, fp16, fp32, fp8, int8, int4-awq."""
+    dtype: Dtype = "auto"
+    """Weights: auto (what the model description says, else bf16), bf16, fp16, fp32, fp8, int8, int4-awq."""
     kv_dtype: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
     """KV cache: auto, bf16, fp16, fp32, fp8."""
     efficiency: str = "auto"

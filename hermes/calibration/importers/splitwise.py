@@ -128,7 +128,8 @@ class Splitwise(ImporterConfig):
         if corrupt:
             excluded.append(f"{corrupt} rows of the file (prompt and token times) are {CUT}")
         return StepsHeader(
-            name=f"{model}-{short}-tp{self.tp}", hardware=device, model=model, tensor_parallel=self.tp, dtype="fp16",
+            name=f"splitwise-2023-{model}-{short}-tp{self.tp}", hardware=device, model=model,
+            tensor_parallel=self.tp, dtype="fp16",
             engine="not stated in the file; the Splitwise paper (ISCA 2024, arXiv 2311.18677) used vLLM of 2023",
             date="2023 (not given in the file)", clock="not stated in the file",
             source="perf_model.csv of github.com/Mutinifni/splitwise-sim (MIT)",
