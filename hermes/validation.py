@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.yamlfile import Node, as_node
+from hermes.resources import note_file, resource_dir
+from hermes.yamlfile import Node, as_node, load_yaml
 
-__all__ = ["input_error", "validate"]
+__all__ = ["input_error", "load", "validate"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -63,6 +66,24 @@ def validate(model: type[M], data: Node | Mapping[str, Any], file: str | None = 
         raise input_error(error, node, model, file) from None
     except RecursionError:
         raise InputError("a shallower structure", Verbatim("one nested too deeply"), file=file) from None
+
+
+def load(model: type[M], path: Path, file: str | None = None) -> M:
+    """An instance of `model` from a YAML file; `InputError` with the first thing wrong.
+
+    Descriptions that ship with HERMES are read once in a process: a simulation of a few requests would otherwise spend
+    a third of its time on parsing them.
+    """
+    if path.parent.is_relative_to(resource_dir("hw_profiles")) or path.parent == resource_dir("traces"):
+        note_file(path)
+        found: M = _shipped(model, path)
+        return found
+    return validate(model, load_yaml(path), file)
+
+
+@cache
+def _shipped(model: type[M], path: Path) -> Any:
+    return validate(model, load_yaml(path))
 
 
 def input_error(

@@ -29,8 +29,7 @@ from hermes.overlap import (
 )
 from hermes.overlap.curves import shared
 from hermes.overlap.sizes import Ints
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["CONFIGURATIONS", "IvfOverlap", "load_overlap", "measure_overlap", "save_overlap"]
 
@@ -196,7 +195,7 @@ def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curv
 
 def load_overlap(path: Path) -> IvfOverlap:
     """A file of this form. Raises `InputError` naming the file and the field."""
-    return validate(IvfOverlap, load_yaml(path), str(path))
+    return load(IvfOverlap, path, str(path))
 
 
 def save_overlap(found: IvfOverlap, path: Path) -> None:

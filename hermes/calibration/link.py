@@ -23,8 +23,7 @@ from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.profile import dump_yaml
 from hermes.svab import Spread, spread, tally
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = [
     "LinkFile", "LinkProvenance", "MeasuredLink", "SizeError", "fit_links", "link_file", "load_link", "network_lines",
@@ -259,7 +258,7 @@ def save_link(link: LinkFile, path: Path) -> None:
 
 def load_link(path: Path) -> LinkFile:
     """A measured-links file. Raises `InputError`."""
-    return validate(LinkFile, load_yaml(path))
+    return load(LinkFile, path)
 
 
 def network_lines(link: MeasuredLink) -> list[str]:

@@ -32,8 +32,7 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.profile import dump_yaml
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = [
     "CorpusExponent", "CostTerm", "RecallFigure", "RetrievalModel", "RetrievalProfile", "RetrievalProvenance",
@@ -212,7 +211,7 @@ class RetrievalProfile(ConfigModel):
 def load_retrieval_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RetrievalProfile:
     """A shipped retrieval profile by name, or a file by path (relative to `base_dir`). Raises `InputError`."""
     path = find(name_or_path, base_dir, FOLDER, "a retrieval profile")
-    return validate(RetrievalProfile, load_yaml(path))
+    return load(RetrievalProfile, path)
 
 
 def save_retrieval_profile(profile: RetrievalProfile, path: Path) -> None:

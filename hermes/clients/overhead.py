@@ -16,8 +16,7 @@ from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
 from hermes.hardware.files import find
 from hermes.units import s_to_ns
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["OverheadProfile", "PerKind", "RequestOverhead", "load_overhead"]
 
@@ -43,7 +42,7 @@ class OverheadProfile(ConfigModel):
 
 def load_overhead(name_or_path: str | Path, base_dir: Path | None = None) -> OverheadProfile:
     """A shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
-    return validate(OverheadProfile, load_yaml(find(name_or_path, base_dir, "overhead", "an overhead profile")))
+    return load(OverheadProfile, find(name_or_path, base_dir, "overhead", "an overhead profile"))
 
 
 class RequestOverhead(ConfigModel):

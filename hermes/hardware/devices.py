@@ -10,8 +10,7 @@ from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.hardware.files import find, names_in
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["DeviceDescription", "device_in_words", "load_device"]
 
@@ -57,7 +56,7 @@ class DeviceDescription(ConfigModel):
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
     """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
-    return validate(DeviceDescription, load_yaml(path))
+    return load(DeviceDescription, path)
 
 
 def device_in_words(text: str) -> DeviceDescription | None:

@@ -16,8 +16,7 @@ from pydantic import Field, field_validator
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError
 from hermes.hardware.files import find
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]
 
@@ -137,7 +136,7 @@ class EfficiencyFile(ConfigModel):
 def load_efficiency(name_or_path: str | Path, base_dir: Path | None = None) -> EfficiencyFile:
     """A shipped set by name (`h100-sxm`, `ideal`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "efficiency", "a file of efficiency factors")
-    return validate(EfficiencyFile, load_yaml(path))
+    return load(EfficiencyFile, path)
 
 
 def uniform(compute: float = 1.0, memory: float = 1.0, **more: Any) -> Efficiency:

@@ -17,8 +17,7 @@ from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.files import find, names_in
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = [
     "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "device_class", "engine_name",
@@ -134,7 +133,7 @@ def _nearest(text: str, names: list[str]) -> str | None:
 
 def load_engine(name: str) -> EngineDescription:
     """The description of a supported engine; `InputError` names the supported ones."""
-    return validate(EngineDescription, load_yaml(find(engine_name(name), None, "engines", "an engine")))
+    return load(EngineDescription, find(engine_name(name), None, "engines", "an engine"))
 
 
 def device_class(

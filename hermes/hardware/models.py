@@ -16,8 +16,7 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
 from hermes.hardware.hf_config import from_hf_config
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load, validate
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 
@@ -200,7 +199,7 @@ def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelD
     """
     path = find(name_or_path, base_dir, "models", "a model description")
     if path.suffix != ".json":
-        return validate(ModelDescription, load_yaml(path))
+        return load(ModelDescription, path)
     try:
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
     except InputError as error:

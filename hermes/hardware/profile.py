@@ -20,8 +20,7 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = [
     "FitError", "GroupError", "Noise", "PhaseProfile", "Profile", "ProfileMemory", "ProfilePower", "ProfileTerm",
@@ -216,7 +215,7 @@ def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Prof
     Raises `InputError` naming the file and the field for anything that is not a profile.
     """
     path = find(name_or_path, base_dir, "", "a hardware profile")
-    return validate(Profile, load_yaml(path))
+    return load(Profile, path)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -36,8 +36,7 @@ from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
@@ -154,7 +153,7 @@ class RooflineProfile(ConfigModel):
 def load_roofline_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RooflineProfile:
     """A shipped description by name (`mistral-7b-a40`), or a file by path. Raises `InputError`."""
     path = find(name_or_path, base_dir, "roofline", "an analytical description")
-    return validate(RooflineProfile, load_yaml(path))
+    return load(RooflineProfile, path)
 
 
 class RooflineModel:

@@ -29,8 +29,7 @@ from hermes.hardware.profile import Provenance
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import VARYING
 from hermes.units import NS_PER_S
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["Table", "TableData", "TableModel", "Tables", "load_table"]
 
@@ -75,7 +74,7 @@ class Tables(ConfigModel):
 def load_table(name_or_path: str | Path, base_dir: Path | None = None) -> Tables:
     """A shipped table by name, or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "tables", "an interpolation table")
-    return validate(Tables, load_yaml(path))
+    return load(Tables, path)
 
 
 class _Curve:

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import NamedTuple
 
 import numpy as np
@@ -282,5 +284,11 @@ def compile_terms(
         "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "piece": _piece, "arange": np.arange,
         "folded": {}, "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
     }
-    exec(compile(text, "<polynomial>", "exec"), namespace)  # made of parsed terms and float literals only
+    exec(_code(text), namespace)  # made of parsed terms and float literals only
     return CompiledTerms(namespace["step"], namespace["run"], text)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=512)
+def _code(text: str) -> CodeType:
+    """Compiled source: groups of clients, and simulations in one process, share profiles."""
+    return compile(text, "<polynomial>", "exec")

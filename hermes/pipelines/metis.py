@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -209,8 +210,7 @@ class MetisPipeline:
 
     def _adaptive_rag(self) -> AdaptiveRag:
         if self._adaptive is None:
-            rng = stream(0, f"metis samples/{self.dataset.name}")
-            self._adaptive = AdaptiveRag(self.dataset, self.quality, rng, within=self.config.tolerance)
+            self._adaptive = _adaptive_rag(self.config.dataset, self.config.quality, self.config.tolerance)
         return self._adaptive
 
     def _hindsight(self, query: datasets.Query, lengths: Lengths) -> Configuration:
@@ -230,3 +230,10 @@ class MetisPipeline:
         for name, model in quality.QUALITY.items():
             value = model.f1(query.profile, self._ranks(query, model), chosen)
             request.note("f1" if name == "default" else f"f1_{name}", value)
+
+
+@lru_cache(maxsize=64)
+def _adaptive_rag(dataset: str, model: str, within: float) -> AdaptiveRag:
+    """AdaptiveRAG* of a data set. Its samples are the same in every run: the simulations of a sweep share them."""
+    rng = stream(0, f"metis samples/{dataset}")
+    return AdaptiveRag(datasets.dataset(dataset), quality.quality_model(model), rng, within=within)

@@ -15,8 +15,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.files import find
 from hermes.telerag.client import ClusterModel
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
+from hermes.validation import load
 
 __all__ = ["FittedFamily", "FittedIndex", "FittedRate", "LookaheadProfile", "load_lookahead"]
 
@@ -88,4 +87,4 @@ class LookaheadProfile(ConfigModel):
 
 def load_lookahead(name_or_path: str | Path, base_dir: Path | None = None) -> LookaheadProfile:
     """A shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
-    return validate(LookaheadProfile, load_yaml(find(name_or_path, base_dir, "lookahead", "a lookahead profile")))
+    return load(LookaheadProfile, find(name_or_path, base_dir, "lookahead", "a lookahead profile"))

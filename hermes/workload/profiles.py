@@ -16,9 +16,8 @@ from pydantic import Field, model_validator
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.resources import resource_dir
-from hermes.validation import validate
+from hermes.validation import load
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
-from hermes.yamlfile import load_yaml
 
 __all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_profile", "workload_profile_names"]
 
@@ -106,7 +105,7 @@ def load_workload_profile(name_or_path: str | Path) -> WorkloadProfile:
             expected = f"a workload profile: one of {', '.join(names)}, or a path ending in .yaml"
             raise InputError(expected, text, suggestion=suggest(text, names))
     path = Path(text) if is_profile_path(text) else resource_dir("traces") / f"{text}.yaml"
-    return validate(WorkloadProfile, load_yaml(path), str(path))
+    return load(WorkloadProfile, path, str(path))
 
 
 def is_profile_path(name_or_path: str) -> bool:
