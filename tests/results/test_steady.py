@@ -147,8 +147,8 @@ def test_a_closed_loop_ends_with_the_first_user_who_finds_no_request() -> None:
     results = hermes.simulate({
         "workload": {"requests": 1000, "arrivals": {"kind": "closed_loop", "users": 20, "think": "500 ms"},
                      "lengths": {"kind": "fixed", "prompt": 100, "output": 3}},
-        "clients": [{"name": "llm", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
-                     "memory": {"num_blocks": 5000}}],
+        "clients": [{"name": "llm", "memory": {"num_blocks": 5000},
+                     "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}}],
     })
     found, record = results.summary["headline"], results.record
     assert found["window"] == "steady"

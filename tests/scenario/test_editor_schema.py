@@ -58,7 +58,8 @@ def changed(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ("seeed", 3), ("workload", ...), ("workload.arrivals", ...), ("clients.0.hardware", ...),
     ("workload.arrivals.rate", "4 furlongs"), ("workload.arrivals.rate", "4 GB"), ("router", {"load": "tokens_left"}),
     ("router.kind", "least_load"), ("network.bandwidth", "32 gb/s"), ("clients.0.kind", "ilm"),
-    ("clients.0.hardware", {"profile": "splitwise-2023-llama-2-70b-h100-tp8"}), ("slo.ttft", "500 m"), ("slo.tfft", "500 ms"),
+    ("clients.0.hardware", {"profile": "splitwise-2023-llama-2-70b-h100-tp8"}), ("slo.ttft", "500 m"),
+    ("slo.tfft", "500 ms"),
 ])
 def test_a_mistake_is_marked(of_scenarios, small_data, path, value):
     assert not list(of_scenarios.iter_errors(small_data))

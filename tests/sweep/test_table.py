@@ -14,8 +14,8 @@ name: rates
 scenario:
   workload: {requests: 400, arrivals: {kind: poisson, rate: 5.0}, lengths: {kind: fixed, prompt: 100, output: 2}}
   clients:
-    - {name: llm, hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8}, memory: {num_blocks: 5000},
-       scheduler: {kind: chunked, max_num_seqs: 1}, price_per_hour: 2.0}
+    - {name: llm, hardware: {kind: polynomial, profile: splitwise-2023-llama-2-70b-h100-tp8},
+       memory: {num_blocks: 5000}, scheduler: {kind: chunked, max_num_seqs: 1}, price_per_hour: 2.0}
   slo: {ttft: 1 s}
 grid: {workload.arrivals.rate: [5, 60]}
 columns: {workload.arrivals.rate: requests per second}
