@@ -100,7 +100,7 @@ def test_the_tables_of_splitwise_are_medians_of_its_file():
     """Whoever interpolates them must get splitwise-sim's own answers: the file's medians, nothing fitted."""
     rows = pd.read_csv(PERF_MODEL)
     for name in names_in("tables"):
-        model, card, degree = re.fullmatch(r"splitwise-(.+)-([ah]100)-tp(\d)", name).groups()
+        model, card, degree = re.fullmatch(r"splitwise-2023-(.+)-([ah]100)-tp(\d)", name).groups()
         keep = (rows.model == model.replace("llama-2", "llama2")) & (rows.hardware == f"{card}-80gb")
         part = rows[keep & (rows.tensor_parallel == int(degree))]
         if (model, degree) == ("llama-2-70b", "2"):
