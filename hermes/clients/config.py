@@ -21,7 +21,7 @@ from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
@@ -79,7 +79,9 @@ class LLMClientConfig(ConfigModel):
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type: Any = PrefixBlockPool if self.memory.prefix_caching else BlockPool
+        pool_type: Any = BlockPool
+        if self.memory.prefix_caching:
+            pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
         options: dict[str, Any] = {}
         if self.memory.prefix_eviction != "lru":
             pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction
