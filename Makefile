@@ -14,7 +14,7 @@ JSON   ?=
 .PHONY: run test test-long bench lint clean
 
 run: $(VENV)/.stamp
-	$(VENV)/bin/hermes run quickstart -o runs/quickstart
+	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
 
 test: $(VENV)/.stamp-dev
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)

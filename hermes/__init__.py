@@ -10,15 +10,22 @@ __all__ = ["__version__", "open_run", "open_sweep", "run_sweep", "simulate"]
 
 __version__ = "0.1.0"
 
+_API, _SWEEP = ("open_run", "simulate"), ("open_sweep", "run_sweep")
+
 
 def __getattr__(name: str) -> Any:
     """`hermes.simulate` and the like, imported when first used: they need most of the package."""
-    if name in ("simulate", "open_run"):
+    if name in _API:
         from hermes import api
 
         return getattr(api, name)
-    if name in ("run_sweep", "open_sweep"):
+    if name in _SWEEP:
         from hermes import sweep
 
         return getattr(sweep, name)
     raise AttributeError(f"module 'hermes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion in a notebook offers: the names above, which are not in the module before their first use."""
+    return sorted({*globals(), *__all__})

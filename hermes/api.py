@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes import __version__
-from hermes.errors import InputError
+from hermes.errors import InputError, warn_all
 from hermes.results import Results, open_run
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.simulation import Simulation
@@ -29,7 +29,8 @@ def simulate(
     scenario: a file, the name of a built-in scenario, a dict, or a `Scenario`; overrides: `"clients.0.count=4"` and the
     like; progress: True shows a bar on stderr, or a function of (requests done, requests in all, simulated seconds).
     Raises `InputError` for anything in the scenario that is not what it has to be. Interrupted (Ctrl-C), it returns the
-    results so far, with `meta["interrupted"]` set.
+    results so far, with `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as
+    `InputWarning` and kept in `meta["warnings"]`.
     """
     overrides = list(overrides)
     if seed is not None:
@@ -40,6 +41,7 @@ def simulate(
     checked = load_scenario(scenario, overrides)
     try:
         simulation = Simulation(checked, checked.source.base_dir)
+        warn_all(simulation.warnings)
         if progress is True:
             with _Bar() as bar:
                 record = simulation.run(bar.update)
@@ -51,6 +53,9 @@ def simulate(
         "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
         "wall_s": time.perf_counter() - started,
     }
+    for kept in ("warnings", "remarks"):
+        if getattr(simulation, kept):
+            meta[kept] = getattr(simulation, kept)
     if simulation.interrupted:
         meta["interrupted"] = True
     return Results(record, meta, checked.slo, checked.measure)

@@ -6,15 +6,18 @@ work themselves; those with run-time state have a method that builds the statefu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
 from pydantic_core import core_schema
 
 from hermes.registry import Registry
-from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
+from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
-__all__ = ["Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Tokens"]
+__all__ = [
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens", "quantity",
+]
 
 
 class ConfigModel(BaseModel):
@@ -26,30 +29,28 @@ class ConfigModel(BaseModel):
     )
 
 
-def _quantity(pattern: str, description: str) -> dict[str, Any]:
-    return {"anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern}], "description": description}
+def quantity(parse: Callable[[object], float], description: str) -> WithJsonSchema:
+    """Field annotation: the JSON Schema of what `parse` (of `hermes.units`) reads."""
+    return WithJsonSchema({
+        "anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern(parse)}], "description": description,
+    })
 
 
 Duration = Annotated[
     float, BeforeValidator(parse_duration), Field(ge=0, le=1e9),
-    WithJsonSchema(_quantity(
-        r"^\s*[0-9.eE+_-]+\s*(ns|us|µs|ms|s|min|h)?\s*$", "duration, e.g. '20 ms'; bare number: seconds"
-    )),
+    quantity(parse_duration, "duration, e.g. '20 ms'; bare number: seconds"),
 ]
 Bytes = Annotated[
     int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60),
-    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*([kKMGTP]i?)?B?\s*$", "size, e.g. '80 GiB'; bare number: bytes")),
+    quantity(parse_bytes, "size, e.g. '80 GiB'; bare number: bytes"),
 ]
 Bandwidth = Annotated[
     float, BeforeValidator(parse_bandwidth), Field(gt=0, le=1e18),
-    WithJsonSchema(_quantity(
-        r"^\s*[0-9.eE+_-]+\s*(([kKMGTP]i?)?B/s|[kMGT]?bit/s)?\s*$",
-        "bandwidth, e.g. '32 GB/s'; bare number: bytes/s",
-    )),
+    quantity(parse_bandwidth, "bandwidth, e.g. '32 GB/s'; bare number: bytes/s"),
 ]
 Rate = Annotated[
     float, BeforeValidator(parse_rate), Field(gt=0, le=1e9),
-    WithJsonSchema(_quantity(r"^\s*[0-9.eE+_-]+\s*(/s|/min|/h)?\s*$", "rate, e.g. '40 /s'; bare number: per second")),
+    quantity(parse_rate, "rate, e.g. '40 /s' or '40 rps'; bare number: per second"),
 ]
 Tokens = Annotated[int, Field(ge=1, le=2**40)]
 
@@ -87,3 +88,22 @@ class Component:
         if not choices:
             return core_schema.any_schema()
         return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+class Shorthand:
+    """Field annotation after a `Component`: a plain `kind_of` value may stand for the component `kind` with it as
+    `field`: `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as `{kind: fixed,
+    tokens: 150}`."""
+
+    def __init__(self, kind_of: type, kind: str, field: str) -> None:
+        self.kind_of, self.kind, self.field = kind_of, kind, field
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._spelled_out, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = {int: "integer", float: "number", str: "string"}
+        return {"anyOf": [{"type": names[self.kind_of]}, handler(schema)]}
+
+    def _spelled_out(self, value: Any) -> Any:
+        return {"kind": self.kind, self.field: value} if type(value) is self.kind_of else value

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["GroupPrefix", "HashedPrompt", "TokenPrompt", "name_runs"]
+__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "TokenPrompt", "name_runs"]
 
 NameRuns = Iterable[tuple[Hashable, int]]
 
@@ -55,6 +55,36 @@ class GroupPrefix:
 
     def name_runs(self, block_size: int) -> NameRuns:
         return ((("group", self.group), self.num_tokens // block_size),)
+
+
+class ConversationText:
+    """The first `num_tokens` tokens of a conversation: a prompt, or a prompt and the answer to it.
+
+    A conversation is one text that only grows, so a position says what stands there, whichever turn put it there. It
+    begins with the first `shared_tokens` tokens of the text of `group` (a system prompt); a block that reaches beyond
+    them is the conversation's own.
+    """
+
+    __slots__ = ("group", "num_tokens", "session", "shared_tokens")
+
+    def __init__(self, session: int, group: int, shared_tokens: int, num_tokens: int) -> None:
+        self.session, self.group = session, group
+        self.shared_tokens, self.num_tokens = shared_tokens, num_tokens
+
+    def up_to(self, num_tokens: int) -> ConversationText:
+        """The first so many tokens of the same conversation."""
+        return ConversationText(self.session, self.group, self.shared_tokens, num_tokens)
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None where the text ends within it or before."""
+        end = (index + 1) * block_size
+        if end > self.num_tokens:
+            return None
+        return ("group", self.group, index) if end <= self.shared_tokens else ("conversation", self.session, index)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        shared = min(self.shared_tokens, self.num_tokens) // block_size
+        return (("group", self.group), shared), (("conversation", self.session), self.num_tokens // block_size)
 
 
 class HashedPrompt:

@@ -14,7 +14,7 @@ from typing import Any
 from hermes.clients.view import ClientView
 from hermes.errors import InputError
 from hermes.handoff import Handoff
-from hermes.kernel import Clock
+from hermes.kernel import ARRIVAL, Clock
 from hermes.network import Network, exposed_bytes
 from hermes.recorder import RowLog
 from hermes.requests import Arrivals, Request, Stream
@@ -25,6 +25,7 @@ from hermes.stages import AnyOf
 __all__ = ["Coordinator"]
 
 DONE, REJECTED = 1, 2
+_CELL_KINDS = ("output_tokens", "input_tokens", "requests")
 
 
 class Coordinator:
@@ -49,7 +50,7 @@ class Coordinator:
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         # Views: several times faster than numpy's indexing of single elements.
         self._cells = [
-            [(memoryview(cell.values), pos, cell.kind == "input_tokens")  # type: ignore[arg-type]  # it is a buffer
+            [(memoryview(cell.values), pos, _CELL_KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
              for cell, pos in mine] for mine in cells
         ]
         total = sum(len(s.table) for s in streams)
@@ -64,6 +65,7 @@ class Coordinator:
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
+        self._after_ns: list[int] = [getattr(client, "after_ns", 0) for client in clients]
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
@@ -76,6 +78,11 @@ class Coordinator:
             if observers:
                 handoff.observe = self._observe
             handoff.route = self._route_decode
+
+    @property
+    def out_of_requests_ns(self) -> int:
+        """When a user of a closed loop first found no request left; -1 if there was none such."""
+        return self._arriving.out_of_requests_ns
 
     # -- pipelines -----------------------------------------------------------------------------------------------
 
@@ -138,8 +145,8 @@ class Coordinator:
         self.status[request.id] = status
         self.finish_ns[request.id] = self.env._now
         self.unfinished -= 1
-        if request.stream.closed:
-            self._arriving.next_of_closed(request.stream)
+        if request.stream.follows_up:
+            self._arriving.answered(request)
 
     def _reject(self, request: Request, reason: str) -> None:
         pipeline = request.pipeline
@@ -159,7 +166,7 @@ class Coordinator:
         if stage.width > 1:
             self._stage_count += stage.width - 1   # its branches have numbers of their own
         if stage.content is None:
-            stage.content = request.content
+            stage.content = request.content_of(stage) if request.continued else request.content
         model = stage.model or request.model
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
@@ -267,8 +274,8 @@ class Coordinator:
         client.num_assigned += 1
         cells = self._cells[client.index]
         if cells:
-            for values, pos, is_input in cells:
-                values[pos] += stage.prompt_tokens if is_input else outputs
+            for values, pos, kind in cells:
+                values[pos] += outputs if not kind else stage.prompt_tokens if kind == 1 else 1
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -280,8 +287,8 @@ class Coordinator:
         client.num_assigned -= 1
         cells = self._cells[client.index]
         if cells:
-            for values, pos, is_input in cells:
-                values[pos] -= stage.prompt_tokens if is_input else outputs
+            for values, pos, kind in cells:
+                values[pos] -= outputs if not kind else stage.prompt_tokens if kind == 1 else 1
         if client.tracks:
             for track, position in client.tracks:
                 track.moved(position, client)
@@ -367,7 +374,15 @@ class Coordinator:
                         stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order, index)
 
     def _served(self, request: Request, client: Any, stage: Any) -> None:
-        """A stage is done: go on with its pipeline if that is what it waits for."""
+        """A stage is done; its user, or its pipeline, hears of it when the client's front end is done with it."""
+        after = self._after_ns[client.index]
+        if after:
+            self.env.tick_at(self.env._now + after, ARRIVAL, lambda tick: self._deliver(request, client, stage))
+        else:
+            self._deliver(request, client, stage)
+
+    def _deliver(self, request: Request, client: Any, stage: Any) -> None:
+        """Go on with a pipeline if this stage is what it waits for."""
         stage = stage.original or stage
         stage.client, stage.done = client, True
         pending = request.pending

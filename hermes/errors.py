@@ -8,10 +8,14 @@ an ordinary exception. Bugs in hermes itself are not `HermesError`s and keep the
 from __future__ import annotations
 
 import difflib
+import re
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "Verbatim", "inside", "shown", "suggest"]
+__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest", "warn_all"]
+
+_SHORTEST = 3   # letters of a name that may be completed: "a" is more likely a slip than the beginning of something
 
 
 class HermesError(Exception):
@@ -25,7 +29,7 @@ class InputError(HermesError, ValueError):
     """A file, field or value is not what it has to be.
 
     The line reads `FILE:LINE:COLUMN: FIELD: expected EXPECTED, found FOUND (did you mean 'X'?)`; parts that are not
-    known are left out.
+    known are left out. Where `expected` is `Verbatim`, it is the whole message: what is wrong, then what to do.
     """
 
     def __init__(
@@ -53,12 +57,24 @@ class InputError(HermesError, ValueError):
 
     def __str__(self) -> str:
         where = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
-        text = f"expected {self.expected}"
-        if self.found is not ...:
+        whole = isinstance(self.expected, Verbatim)
+        text = str(self.expected) if whole else f"expected {self.expected}"
+        if self.found is not ... and not whole:
             text += f", found {shown(self.found)}"
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
         return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+
+
+class InputWarning(UserWarning):
+    """Something in the input that works, and should be written otherwise or looked at. One line; the command line
+    prints it on stderr."""
+
+
+def warn_all(texts: Iterable[str]) -> None:
+    """Give each line as an `InputWarning`, to whoever called the function that calls this."""
+    for text in texts:
+        warnings.warn(text, InputWarning, stacklevel=3)
 
 
 @contextmanager
@@ -71,7 +87,7 @@ def inside(field: str) -> Iterator[None]:
 
 
 class Verbatim(str):
-    """What was found, in words: shown as it is, without quotes."""
+    """What was found, or what is wrong, in words: shown as it is, without quotes."""
 
     __slots__ = ()
 
@@ -89,6 +105,26 @@ def shown(value: object, limit: int = 160) -> str:
 
 
 def suggest(name: object, names: Iterable[str]) -> str | None:
-    """The nearest of `names` to a mistyped `name`, or None."""
-    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.6)
+    """The one of `names` that a mistyped or shortened `name` means, or None.
+
+    What begins with it comes first (`h100` is h100-sxm, and not the nearer h200), then the nearest of those that have
+    its first word (`h200-sxm` is h200), then the nearest of all.
+    """
+    text, known = str(name), list(names)
+    small = text.lower()
+    if len(text) >= _SHORTEST:
+        longer = [other for other in known if other.lower().startswith(small)]
+        if longer:
+            return min(longer, key=len)
+    word = _first_word(small)
+    if word != small:
+        kin = {other.lower(): other for other in known if _first_word(other.lower()) == word}
+        close = difflib.get_close_matches(small, kin, n=1, cutoff=0.5)
+        if close:
+            return kin[close[0]]
+    close = difflib.get_close_matches(text, known, n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def _first_word(name: str) -> str:
+    return re.split(r"[-_./ ]", name, maxsplit=1)[0]

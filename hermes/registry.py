@@ -29,7 +29,10 @@ class Registry(Generic[T]):
         self._loaded_entry_points = False
 
     def register(self, name: str) -> Callable[[C], C]:
-        """Class decorator. Sets `kind` on the class and refuses a name that is taken by another class."""
+        """Class decorator: enter the class under `name`, which has to be that of its `kind` field.
+
+        Raises `ValueError` for a name that another class has.
+        """
 
         def add(cls: C) -> C:
             old = self._entries.get(name)

@@ -1,11 +1,13 @@
 """Requests in flight, and how they come in: request tables turned into `Request`s as the clock reaches them.
 
 In an open loop the table says when each request arrives; in a closed one a user takes the next request as soon as the
-previous one is answered, thinks, and submits it.
+previous one is answered, thinks, and submits it. The later turns of a conversation follow the answer before, in both.
+A workload may have a *gate*: of its requests so many are in flight, and others that are due wait outside.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
@@ -15,8 +17,9 @@ import numpy.typing as npt
 
 from hermes.clients.base import Client
 from hermes.clients.view import ClientView
-from hermes.content import GroupPrefix, HashedPrompt
+from hermes.content import ConversationText, GroupPrefix, HashedPrompt
 from hermes.kernel import ARRIVAL, Clock, Tick
+from hermes.units import NS_PER_S
 from hermes.workload.table import RequestTable
 
 __all__ = ["Arrivals", "Request", "Stream"]
@@ -35,6 +38,8 @@ class Request:
     branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
     over = False         # its pipeline is not to go on: completed or rejected; one beside it: given up
     background = False   # whether this is what a request runs beside itself
+    following: list[Request] | None = None   # the turns after this one of its conversation, the last one first
+    continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
@@ -60,7 +65,19 @@ class Request:
         request is complete without it. What no client accepts of it ends it, and not the request."""
         other = copy(self)
         other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
+        other.continued = 0
         self.stream.coordinator._advance(other, None)
+
+    def content_of(self, stage: Any) -> Any:
+        """What a stage's tokens share with others. In a conversation, of the first generation that answers the prompt
+        as it is, that includes the answer: the next turn repeats it. A pipeline that puts more into the prompt, or asks
+        for another answer before, has the prompt known and no answer."""
+        tokens, content = self.continued, self.content
+        if not tokens or stage.kind != "generate" or stage.prompt_tokens != self.prompt_tokens or (
+                stage.branches is None and stage.output_tokens != self.output_tokens):
+            return content
+        self.continued = 0
+        return content.up_to(self.prompt_tokens + tokens)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
         """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
@@ -80,6 +97,8 @@ class Stream:
                  first_id: int) -> None:
         self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
         self.closed = table.users is not None
+        # Whether the end of one request may bring another.
+        self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
         self.coordinator: Any = None   # set by the coordinator
 
     def requests(self) -> Iterator[Request]:
@@ -102,7 +121,31 @@ class Stream:
                     request.context, request.past_tokens = context
                 if table.branch_tokens is not None:
                     request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
+                if table.turn is not None:
+                    request.continued = request.branch_outputs[0] if request.branch_outputs else output
                 yield request
+
+    def beginnings(self) -> Iterator[Request]:
+        """Of `requests()` those that wait for no other: all, or the first turns of conversations, which then know the
+        turns that follow."""
+        if self.table.turn is None:
+            yield from self.requests()
+            return
+        turns, first = self.table.turn, self.first_id
+        talk: list[Request] = []
+        for request in self.requests():
+            if not turns[request.id - first] and talk:
+                yield _first_of(talk)
+                talk = []
+            talk.append(request)
+        if talk:
+            yield _first_of(talk)
+
+
+def _first_of(talk: list[Request]) -> Request:
+    first, *rest = talk
+    first.following = rest[::-1]
+    return first
 
 
 def _contents(table: RequestTable, part: slice) -> list[Any]:
@@ -112,6 +155,9 @@ def _contents(table: RequestTable, part: slice) -> list[Any]:
         return [HashedPrompt(ids, table.hash_block_tokens, n)
                 for ids, n in zip(table.hash_ids[part], tokens, strict=True)]
     groups = table.prefix_group[part]
+    if table.turn is not None:
+        columns = (table.session[part], groups, table.prefix_tokens[part], table.prompt_tokens[part])
+        return [ConversationText(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
     if not (groups >= 0).any():
         return [None] * len(groups)
     tokens = table.prefix_tokens[part].tolist()
@@ -127,16 +173,29 @@ def _contexts(table: RequestTable, part: slice) -> list[tuple[tuple[str, int], i
     return [None if key < 0 else ((population.name, key), n) for key, n in zip(keys.tolist(), tokens, strict=True)]
 
 
+class _Gate:
+    """Lets so many requests of a workload be in flight; those beyond wait outside, first come first served."""
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit
+        self.waiting: deque[Request] = deque()
+
+
 class Arrivals:
     """Starts the pipeline of each request at the instant it arrives, by `advance(request, None)`.
 
-    times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows
+    times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows. A request
+    that waited at a gate arrives when it is sent, and notes when it was due (`scheduled_s`).
+    out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
     """
 
     def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
         self._env, self._streams, self._advance = env, streams, advance
+        self.out_of_requests_ns = -1
         self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
-        self._waiting = {stream: enumerate(stream.requests()) for stream in streams if stream.closed}
+        self._waiting = {stream: stream.beginnings() for stream in streams if stream.closed}
+        self._gates = {stream: _Gate(stream.table.max_in_flight) for stream in streams
+                       if stream.table.max_in_flight is not None}
 
     def start(self) -> None:
         """Schedule the first arrivals."""
@@ -145,12 +204,13 @@ class Arrivals:
                 self._open_loop(stream)
             else:
                 for _ in range(min(stream.table.users, len(stream.table))):
-                    self.next_of_closed(stream)
+                    self._next_of_closed(stream)
 
     def _open_loop(self, stream: Stream) -> None:
-        requests = stream.requests()
+        requests = stream.beginnings()
         upcoming = next(requests, None)
         env, pipeline, advance = self._env, stream.pipeline, self._advance
+        gated = stream in self._gates
 
         def arrive(tick: Tick | None) -> None:
             # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
@@ -160,25 +220,65 @@ class Arrivals:
             if upcoming is not None:
                 env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
+                if gated:
+                    self._due(request)
+                    return
                 request.pipeline = pipeline(request)
                 advance(request, None)
 
         if upcoming is not None:
             env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
         assert stream.table.arrival_ns is not None
-        self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
+        if not gated:
+            self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
 
-    def next_of_closed(self, stream: Stream) -> None:
-        """A user of a closed loop takes the next request, if any is left, thinks, and submits it."""
-        row, request = next(self._waiting[stream], (0, None))
-        if request is None:
-            return
+    def answered(self, request: Request) -> None:
+        """A request of a stream that `follows_up` is completed or rejected, at this instant."""
+        stream, now = request.stream, self._env._now
+        gate = self._gates.get(stream)
+        if gate is not None:
+            if gate.waiting:   # the place is taken at once: who is due at this instant queues behind
+                waited = gate.waiting.popleft()
+                self._env.tick_at(now, ARRIVAL, lambda tick: self._send(waited))
+            else:
+                gate.free += 1
+        if request.following:
+            later = request.following.pop()
+            later.following = request.following
+            self._after_thinking(later)
+        elif stream.closed:
+            self._next_of_closed(stream)
+
+    def _next_of_closed(self, stream: Stream) -> None:
+        """A user of a closed loop takes the next request or conversation, if any is left."""
+        request = next(self._waiting[stream], None)
+        if request is not None:
+            self._after_thinking(request)
+        elif self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
+
+    def _after_thinking(self, request: Request) -> None:
+        """A user thinks, and submits a request."""
+        stream, due = request.stream, self._env._now
         think_ns = stream.table.think_ns
-        request.arrival_ns = self._env._now + (int(think_ns[row]) if think_ns is not None else 0)
-        self.times_ns[request.id] = request.arrival_ns
+        if think_ns is not None:
+            due += int(think_ns[request.id - stream.first_id])
+        if stream not in self._gates:
+            request.arrival_ns = self.times_ns[request.id] = due
+        self._env.tick_at(due, ARRIVAL, lambda tick: self._due(request))
 
-        def arrive(tick: Tick) -> None:
-            request.pipeline = stream.pipeline(request)
-            self._advance(request, None)
+    def _due(self, request: Request) -> None:
+        """A request is to be sent now, if its workload has no gate or the gate lets it through."""
+        gate = self._gates.get(request.stream)
+        if gate is not None:
+            request.note("scheduled_s", self._env._now / NS_PER_S)
+            if not gate.free:
+                gate.waiting.append(request)
+                return
+            gate.free -= 1
+        self._send(request)
 
-        self._env.tick_at(request.arrival_ns, ARRIVAL, arrive)
+    def _send(self, request: Request) -> None:
+        request.arrival_ns = self.times_ns[request.id] = self._env._now
+        request.pipeline = request.stream.pipeline(request)
+        self._advance(request, None)

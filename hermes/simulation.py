@@ -19,10 +19,13 @@ from hermes.kernel import Clock
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
+from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
+from hermes.prefix_start import coarse_hashes, remarks, start_caches
 from hermes.recorder import RowLog
 from hermes.requests import Stream
+from hermes.results.block_time import block_ns_of_runs
 from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resources import client_info, machine_infos, service_info
 from hermes.results.sharing import sharing_infos
@@ -47,6 +50,7 @@ class Simulation:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self.interrupted = False
+        self.warnings: list[str] = []        # one line each; see `InputWarning`
         self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
@@ -56,6 +60,9 @@ class Simulation:
         kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
         self.streams = self._build_streams()
+        self.remarks = remarks(scenario.workload, self.streams)
+        self.warnings += coarse_hashes(self.clients, self.streams)
+        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
         self._prepare_tiers()
         self.network = self._build_network()
         handoff = None
@@ -91,10 +98,11 @@ class Simulation:
         places_both = getattr(self.scenario.router, "places_both_phases", False)
         moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
         for i, config in enumerate(self.scenario.clients):
+            built = self.scenario.source.hardware.get(i)
             with inside(f"clients.{i}"):
                 clients += config.build(
                     self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv,
+                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
                 )
         names: set[str] = set()
         for client in clients:
@@ -135,6 +143,7 @@ class Simulation:
                     if isinstance(way.pipeline, GraphPipeline):
                         check_past(way.pipeline)
                 drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
+                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
                 pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
                 self._drawn.append(drawn)
@@ -311,7 +320,10 @@ class Simulation:
             priority=np.concatenate([t.priority for t in tables]),
             session=np.concatenate([t.session for t in tables]),
             status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-            stages=stages, runs=runs, transfers=self._transfers.columns(),
+            stages=stages, runs=runs | {
+                "kv_block_ns": block_ns_of_runs(self.clients, runs, stages, coordinator.gaps, decode_steps,
+                                                LLM_STAGES.index("decode"))},
+            transfers=self._transfers.columns(),
             step_ends=[c.steps.array() for c in self.clients],
             gaps={
                 row: _steps_of(segments, decode_steps[stages["client"][row]])
@@ -320,7 +332,8 @@ class Simulation:
             decode_steps=decode_steps,
             out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
             tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            sharing=sharing_infos(self.clients), labels=self._labels(), notes=self._notes(),
+            sharing=sharing_infos(self.clients), out_of_requests_ns=coordinator.out_of_requests_ns,
+            labels=self._labels(), notes=self._notes(), after_ns=[getattr(c, "after_ns", 0) for c in self.clients],
             counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
             | self._tasks_outside(),
         )
@@ -375,7 +388,8 @@ class Simulation:
                 infos += [service_info(client, config) for client in group]
                 continue
             resources = config.resources(group[0].hardware, self.base_dir)
-            infos += [client_info(client, config.kind, resources, by_client[client.index]) for client in group]
+            infos += [client_info(client, config.kind, config.name, resources, by_client[client.index])
+                      for client in group]
         return infos
 
 

@@ -8,21 +8,42 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from hermes.errors import InputError
 
-__all__ = ["NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_rate", "s_to_ns"]
+__all__ = ["NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_rate", "pattern", "s_to_ns"]
 
 NS_PER_S = 1_000_000_000
 
-_DURATIONS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_BYTES = {"B": 1.0} | {
+_DURATIONS = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "msec": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0,
+    "second": 1.0, "seconds": 1.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0,
+    "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0,
+}
+_PREFIXED = {
     f"{prefix}{infix}B": float(base**power)
     for infix, base in (("", 1000), ("i", 1024))
     for power, prefix in enumerate(("K" if infix else "k", "M", "G", "T", "P"), start=1)
-} | {"KB": 1000.0}
-_RATES = {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600}
-_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ/]*)\s*\Z")
+} | {"KB": 1000.0, "kiB": 1024.0}
+_BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0} | _PREFIXED | {unit.lower(): f for unit, f in _PREFIXED.items()} | {
+    unit.upper(): f for unit, f in _PREFIXED.items()
+}
+# Between devices "Gb/s" and "Gbps" are bits and "GB/s" bytes; in small letters they could be either, and are refused.
+_BANDWIDTHS = {f"{unit}{per}": f for unit, f in ({"B": 1.0} | _PREFIXED).items() for per in ("/s", "ps")} | {
+    f"{prefix}{bit}": 1000.0**power / 8
+    for power, prefix in enumerate(("", "k", "M", "G", "T")) for bit in ("bit/s", "bits/s", "b/s", "bps")
+}
+_RATES = {
+    f"{what}/{per}": rate
+    for what in ("", "req", "reqs", "request", "requests", "query", "queries")
+    for per, rate in (
+        ("s", 1.0), ("sec", 1.0), ("second", 1.0), ("min", 1 / 60), ("minute", 1 / 60), ("h", 1 / 3600),
+        ("hr", 1 / 3600), ("hour", 1 / 3600),
+    )
+} | {"rps": 1.0, "qps": 1.0, "RPS": 1.0, "QPS": 1.0, "rpm": 1 / 60, "RPM": 1 / 60, "Hz": 1.0}
+_AMOUNT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
 
 
 def s_to_ns(seconds: float) -> int:
@@ -35,8 +56,10 @@ def _parse(value: object, units: dict[str, float], expected: str) -> float:
         raise InputError(expected, value)
     if isinstance(value, str):
         match = _NUMBER.match(value)
-        if match is None or (match[2] and match[2] not in units):
+        if match is None:
             raise InputError(expected, value)
+        if match[2] and match[2] not in units:
+            raise InputError(expected, value, suggestion=_capitalised(match[2], units))
         number = float(match[1].replace("_", "")) * (units[match[2]] if match[2] else 1.0)
     else:
         try:
@@ -48,23 +71,35 @@ def _parse(value: object, units: dict[str, float], expected: str) -> float:
     return number
 
 
+def _capitalised(unit: str, units: dict[str, float]) -> str | None:
+    """The unit in capital and small letters as they have to be; both where it could be either ("gb/s")."""
+    found = {units[known]: known for known in reversed(units) if known.lower() == unit.lower()}
+    return " or ".join(reversed(found.values())) or None
+
+
 def parse_duration(value: object) -> float:
-    """A duration in seconds from `20 ms`, `1.5 s`, `3 min`, or a bare number of seconds."""
+    """A duration in seconds from `20 ms`, `1.5 sec`, `3 min`, or a bare number of seconds."""
     return _parse(value, _DURATIONS, "a duration such as '20 ms' or '1.5 s' (a bare number is seconds)")
 
 
 def parse_bytes(value: object) -> int:
-    """Bytes from `80 GiB`, `2 TB`, or a bare number of bytes."""
+    """Bytes from `80 GiB`, `2 tb`, or a bare number of bytes. `Gb` is refused: elsewhere it means bits."""
     return round(_parse(value, _BYTES, "a size such as '80 GiB' or '512 MB' (a bare number is bytes)"))
 
 
 def parse_bandwidth(value: object) -> float:
-    """Bytes per second from `32 GB/s`, `400 Gbit/s`, or a bare number."""
-    units = {f"{u}/s": f for u, f in _BYTES.items()} | {f"{p}bit/s": 1000.0**i / 8 for i, p in enumerate(" kMGT")}
-    units["bit/s"] = 0.125
-    return _parse(value, units, "a bandwidth such as '32 GB/s' or '400 Gbit/s' (a bare number is bytes/s)")
+    """Bytes per second from `32 GB/s`, `400 Gbit/s`, `400 Gbps` (bits), or a bare number."""
+    return _parse(value, _BANDWIDTHS, "a bandwidth such as '32 GB/s' or '400 Gbit/s' (a bare number is bytes/s)")
 
 
 def parse_rate(value: object) -> float:
-    """Events per second from `40 /s`, `600 /min`, or a bare number."""
+    """Events per second from `40 /s`, `40 rps`, `600 req/min`, or a bare number."""
     return _parse(value, _RATES, "a rate such as '40 /s' (a bare number is per second)")
+
+
+def pattern(parse: Callable[[object], float]) -> str:
+    """The texts that one of the functions above reads, as a regular expression of JSON Schema."""
+    units: dict[Callable[[object], float], dict[str, float]] = {
+        parse_duration: _DURATIONS, parse_bytes: _BYTES, parse_bandwidth: _BANDWIDTHS, parse_rate: _RATES,
+    }
+    return rf"^\s*{_AMOUNT}\s*({'|'.join(units[parse])})?\s*$"

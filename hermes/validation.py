@@ -155,8 +155,9 @@ class _Problem:
             if cause.field:
                 mark = self.node.nearest(cause.field)[0].mark
                 field.append(cause.field)
+        said = list(dict.fromkeys(expected))   # a single one stays what it is: it may be `Verbatim`
         return InputError(
-            " or ".join(dict.fromkeys(expected)), found, field=".".join(field) or None, file=mark.file,
+            said[0] if len(said) == 1 else " or ".join(said), found, field=".".join(field) or None, file=mark.file,
             line=mark.line, column=mark.column, suggestion=suggestion,
         )
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hermes.config import Component
+from hermes.config import Component, Shorthand
 from hermes.registry import Registry
 from hermes.scenario import Scenario
 from hermes.scenario.registries import refresh
@@ -28,13 +28,20 @@ INTRODUCTION = """\
 
 Written by `python scripts/build_reference.py` from the models that read scenarios; a test keeps it up to date.
 
-A quantity is a number in SI units or text with a unit: `20 ms`, `80 GiB`, `32 GB/s`, `40 /s`. Keys without a default
-are required. `hermes validate --resolved SCENARIO` prints a scenario with every default filled in; `hermes schema`
-prints the same reference as JSON Schema for editors. Besides the keys below, a file may say `extends: other.yaml` to be
-put over another scenario (relative to itself): mappings merge, everything else is replaced, and so is a mapping whose
-`kind` differs.
+A quantity is a number in SI units or text with a unit:
+
+- durations: `20 ms`, `1 sec`, `3 min`, `2 hours`
+- sizes: `80 GiB`, `80 gb` (a small `b` after a capital letter, `80 Gb`, is refused: it could mean bits)
+- bandwidths: `32 GB/s`, `400 Gbit/s`, `400 Gbps` (`Gb/s` and `Gbps` are bits, `GB/s` and `GBps` are bytes)
+- rates: `40 /s`, `40 rps`, `40 req/s`, `40 qps`, `600 /min`
+
+Keys without a default are required. `hermes validate --resolved SCENARIO` prints a scenario with every default filled
+in; `hermes schema` prints the same reference as JSON Schema for editors ([how to use it](editors.md)). Besides the keys
+below, a file may say `extends: other.yaml` to be put over another scenario (relative to itself): mappings merge,
+everything else is replaced, and so is a mapping whose `kind` differs.
 """
 QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
+WORDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
 BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 
 
@@ -77,7 +84,8 @@ class Reference:
         """A field's type in words."""
         for item in metadata:
             if isinstance(item, Component):
-                return self._link(item.registry)
+                short = [WORDS[other.kind_of] for other in metadata if isinstance(other, Shorthand)]
+                return " or ".join([*short, self._link(item.registry)])
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
             return self.type_of(arguments[0], arguments[1:])
@@ -95,7 +103,7 @@ class Reference:
             return f"mapping to {self.type_of(arguments[1])}"
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return self._link(annotation)
-        word = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}.get(annotation, "any")
+        word = WORDS.get(annotation, "any")
         return word + bounds(metadata)
 
 

@@ -6,7 +6,7 @@ FOLDER holds, per case, a recorded run (requests.jsonl, prompt_blocks.jsonl) wit
 (profile/). The scenario's workload becomes the recorded one, its hardware the tables; nothing is fitted to the runs.
 `--causes` repeats every case without one cause at a time: what each is worth. `--residuals` compares single steps:
 between two recorded instants the engine ran a known batch for a few steps. Exit code 1 if a mean is further off than
-2%, or a percentile than 4%.
+2%, or a percentile than 4%; 2 if the simulated requests are not the recorded ones.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CAUSES: dict[str, list[str]] = {
     "1 ms of the engine's time a step, not hidden": [
         "clients.0.hardware.overhead=1 ms", "clients.0.hardware.asynchronous=false",
     ],
-    "0.32.0's order of freed blocks": ["clients.0.scheduler.engine_version=0.32.0"],
+    "0.32.0's order of freed blocks": ["clients.0.engine=vllm-0.32"],
 }
 
 

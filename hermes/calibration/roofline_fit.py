@@ -24,7 +24,7 @@ from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, HeldOut
 from hermes.hardware.models import ModelDescription, load_model, precision
-from hermes.hardware.roofline import Roofline, RooflineModel
+from hermes.hardware.roofline import RooflineModel, RooflineOptions
 
 __all__ = ["DataSet", "data_set", "efficiency_file", "errors", "fit_card", "fit_efficiency"]
 
@@ -41,7 +41,7 @@ class DataSet:
 
     name: str
     model: ModelDescription
-    options: dict[str, Any]          # tp, pp, dtype, kv_dtype of `Roofline`
+    options: dict[str, Any]          # tp, pp, dtype, kv_dtype of `RooflineOptions`
     columns: dict[str, Any]          # StepStats fields, int64 arrays
     seconds: FloatArray
     weights: FloatArray              # of squared errors; 1 in all for each kind of step
@@ -60,9 +60,8 @@ class DataSet:
 
     def predict(self, device: DeviceDescription, factors: Efficiency) -> FloatArray:
         """Seconds by the roofline, shape (steps,)."""
-        options = Roofline(model=self.model.name, device=device.name, efficiency="fit", **self.options)
         file = EfficiencyFile(format="hermes-efficiency/1", name="fit", sources=[], factors=factors)
-        return RooflineModel(options, self.model, device, file).seconds(self.columns)
+        return RooflineModel(RooflineOptions(**self.options), self.model, device, file).seconds(self.columns)
 
 
 def data_set(steps: MeasuredSteps, model: ModelDescription | None = None) -> DataSet:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -31,7 +32,9 @@ from hermes.cli import (
     traces,
     validate_engine,
 )
-from hermes.errors import HermesError
+from hermes.cli.groups import Groups
+from hermes.cli.paths import refuse_empty_names
+from hermes.errors import HermesError, InputWarning
 
 __all__ = ["app", "main"]
 
@@ -39,7 +42,7 @@ __all__ = ["app", "main"]
 _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 app = typer.Typer(
-    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=False,
+    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=True, cls=Groups,
     pretty_exceptions_enable=False, rich_markup_mode=None,
 )
 
@@ -76,8 +79,24 @@ sweep.add_to(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", InputWarning)
+        warnings.showwarning = _show_warning
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line, without the place in our code that noticed."""
+    print("hermes: warning:", " ".join(str(message).split()), file=sys.stderr)
+
+
+def _run(given: Sequence[str]) -> int:
     try:
-        code = app(None if arguments is None else list(arguments), prog_name="hermes", standalone_mode=False)
+        refuse_empty_names(given)
+        code = app(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:
         return _refuse(str(error))

@@ -61,23 +61,28 @@ def conform(
 
 def compare(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder that `hermes run -o` wrote.")],
-    reference: Annotated[Path, typer.Argument(help="Per-request times: CSV or JSON lines.")],
+    reference: Annotated[Path, typer.Argument(
+        metavar="REFERENCE", help="Another run's folder, or per-request times: CSV, JSON lines or Parquet.")],
     columns: Annotated[
         list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Which column is what, e.g. ttft=t1:ms.")
     ] = [],  # noqa: B006  (typer copies it)
     mapping: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="The same, in a file.")] = None,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="A known format, e.g. splitwise.")] = None,
+    allow_different_requests: Annotated[
+        bool, typer.Option("--allow-different-requests", help="Compare although the two sides served other requests.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Metric by metric ours beside a reference, with the error in percent.
+    """Compare a run with another run, or with measured latencies.
 
+    Both sides have to hold the same requests: ids, arrivals (to 0.1 s) and lengths, as far as they are known.
     Without --map, --mapping or --preset the names of the columns tell (ttft_s, e2e_ms, ...).
     """
     from hermes.results.compare import compare as table_of
     from hermes.results.reference import mapping_from_options
 
     given = mapping_from_options(columns, mapping) if columns or mapping is not None else preset
-    table = table_of(run, reference, given)
+    table = table_of(run, reference, given, allow_different_requests=allow_different_requests)
     if as_json:
         print_json(table.to_dict())
     else:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-__all__ = ["Json", "Overrides", "Scenario", "print_json", "print_table", "show"]
+from hermes.cli import complete
 
-Scenario = Annotated[str, typer.Argument(help="A scenario file, or the name of a built-in one.", show_default=False)]
+if TYPE_CHECKING:
+    from hermes.results import Results
+
+__all__ = ["Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show", "show_run"]
+
+Scenario = Annotated[str, typer.Argument(
+    help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Set a.b=c or a.0.b=c in it; may be given often."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
 
 
 def print_json(data: Any) -> None:
@@ -41,8 +50,24 @@ def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
     show(table)
 
 
-def show(renderable: Any) -> None:
-    """Print something rich can render: coloured and fitted on a terminal, 120 columns of plain text elsewhere."""
+def show(renderable: Any, width: int | None = None) -> None:
+    """Print something rich can render: coloured and fitted on a terminal, 120 columns of plain text elsewhere; at most
+    `width` columns everywhere, where that is given."""
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, soft_wrap=False).print(renderable)
+    plain = None if sys.stdout.isatty() else 120
+    Console(file=sys.stdout, width=width or plain, soft_wrap=False).print(renderable)
+
+
+def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:
+    """Print the ten lines of a run, the last of which says where its files are and what to type next."""
+    from hermes.results.layout import WIDTH
+
+    if output is None:
+        folder = shlex.quote(f"runs/{Path(scenario).stem}")
+        more = "" if verbose else " (-v: more)"
+        results.meta["files"] = f"none; next: hermes run {shlex.quote(scenario)} -o {folder}{more}"
+    else:
+        folder = shlex.quote(str(output))
+        results.meta["files"] = f"{folder}; next: hermes plot {folder} -o {shlex.quote(f'{output.name}.png')}"
+    show(results.table(verbose=verbose), WIDTH)

@@ -1,11 +1,17 @@
-"""The command that draws a run."""
+"""`hermes plot`: figures of a run or a sweep."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hermes.cli import complete
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["add_to"]
 
@@ -17,22 +23,53 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plot(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A folder that `hermes run -o` wrote.")],
+    run: Annotated[Path, typer.Argument(
+        metavar="DIR", help="A folder that `hermes run -o` or `hermes sweep -o` wrote.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")],
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=f"One of {', '.join(KINDS)}.")] = "breakdown",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", autocompletion=complete.plots,
+                                 help=f"Of a run, one of {', '.join(KINDS)} [breakdown].")
+    ] = None,
 ) -> None:
-    """Draw a run: where the time goes (breakdown), latency distributions, what is used how much, clients and queues."""
-    from hermes.errors import InputError, suggest
-    from hermes.results import breakdown_plots, plots
-    from hermes.results.stored import open_run
+    """Draw a run or a sweep.
 
-    if kind not in KINDS:
+    A run: where the time goes (breakdown), latency distributions, what is used how much, clients and queues over time.
+    A sweep: latency, throughput and goodput of every point.
+    """
+    from hermes.errors import InputError, Verbatim, suggest
+
+    if kind is not None and kind not in KINDS:
         raise InputError(f"one of {', '.join(KINDS)}", kind, field="--kind", suggestion=suggest(kind, KINDS))
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
+    if (run / "sweep.json").is_file():
+        if kind is not None:
+            raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
+                             field="--kind")
+        figure = _of_sweep(run)
+    else:
+        figure = _of_run(run, kind or "breakdown")
+    figure.savefig(output, dpi=120)
+    print(f"written to {output}")
+
+
+def _of_sweep(folder: Path) -> Figure:
+    from hermes.sweep import open_sweep
+    from hermes.sweep.plots import overview
+
+    return overview(open_sweep(folder))
+
+
+def _of_run(folder: Path, kind: str) -> Figure:
+    from hermes.results import breakdown_plots, plots
+    from hermes.results.stored import open_run
+
     draw = {
         "breakdown": breakdown_plots.breakdown, "latency": plots.latency_cdf,
         "utilisation": breakdown_plots.utilisation, "clients": plots.client_timeseries, "queue": plots.queue,
     }[kind]
-    draw(open_run(run)).savefig(output, dpi=120)
-    print(f"written to {output}")
+    results = open_run(folder)
+    said = plots.interruption(results)
+    if said is not None:
+        print(f"note: the run was {said}", file=sys.stderr)
+    return draw(results)

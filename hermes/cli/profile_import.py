@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -55,11 +55,20 @@ def _command(importer: type[Any]) -> Callable[..., None]:
     return run
 
 
+def _scalar(annotation: Any) -> type | None:
+    """int, float or bool where an annotation means one, however wrapped: `float`, `int | None`,
+    `Annotated[float, Field(...)] | None`."""
+    if annotation in (int, float, bool):
+        return annotation  # type: ignore[no-any-return]
+    if get_origin(annotation) is Literal:
+        return None
+    return next((kind for part in get_args(annotation) if (kind := _scalar(part)) is not None), None)
+
+
 def _parameter(name: str, field: Any) -> inspect.Parameter:
     from hermes.calibration.importers.base import option_name
 
-    kinds = [kind for kind in get_args(field.annotation) if kind in (int, float, str, bool)] or [field.annotation]
-    kind = kinds[0] if kinds[0] in (int, float, bool) else str  # choices are checked by the importer itself
+    kind = _scalar(field.annotation) or str  # choices are checked by the importer itself
     text = " ".join((field.description or "").split())
     if name == "source":
         described: Any = typer.Argument(help=text, show_default=False)

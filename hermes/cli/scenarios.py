@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table, show
+from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table, show_run
+from hermes.cli.paths import Overwrite, free_folder
 
 __all__ = ["add_to"]
 
@@ -23,36 +25,56 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write results to this folder.")
     ] = None,
+    overwrite: Overwrite = False,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
+    trace_events: Annotated[
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Events of the Chrome trace at most [200,000].")
+    ] = None,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print a table, and write summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
     from hermes.results import write_results
+    from hermes.results.export import TRACE
+    from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
     checked = load_scenario(scenario, overrides)
     if output is not None:  # found out now, not after the simulation
-        output.mkdir(parents=True, exist_ok=True)
+        free_folder(output, overwrite=overwrite)
     results = simulate(checked, progress=not quiet and sys.stderr.isatty())
     if output is not None:
         results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-        write_results(results, output)
+        write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS)
     if as_json:
         print_json(results.summary)
     else:
-        show(results.table())
-        if output is not None:
-            print(f"written to {output}")
+        show_run(results, scenario, output, verbose=verbose)
+        _tell(results.meta.get("remarks", []))
+    if output is not None and "trace_cut" in results.meta:
+        print(f"note: {output / TRACE}: {results.meta['trace_cut']} (--trace-events)", file=sys.stderr)
     if results.meta.get("interrupted"):
         print("results of what was simulated until the interruption", file=sys.stderr)
         raise typer.Exit(130)
+    _exit_if_all_were_rejected(results.summary["requests"])
+
+
+def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
+    """A run that served nobody is no answer: say why on stderr, exit code 1."""
+    if not requests["rejected"] or requests["rejected"] < requests["total"]:
+        return
+    reasons = sorted(requests["reject_reasons"].items(), key=lambda item: -item[1])
+    more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+    said = f"all {requests['total']:,} requests were rejected: {reasons[0][0]}{more}"
+    print(f"hermes: {said}", file=sys.stderr)
+    raise typer.Exit(1)
 
 
 def validate(
@@ -62,36 +84,69 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
+    from hermes.errors import warn_all
     from hermes.scenario import load_scenario, resolved_yaml
     from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
-    Simulation.of(checked)   # what only shows when it is put together: files, models nobody serves, names that clash
+    # what only shows when it is put together: files, models nobody serves, names that clash
+    built = Simulation.of(checked)
+    warn_all(built.warnings)
     if as_json:
         print_json(checked.model_dump(mode="json"))
     elif resolved:
         print(resolved_yaml(checked, f"{scenario}, resolved; paths are relative to {checked.source.base_dir}"), end="")
     else:
         print(f"{scenario}: valid")
+        _tell(built.remarks)
 
 
-def schema() -> None:
-    """Print the JSON Schema of scenarios, for editors."""
+def _tell(remarks: list[str]) -> None:
+    """What a user should know of a scenario beside its figures."""
+    for line in remarks:
+        print(line)
+
+
+def schema(
+    sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
+) -> None:
+    """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
     from hermes.scenario import json_schema
+    from hermes.sweep import sweep_schema
 
-    print_json(json_schema())
+    print_json(sweep_schema() if sweep else json_schema())
+
+
+SECTIONS = {
+    "": "scenarios (hermes run NAME)",
+    "validation": "scenarios of comparisons with real engines and other simulators",
+    "studies": "scenarios of studies (hermes study NAME runs a whole study)",
+}
+
+
+SECTIONS = {
+    "": "scenarios (hermes run NAME)",
+    "validation": "scenarios of comparisons with real engines and other simulators",
+    "studies": "scenarios of studies (hermes study NAME runs a whole study)",
+}
 
 
 def scenarios(as_json: Json = False) -> None:
-    """List the scenarios that come with hermes."""
+    """List the scenarios that come with hermes; those of studies apart."""
     from hermes.scenario import builtin_scenarios
     from hermes.yamlfile import load_yaml
 
     rows = []
     for name, path in builtin_scenarios().items():
         description = load_yaml(path).child("description")
-        rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else ""})
+        group = name.split("/")[0]
+        rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else "",
+                     "group": group if group in SECTIONS else ""})
+    rows.sort(key=lambda row: row["name"] != "quickstart")   # where to start
     if as_json:
         print_json(rows)
-    else:
-        print_table("", ["name", "description"], [[row["name"], row["description"]] for row in rows])
+        return
+    for group, title in SECTIONS.items():
+        print_table(title, ["name", "description"],
+                    [[row["name"], row["description"]] for row in rows if row["group"] == group])
+        print()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hermes.cli import complete
 from hermes.cli.output import Json, Overrides, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def add_to(app: typer.Typer) -> None:
 
 def sweep(
     source: Annotated[str, typer.Argument(
-        metavar="SWEEP", help="A sweep's file, or the name of a built-in one.", show_default=False)],
+        metavar="SWEEP", help="A sweep's file, the name of a built-in one, or the folder of one that was run.",
+        show_default=False, autocompletion=complete.sweeps)],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where its points are kept.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
@@ -36,10 +38,21 @@ def sweep(
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Run the points of a sweep that DIR has no results of yet. Exit code 1 if any point failed."""
-    from hermes.errors import InputError
-    from hermes.sweep import plan_sweep, run_sweep
+    """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit code 1 if any failed.
 
+    Given the folder of a sweep, print its table.
+    """
+    from hermes.errors import InputError
+    from hermes.sweep import open_sweep, plan_sweep, run_sweep
+
+    if output is None and not dry_run and (Path(source) / "sweep.json").is_file():
+        opened = open_sweep(source)
+        if as_json:
+            print_json(opened.frame().to_dict("records"))
+        else:
+            print(opened.to_text(), end="")
+            _show_failed(opened, opened.failed())
+        return
     with _Bar(show=not quiet and sys.stderr.isatty()) as bar:
         if dry_run:
             plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
@@ -80,8 +93,13 @@ def _cell(value: Any) -> Any:
 
 
 def _show_results(results: SweepResults, failed: dict[int, str], run: int, took: float) -> None:
+    print(results.to_text())
     print(f"{results.name}: {len(results)} points, {run} run in {took:.1f} s, {len(failed)} failed; "
           f"written to {results.path / 'results.parquet'}")
+    _show_failed(results, failed)
+
+
+def _show_failed(results: SweepResults, failed: dict[int, str]) -> None:
     for number, reason in list(failed.items())[:SHOWN]:
         said = ", ".join(f"{name}={value}" for name, value in results.settings(number).items())
         print(f"point {number} ({said}): {reason}")

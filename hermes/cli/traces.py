@@ -24,7 +24,8 @@ def add_to(app: typer.Typer) -> None:
 
 def import_(
     format_: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="azure, csv, mooncake, parquet, tokens, vllm-run, or a plug-in's.")
+        str, typer.Argument(metavar="FORMAT", help="azure, bailian, burstgpt, csv, mooncake, parquet, tokens, "
+                                                   "vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write it.")],
@@ -45,7 +46,8 @@ def import_(
     checked = validate(importer, options)
     frame = checked.read(file)
     write_trace(frame, output, source=f"{format_}: {file.name}", hash_block_tokens=checked.hash_block_tokens)
-    _print({**describe_frame(frame), "file": str(output)}, as_json)
+    dropped = {"rows_dropped": frame.attrs["rows_dropped"]} if "rows_dropped" in frame.attrs else {}
+    _print({**describe_frame(frame), **dropped, "file": str(output)}, as_json)
 
 
 def describe(file: TraceFile, as_json: Json = False) -> None:

@@ -13,7 +13,7 @@ __all__ = ["CLIENTS", "LOADS", "Client", "StageDone", "platform_name"]
 
 CLIENTS: Registry[Any] = Registry("clients", "a client")
 
-LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
+LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests")
 
 StageDone = Callable[[Any, Any], None]   # (client, stage): a stage has completed at this instant
 

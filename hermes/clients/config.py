@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.consistency import check_agreement, described_model, longest_request
+from hermes.clients.frontend import FrontEnd
 from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
@@ -19,6 +21,7 @@ from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
@@ -38,7 +41,9 @@ class LLMClientConfig(ConfigModel):
     count: int = Field(default=1, ge=1, le=100_000)
     """Number of equal clients."""
     model: Annotated[str, Field(max_length=4096)] = ""
-    """Model served: a built-in description or the path of a config.json. Left out, the client serves any model."""
+    """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
+    memory and its context limit are those of the model that its hardware was measured with, if that has a description.
+    """
     role: Literal["both", "prefill", "decode"] = "both"
     """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
     platform: str | None = None
@@ -47,17 +52,30 @@ class LLMClientConfig(ConfigModel):
     devices: int | None = Field(default=None, ge=1, le=2**20)
     """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
     none) where left out."""
+    engine: Annotated[str, Field(max_length=100)] | None = None
+    """Engine that the client runs, e.g. `vllm-0.32`: the rules of the `chunked` scheduler, and the defaults of this
+    version on this device for what `scheduler` and `memory` leave out. Left out: the newest that is known. Other
+    schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
     """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
     given. Left out, the hardware model's device, if it has one."""
     hardware: Annotated[Any, Component(HARDWARE)]
     """How long a step takes."""
+    max_model_len: int | None = Field(default=None, ge=1, le=2**41)
+    """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
+    where left out."""
+    allow_mismatch: bool = False
+    """Accept a hardware model of another model, device, number of devices or precision than the client's, and requests
+    beyond the model's context. For deliberate stand-ins; contradictions are errors otherwise."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
     """In which order the client serves."""
     memory: MemoryConfig = MemoryConfig()
     """KV memory; may be left out where the client, or its hardware model, has a device."""
     request_overhead: RequestOverhead | None = None
     """Time of the serving stack for each request, beside the steps; none where left out."""
+    frontend: FrontEnd | None = None
+    """Time of the API server for each request, before and after the engine, which runs on meanwhile; none where left
+    out."""
     kv_offload: OffloadConfig | None = None
     """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
@@ -70,14 +88,51 @@ class LLMClientConfig(ConfigModel):
         """Names of the group's clients."""
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
+    def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
+        """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        with inside("hardware"):
+            hardware = self.hardware.build(base_dir)
+        if not hasattr(self.scheduler, "completed"):
+            if self.engine is not None:
+                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                                 field="engine")
+            with inside("memory"):
+                return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
+        with inside("engine"):
+            engine = load_engine(self._engine_name())
+        facts = facts_of(hardware)
+        device = self._device(facts, base_dir)
+        defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
+        with inside("memory"):
+            memory = self.memory.completed(defaults)
+        return self.model_copy(update={
+            "engine": engine.name, "scheduler": self.scheduler.completed(defaults), "memory": memory,
+        }), hardware
+
+    def _engine_name(self) -> str:
+        """The engine named here, or by its old name in the scheduler; the newest where neither is."""
+        old = getattr(self.scheduler, "engine_version", None)
+        if old is None:
+            return self.engine or NEWEST_ENGINE
+        if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
+            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+        return f"vllm-{old}"
+
     def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[LLMClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              ) -> list[LLMClient]:
         """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
 
         moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
+        hardware: the model that `completed` built; built here where left out.
         """
-        with inside("hardware"):
-            hardware = self.hardware.build(base_dir)
+        if hardware is None:
+            with inside("hardware"):
+                hardware = self.hardware.build(base_dir)
+        facts = facts_of(hardware)
+        check_agreement(self, facts, base_dir)
+        model = self._memory_model(facts, base_dir)
+        longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type: Any = BlockPool
         if self.memory.prefix_caching:
@@ -89,7 +144,7 @@ class LLMClientConfig(ConfigModel):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = pool_type(num_blocks, self.memory.block_size, **options)
+            pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
@@ -98,10 +153,12 @@ class LLMClientConfig(ConfigModel):
                 env, first_index + i, name, scheduler, hardware, runs, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
             )
+            if longest is not None:
+                client.max_model_len = longest
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(self.model, facts_of(hardware), base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(model, facts, base_dir)
                 if moves_kv == "layerwise":
-                    client.num_layers = describe_model(self.model, base_dir).num_layers
+                    client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
         return clients
 
@@ -116,29 +173,41 @@ class LLMClientConfig(ConfigModel):
             with inside("request_overhead"):
                 options["overhead_ns"] = self.request_overhead.times_ns(base_dir)
             options["overlapped"] = self.request_overhead.mode == "overlapped"
+        if self.frontend is not None:
+            options["frontend_ns"] = self.frontend.times_ns
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, **options)
         with inside("kv_offload"):
-            if offload.block_tokens % self.memory.block_size:
-                raise InputError(f"a multiple of the client's block size, {self.memory.block_size}",
+            if offload.block_tokens % self.memory.tokens_per_block:
+                raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
             tiers = tiers_of(offload.tiers, env, index, name, platform)
+        facts = facts_of(hardware)
+        model = self._memory_model(facts, base_dir)
         return OffloadingClient(
             env, index, name, scheduler, hardware, runs, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(self.model, facts_of(hardware), base_dir),
-            layers=describe_model(self.model, base_dir).num_layers if offload.overlap else 1,
+            kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
+            layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
+
+    def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
+        """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
+        return self.model or described_model(facts.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
         facts = facts_of(hardware)
-        devices = facts.tp * facts.pp if self.devices is None else self.devices
+        devices = self._num_devices(facts)
         device = self._device(facts, base_dir)
-        budget = self.memory.budget(self.model, devices, facts, device, self.scheduler, base_dir)
+        model = self._memory_model(facts, base_dir)
+        budget = self.memory.budget(model, devices, facts, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
-        power = power_model(self.power, facts, device, self.model, devices, base_dir)
+        power = power_model(self.power, facts, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
+
+    def _num_devices(self, facts: HardwareFacts) -> int:
+        return facts.tp * facts.pp if self.devices is None else self.devices
 
     def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
         if not self.device:

@@ -23,7 +23,7 @@ from hermes.schedulers.sequence import Sequence
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
-ANY_TIME = 1 << 62
+ANY_TIME = ANY_LENGTH = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row are not going to get on
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
@@ -33,20 +33,23 @@ class LLMClient:
 
     role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
     overhead_ns, overlapped: the serving stack's time per request, by kind of stage (`hermes.clients.overhead`)
+    frontend_ns: before the engine has a request, that per prompt token, and after (`hermes.clients.frontend`)
     """
 
     __slots__ = (
-        "_ahead", "_at_host", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up", "_host_free_ns",
-        "_late", "_max_run", "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start",
-        "_start_ns", "_step_range", "emitted", "env", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "model", "name", "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill",
-        "on_room", "output_tokens", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up",
+        "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned",
+        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env",
+        "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
+        "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill", "on_room",
+        "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
         overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
+        frontend_ns: tuple[int, float, int] = (0, 0.0, 0),
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
@@ -70,6 +73,7 @@ class LLMClient:
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
         self.num_layers = 1
+        self.max_model_len = ANY_LENGTH   # limit of prompt plus output tokens; set by its configuration
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
         self._plan: Plan | None = None
@@ -88,7 +92,14 @@ class LLMClient:
         self._start: Tick | None = None
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
+        self._before_ns, self._token_ns, self.after_ns = frontend_ns
         self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
+        self._left = 0                    # of the run in flight: sequences that its plan left waiting
+        # Blocks that come and go from outside while a run is in flight: what its blocks at the end, times its length,
+        # are too many or too few (row of the table of runs, blocks x ns), and the most blocks before some went.
+        self._moved = 0
+        self.moved_in_run: list[tuple[int, int]] = []
+        self.peak_blocks = 0
         self._host_free_ns = self._at_host = 0   # overlapped: when its thread is free, requests that wait for it
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
@@ -98,6 +109,9 @@ class LLMClient:
         prompt, output = self._fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
+        if stage.prompt_tokens + stage.target_tokens > self.max_model_len:   # as `vllm serve` does
+            return (f"{stage.prompt_tokens} prompt and {stage.target_tokens} output tokens are more than its "
+                    f"max_model_len of {self.max_model_len}")
         reason = self.scheduler.can_ever_fit(stage)
         if reason is None and stage.prompt_tokens >= prompt and stage.target_tokens >= output:
             self._fits = stage.prompt_tokens, stage.target_tokens
@@ -105,6 +119,14 @@ class LLMClient:
 
     def submit(self, stage: Sequence) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
+        if (self._before_ns or self._token_ns) and not stage.transferred:
+            ready = self.env._now + self._before_ns + round(self._token_ns * stage.prompt_tokens)
+            self.env.tick_at(ready, ARRIVAL, lambda tick: self._accept(stage))
+        else:
+            self._accept(stage)
+
+    def _accept(self, stage: Sequence) -> None:
+        """The engine has a sequence."""
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:
@@ -127,8 +149,11 @@ class LLMClient:
             self._late.append((self.env._now, stage))
         else:
             if stage.branches is not None:
-                self._catch_up()   # if its KV has come, the branches take blocks
-            scheduler.enqueue(stage)
+                free = self._catch_up()   # if its KV has come, the branches take blocks
+                scheduler.enqueue(stage)
+                self._note_moved(free)
+            else:
+                scheduler.enqueue(stage)
         if self._plan is None:
             self.wake()
         elif self._planned > 1 and scheduler.wants_cut(stage):
@@ -136,21 +161,37 @@ class LLMClient:
 
     def reserve(self, stage: Sequence) -> bool:
         """Take memory for KV that is about to arrive; False if it is not there."""
-        self._catch_up()
+        free = self._catch_up()
         taken = self.scheduler.reserve(stage)
+        self._note_moved(free)
         if taken and self._plan is not None and self._planned > 1:
             self.cut()   # the rest of the run may not find its blocks now
         return taken
 
-    def _catch_up(self) -> None:
-        """The blocks of all steps that have started are taken (a run takes them when it ends)."""
+    def _catch_up(self) -> int:
+        """The blocks of all steps that have started are taken (a run takes them when it ends); how many are free."""
         if self._plan is not None:
             self.scheduler.take_blocks(self._plan, self._steps_started())
+        return self.scheduler.pool.free_blocks
+
+    def _note_moved(self, free_before: int) -> None:
+        """Blocks were taken or freed from outside, in the middle of a run maybe."""
+        pool, group, plan = self.scheduler.pool, self.scheduler.group, self._plan
+        ended = 0 if plan is None or self._planned == 1 else self.steps_done()
+        if plan is None or not ended or pool.free_blocks == free_before:
+            return
+        since = self.steps.view[self.steps.pos + ended - 1] - self._start_ns
+        self._moved += (free_before - pool.free_blocks) * since
+        used = pool.num_blocks - free_before
+        if plan.decodes and group.grows:   # when the latest step ended; the one in flight has taken its blocks
+            used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
+        self.peak_blocks = max(self.peak_blocks, used)
 
     def release(self, stage: Sequence) -> None:
         """KV kept for a transfer can go: whoever waits for memory may be admitted."""
-        self._catch_up()
+        free = self._catch_up()
         self.scheduler.release(stage)
+        self._note_moved(free)
         self.memory_freed()
 
     def memory_freed(self) -> None:
@@ -215,6 +256,7 @@ class LLMClient:
             return
         now = self._start_ns = self.env._now
         self._plan = plan
+        self._left = self.scheduler.num_waiting
         steps = self.steps
         num_steps = self._planned = plan.num_steps
         pos = steps.pos
@@ -318,7 +360,11 @@ class LLMClient:
             plan.decode_seqs + plan.prefill_seqs,
             len(scheduler.waiting) + len(scheduler.holding) + len(self._late) + self._at_host,
             pool.num_blocks - pool.free_blocks, len(plan.preempted), plan.embed_tokens, plan.embedded, self._held_up,
+            self._left,
         )
+        if self._moved:
+            self.moved_in_run.append((len(log), self._moved))
+            self._moved = 0
         log.pos += log.size
         if log.pos == log.limit:
             log.flush()
@@ -355,8 +401,8 @@ class LLMClient:
     def load(self, kind: str) -> int:
         """See `hermes.clients.base.LOADS`.
 
-        input_tokens, output_tokens: of the requests assigned and not done; kv_tokens: tokens in KV memory, those of
-        steps that have started included; tokens_left: output tokens not emitted yet.
+        input_tokens, output_tokens: of the requests assigned and not done; requests: how many those are; kv_tokens:
+        tokens in KV memory, those of steps that have started included; tokens_left: output tokens not emitted yet.
         """
         if kind == "tokens_left":   # what routers ask most
             left, plan = self.output_tokens - self.emitted, self._plan
@@ -368,6 +414,8 @@ class LLMClient:
             return self.input_tokens
         if kind == "output_tokens":
             return self.output_tokens
+        if kind == "requests":
+            return self.num_assigned
         base, per_step, _start, _unit, steps = self.load_line(kind)
         return base + per_step * self._steps_started() if steps else base
 
@@ -383,6 +431,8 @@ class LLMClient:
             if plan is None or not plan.decodes:
                 return base, 0, 0, 1, 0
             return base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned
+        if kind == "requests":
+            return self.num_assigned, 0, 0, 1, 0
         base = self.output_tokens - self.emitted
         if plan is None:
             return base, 0, 0, 1, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import capacity as kv
 from hermes.hardware.capacity import KvBudget, Part
 from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
@@ -20,7 +21,8 @@ from hermes.memory.ranked import PrefixEviction
 __all__ = ["MemoryConfig", "describe_model"]
 
 UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
-DEFAULT_BATCHED_TOKENS = 8192
+DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # of schedulers that have no such limit
+DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # with schedulers that follow no engine
 
 
 def describe_model(model: str, base_dir: Path | None) -> ModelDescription:
@@ -32,26 +34,26 @@ def describe_model(model: str, base_dir: Path | None) -> ModelDescription:
 class MemoryConfig(ConfigModel):
     """KV memory of one client: a number of blocks, or the memory they are cut from.
 
-    Computed as vLLM does: num_blocks = floor((devices x (capacity x utilization - activations - engine) - weights) /
-    (block_size x kv_bytes_per_token)). Where the capacity comes from a device or a profile, what is left out is taken
-    from the profile or estimated; where a capacity is given, activations and engine are 0 unless given too. The run's
-    summary says where each part comes from.
+    Computed as vLLM does: num_blocks = floor((devices x (capacity x utilization - activations - engine_reserve) -
+    weights) / (block_size x kv_bytes_per_token)). Where the capacity comes from a device or a profile, what is left out
+    is taken from the profile or estimated; where a capacity is given, activations and engine_reserve are 0 unless given
+    too. The run's summary says where each part comes from.
     """
 
-    block_size: int = Field(default=16, ge=1, le=2**20)
-    """Tokens per KV block."""
+    block_size: int | None = Field(default=None, ge=1, le=2**20)
+    """Tokens per KV block; the engine's default where left out (vLLM: 16, on a CPU 128)."""
     num_blocks: int | None = Field(default=None, ge=1, le=2**40)
     """KV blocks of the client; computed from the memory below where left out."""
     capacity: Bytes | None = None
     """Memory of one device; that of the client's `device` (or of the hardware model's, or the profile's) where left
     out."""
-    utilization: float = Field(default=0.9, gt=0, le=1)
-    """Share of the capacity the engine may use."""
+    utilization: float | None = Field(default=None, gt=0, le=1)
+    """Share of the capacity the engine may use (vLLM's gpu_memory_utilization); the engine's default where left out."""
     weights: Bytes | None = None
     """Bytes of the model's weights on the whole client; from the model's description where left out."""
     activations: Bytes | None = None
     """Bytes per device for the peak of activations."""
-    engine: Bytes | None = None
+    engine_reserve: Bytes | None = None
     """Bytes per device that are neither weights, activations nor KV (libraries, communication buffers)."""
     reserved: Bytes = 0
     """Bytes per device kept for others on it: a buffer, an embedding model. No KV is cut from them."""
@@ -62,8 +64,13 @@ class MemoryConfig(ConfigModel):
     where left out (16 if it has none)."""
     kv_bits: float | None = Field(default=None, gt=0, le=64)
     """Bits per KV element, where the KV bytes come from the model's description; as `weight_bits`."""
-    prefix_caching: bool = False
-    """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done."""
+    prefix_caching: bool | None = None
+    """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done. Left out: as the
+    client's `engine` does (vLLM does); off with schedulers that follow no engine."""
+    prefix_start: Literal["empty", "warm"] = "empty"
+    """What the prefix cache holds when the clock starts. `warm`: what prompts of the workloads are said to begin with
+    (`system_tokens` of conversations, `prefixes`, prefix groups of a trace), the most used first as far as it fits; no
+    history of any conversation, and nothing of traces that only have block hashes."""
     prefix_eviction: PrefixEviction = "lru"
     """Which unused blocks of the prefix cache go first: those used least recently (as vLLM does), those of the least
     recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), the fewest
@@ -73,12 +80,31 @@ class MemoryConfig(ConfigModel):
     def _check(self) -> Self:
         if self.num_blocks is not None and self.capacity is not None:
             raise InputError("either num_blocks or capacity", "both", field="num_blocks")
-        if self.prefix_eviction != "lru" and not self.prefix_caching:
-            raise InputError("lru without prefix_caching: nothing is evicted", self.prefix_eviction,
-                             field="prefix_eviction")
         if self.num_blocks is not None and self.reserved:
             raise InputError("nothing reserved where num_blocks is given", self.reserved, field="reserved")
+        self._check_eviction()
         return self
+
+    def _check_eviction(self) -> None:
+        if self.prefix_eviction != "lru" and self.prefix_caching is False:
+            raise InputError("lru without prefix_caching: nothing is evicted", self.prefix_eviction,
+                             field="prefix_eviction")
+
+    def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
+        """The same with the engine's defaults for everything left out; None: no engine, nothing is cached."""
+        cached = defaults is not None and defaults.prefix_caching
+        filled = self.model_copy(update={
+            "block_size": self.block_size or (DEFAULT_BLOCK_SIZE if defaults is None else defaults.block_size),
+            "utilization": self.utilization or (DEFAULT_UTILIZATION if defaults is None else defaults.utilization),
+            "prefix_caching": cached if self.prefix_caching is None else self.prefix_caching,
+        })
+        filled._check_eviction()
+        return filled
+
+    @property
+    def tokens_per_block(self) -> int:
+        """`block_size`, once it is known."""
+        return self.block_size or DEFAULT_BLOCK_SIZE
 
     def kv_bytes(self, model: str, facts: HardwareFacts, base_dir: Path | None) -> float:
         """KV bytes of one token on the whole client."""
@@ -99,12 +125,12 @@ class MemoryConfig(ConfigModel):
         if self.num_blocks is not None:
             known = self.kv_bytes_per_token is not None or bool(model)
             per_token = self._known_kv_bytes(model, facts, base_dir) if known else 0.0
-            return KvBudget(self.block_size, self.num_blocks, per_token, devices)
+            return KvBudget(self.tokens_per_block, self.num_blocks, per_token, devices)
         capacity = self._capacity(facts, device)
         estimated = self.capacity is None
         per_token, weights, total = self._kv_and_weights(model, devices, facts, base_dir)
         return kv.cut_blocks(
-            self.block_size, per_token, devices, self.utilization, capacity, weights,
+            self.tokens_per_block, per_token, devices, self.utilization or DEFAULT_UTILIZATION, capacity, weights,
             self._activations(model, facts, scheduler, base_dir, estimated),
             self._engine(facts, estimated), total,
         )
@@ -157,9 +183,9 @@ class MemoryConfig(ConfigModel):
             return Part(0, "not given")
         if facts.memory is not None:
             return Part(facts.memory.activation_bytes, f"profile {facts.name}: {facts.memory.source}")
-        tokens = getattr(scheduler, "max_num_batched_tokens", UNBOUNDED)
+        tokens = getattr(scheduler, "max_num_batched_tokens", None) or UNBOUNDED
         tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
-        seqs = getattr(scheduler, "max_num_seqs", 256)
+        seqs = getattr(scheduler, "max_num_seqs", None) or DEFAULT_SEQS
         peak = kv.activation_peak_bytes(
             describe_model(model, base_dir), tp=facts.tp, dtype=facts.dtype or "bf16", max_num_batched_tokens=tokens,
             max_num_seqs=seqs,
@@ -174,8 +200,8 @@ class MemoryConfig(ConfigModel):
         return Part(found.bytes + self.reserved, f"{found.source}; {self.reserved / 1e9:g} GB reserved")
 
     def _engine_alone(self, facts: HardwareFacts, estimated: bool) -> Part:
-        if self.engine is not None:
-            return Part(self.engine, "given")
+        if self.engine_reserve is not None:
+            return Part(self.engine_reserve, "given")
         if not estimated:
             return Part(0, "not given")
         if facts.memory is not None and self.activations is None:

@@ -2,12 +2,12 @@
 
 A sequence that arrives is looked up in the device's prefix cache, and from there on in the tiers, block by block by
 chained hashes. What a tier has is read, and the sequence waits for it outside the queue (with `overlap`, only for what
-its prefill cannot hide); then it needs no prefill for these tokens. When its prompt's KV is complete, that is at the
-end of the generation (or of the prefill, if another client decodes), the blocks that the tiers lack are written back in
-the background.
+its prefill cannot hide); then it needs no prefill for these tokens. At the end of the generation (or of the prefill, if
+another client decodes) the blocks that the tiers lack are written back in the background: those of the prompt, and in a
+conversation those of the answer, which the next turn repeats.
 
-Simplifications: what the device had when the sequence arrived counts as found even if it is evicted before the sequence
-gets its turn, and generated tokens have no hash, so that they are stored by the next turn that contains them.
+Simplification: what the device had when the sequence arrived counts as found even if it is evicted before the sequence
+gets its turn.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class OffloadingClient(LLMClient):
     def idle(self) -> bool:
         return not self._fetching and super().idle
 
-    def submit(self, stage: Sequence) -> None:
-        """A sequence arrives; what the tiers have of its prompt comes first."""
+    def _accept(self, stage: Sequence) -> None:
+        """The engine has a sequence; what the tiers have of its prompt comes first."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
-            super().submit(stage)
+            super()._accept(stage)
             return
         self._catch_up()
         here = self.scheduler.pool.hit_tokens(stage)
@@ -93,7 +93,7 @@ class OffloadingClient(LLMClient):
         reads, found = self._hierarchy.find(keys, round(unit * self.tier_bytes_per_token))
         have = (here // unit + found) * unit
         if have <= here:
-            super().submit(stage)
+            super()._accept(stage)
             return
         overlap = None
         if self._offload.overlap:
@@ -109,13 +109,14 @@ class OffloadingClient(LLMClient):
     def _fetched(self, stage: Sequence, have: int) -> None:
         self._fetching -= 1
         stage.num_computed = stage.cached_tokens = have
-        super().submit(stage)
+        super()._accept(stage)
 
     def _done(self, client: Any, stage: Sequence) -> None:
         if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
-            keys = block_keys(stage.content, stage.prompt_tokens, unit, self.model)
+            computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not
+            keys = block_keys(stage.content, computed, unit, self.model)
             if keys:   # the last block first: it is to be the first to go
                 self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
         self._report(client, stage)

@@ -110,8 +110,8 @@ class TaskClient:
         return ClientView(self.name, self.model, waiting=self.num_assigned)
 
     def load(self, kind: str) -> int:
-        """Input tokens of the tasks assigned and not done, for every kind: nothing else is there to count."""
-        return self.input_tokens
+        """The tasks assigned and not done: how many they are, or (for every other kind) their input tokens."""
+        return self.num_assigned if kind == "requests" else self.input_tokens
 
     def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
         """As `LLMClient.load_line`: constant between events."""

@@ -38,7 +38,7 @@ class _Chunked:
         """Chunked prefill as vLLM V1 schedules it (docs/vllm-v1.md)."""
         engine = workload.engine
         return {"kind": "chunked", "max_num_batched_tokens": engine.max_num_batched_tokens,
-                "max_num_seqs": engine.max_num_seqs}
+                "max_num_seqs": engine.max_num_seqs, "async_scheduling": False}
 
 
 @VALIDATION_ENGINES.register("vllm")

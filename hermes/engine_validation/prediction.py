@@ -34,7 +34,7 @@ def scenario_of(
         "workload": {"requests": len(workload.requests), "arrivals": replay, "lengths": replay},
         "clients": [{
             "name": "engine", "hardware": {"kind": "polynomial", "profile": str(profile)}, "scheduler": scheduler,
-            "memory": {"block_size": engine.block_size, "num_blocks": engine.num_blocks},
+            "memory": {"block_size": engine.block_size, "num_blocks": engine.num_blocks, "prefix_caching": False},
         }],
     }
 

@@ -9,6 +9,7 @@ All bytes are of one device; tensor parallelism and pipeline stages divide the m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hermes.errors import InputError, Verbatim
@@ -119,23 +120,44 @@ def cut_blocks(
     """Blocks from what weights, activations and engine leave of all devices' memory.
 
     weights_total: weights of the whole client where they are not `devices` times those of one. Raises `InputError`
-    that says how many bytes are missing for one block, and for what, if there is room for none.
+    that says what does not fit into how much, and what to change, if there is no room for a single block.
     """
     taken = devices * weights.bytes if weights_total is None else weights_total
     left = devices * capacity.bytes * utilization - taken - devices * activations.bytes - devices * engine.bytes
     block = block_size * kv_bytes_per_token
     num_blocks = int(left // block)
     if num_blocks < 1:
+        others = (("activations", devices * activations.bytes), ("the engine", devices * engine.bytes),
+                  ("a KV block", block))
         missing = math.ceil(block - left)
-        parts = ", ".join(
-            f"{name} {size / 1e9:.1f} GB" for name, size in (
-                ("weights", taken), ("activations", devices * activations.bytes), ("engine", devices * engine.bytes),
-                ("a KV block", block),
-            ) if size
-        )
-        raise InputError(
-            f"{missing:,} bytes ({missing / 1e9:.1f} GB) more memory ({parts})",
-            Verbatim(f"{devices} x {capacity.bytes / 1e9:.1f} GB x {utilization:g}"), field="memory.capacity",
-        )
+        raise InputError(_no_room(devices, utilization, capacity, taken, others, missing), field="memory.capacity")
     return KvBudget(block_size, num_blocks, kv_bytes_per_token, devices, utilization, capacity, weights, activations,
                     engine, "computed")
+
+
+def _no_room(
+    devices: int, utilization: float, capacity: Part, weights: float, others: Sequence[tuple[str, float]], missing: int
+) -> Verbatim:
+    """One line: what does not fit, into how much, how much is missing, and what helps."""
+    whole = devices * capacity.bytes
+    room = f"{devices} x {_size(capacity.bytes)}" if devices > 1 else _size(capacity.bytes)
+    if weights <= whole and utilization < 1:
+        room = f"{_size(whole * utilization)} ({utilization:g} of {room})"
+    if capacity.source != "given":
+        room += f" ({capacity.source})"
+    if weights > whole * utilization:
+        others = ()
+    what = " + ".join(f"{name} ({_size(size)})" for name, size in (("the weights", weights), *others) if size)
+    return Verbatim(f"{what} do not fit in {room}: {_size(missing)} are missing; take more devices (tp), a larger one, "
+                    "or fewer bits per weight")
+
+
+def _size(size: float) -> str:
+    """Decimal units, as model cards have them, except for what was written in binary ones (80 GiB, 1 MiB)."""
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if size >= factor and size % factor == 0:
+            return f"{size / factor:,.6g} {unit}"
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= factor:
+            return f"{size / factor:,.{1 if size % factor else 0}f} {unit}"
+    return f"{size:,.0f} bytes"

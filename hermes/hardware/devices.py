@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.hardware.files import find
+from hermes.hardware.files import find, names_in
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
-__all__ = ["DeviceDescription", "load_device"]
+__all__ = ["DeviceDescription", "device_in_words", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
+Rate = Annotated[Bandwidth, Field(ge=1)]
 
 
 class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    flops: Annotated[dict[str, Annotated[float, Field(gt=0, le=1e20)]], Field(min_length=1)]
+    type: Literal["gpu", "cpu"] = "gpu"
+    """`cpu` for machines whose processor computes; engines choose other defaults there."""
+    flops: Annotated[dict[str, Annotated[float, Field(ge=1e3, le=1e20)]], Field(min_length=1)]
     """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
-    memory_bandwidth: Bandwidth
+    memory_bandwidth: Rate
     memory: Bytes
     """Bytes a process can see."""
-    link_bandwidth: Bandwidth
+    link_bandwidth: Rate
     """Bytes/s one device sends to its peers in the same machine, one direction (NVLink, or else PCIe)."""
-    host_bandwidth: Bandwidth
+    host_bandwidth: Rate
     """Bytes/s between device and host, one direction."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors that roofline models of this device take: a shipped set, or a file relative to the scenario;
@@ -54,3 +58,16 @@ def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> Devic
     """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
     return validate(DeviceDescription, load_yaml(path))
+
+
+def device_in_words(text: str) -> DeviceDescription | None:
+    """The shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
+
+    A text names a device if all parts of the device's name occur in it. If several match, the one with most parts wins.
+    """
+    words = set(re.findall(r"[a-z0-9]+", text.lower()))
+    words |= {found[0] for word in words if (found := re.match(r"sxm(?=\d)", word))}
+    if {"h100", "hbm3"} <= words and "nvl" not in words:   # as CUDA calls the SXM module
+        words.add("sxm")
+    named = [name for name in names_in("devices") if words.issuperset(name.split("-"))]
+    return load_device(max(named, key=lambda name: name.count("-"))) if named else None

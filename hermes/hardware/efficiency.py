@@ -21,7 +21,7 @@ from hermes.yamlfile import load_yaml
 
 __all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=1e-6, le=1)]  # anything near 0 would make infinities of times
 
 
 class OperatorFactors(ConfigModel):

@@ -7,13 +7,15 @@ memory or counts joules asks here instead of looking into the models.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
 from hermes.hardware.polynomial import PolynomialModel
-from hermes.hardware.profile import ProfileMemory, ProfilePower
+from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
 from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.table import TableModel
 
@@ -28,6 +30,9 @@ class HardwareFacts:
     """None, or 1 for the parallelism, where a model does not know."""
 
     name: str = ""
+    kind: str = ""                   # "roofline", "profile", "table" or "operator tables"
+    model: str = ""                  # name or path of the description of the model that it prices, or free text
+    devices: int | None = None       # of one client
     tp: int = 1
     pp: int = 1
     dtype: str | None = None         # key of `PRECISIONS`
@@ -36,6 +41,7 @@ class HardwareFacts:
     memory: ProfileMemory | None = None
     power: ProfilePower | None = None
     work: Work | None = None
+    hardware: str = ""               # what a profile or table was measured on, in its own words
 
 
 def _dtype(text: str) -> str | None:
@@ -43,17 +49,24 @@ def _dtype(text: str) -> str | None:
     return name if name in PRECISIONS else None
 
 
+def _measured(source: Provenance) -> dict[str, Any]:
+    """The facts that a profile or table states of its measurement."""
+    tp = source.tensor_parallel
+    return {"model": source.model, "hardware": source.hardware, "devices": tp, "tp": tp, "dtype": _dtype(source.dtype)}
+
+
 def facts_of(hardware: HardwareModel) -> HardwareFacts:
     """What `hardware` knows."""
     if isinstance(hardware, RooflineModel):
         options = hardware.options
-        return HardwareFacts(hardware.name, options.tp, options.pp, options.dtype, options.kv_dtype, hardware.device,
-                             work=hardware.work)
+        return HardwareFacts(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,
+                             options.pp, options.dtype, options.kv_dtype, hardware.device, work=hardware.work)
     if isinstance(hardware, PolynomialModel):
-        profile, source = hardware.profile, hardware.profile.provenance
-        return HardwareFacts(profile.name, source.tensor_parallel, 1, _dtype(source.dtype), memory=profile.memory,
+        profile = hardware.profile
+        return HardwareFacts(profile.name, "profile", **_measured(profile.provenance), memory=profile.memory,
                              power=profile.power)
     if isinstance(hardware, TableModel):
-        source = hardware.tables.provenance
-        return HardwareFacts(hardware.name, source.tensor_parallel, 1, _dtype(source.dtype))
+        return HardwareFacts(hardware.name, "table", **_measured(hardware.tables.provenance))
+    if isinstance(hardware, LayerwiseModel):
+        return HardwareFacts(hardware.name, "operator tables", hardware.model)
     return HardwareFacts(getattr(hardware, "name", ""))

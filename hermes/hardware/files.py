@@ -13,7 +13,10 @@ from hermes.errors import InputError, suggest
 from hermes.resources import resource_dir
 from hermes.yamlfile import read_text
 
-__all__ = ["find", "names_in", "read_json"]
+__all__ = ["ALIASES", "find", "names_in", "read_json"]
+
+ALIASES = {"devices": {"h100": "h100-sxm"}}
+"""Other names of shipped files, by folder: what a device is called where there is only one that it can be."""
 
 
 def names_in(folder: str) -> list[str]:
@@ -41,6 +44,7 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
             pass
         raise InputError(f"{what}: an existing file", text)
     names = names_in(folder)
+    text = ALIASES.get(folder, {}).get(text, text)
     if text not in names:
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
     return resource_dir("hw_profiles") / folder / f"{text}.yaml"

@@ -94,6 +94,8 @@ class ModelDescription(ConfigModel):
     """0: dense."""
     experts_per_token: Count = 0
     max_context: Size | None = None
+    """Longest sequence (prompt and answer, in tokens) that the published model supports: `max_position_embeddings` of
+    a config.json. None where its publisher states none."""
     source: str = ""
     """Where the figures come from."""
 

@@ -18,10 +18,10 @@ Only the decodes' attention changes within a run, and its time is proportional t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -39,10 +39,26 @@ from hermes.units import NS_PER_S
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
-__all__ = ["Roofline", "RooflineModel", "RooflineProfile", "load_roofline_profile"]
+__all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
+KvDtype = Literal["auto", "bf16", "fp16", "fp32", "fp8"]
 Reference = Annotated[str, Field(max_length=4096)]
+
+
+class RooflineOptions(NamedTuple):
+    """What a roofline model is built with, beside its model, device and factors; the defaults of `Roofline`.
+
+    model: the name or path that the model's description was found by, "" if it was handed over
+    """
+
+    model: str = ""
+    tp: int = 1
+    pp: int = 1
+    dtype: Dtype = "bf16"
+    kv_dtype: KvDtype = "auto"
+    embed_lora_rank: int = 0
+    step_overhead: float | None = None
 
 
 @HARDWARE.register("roofline")
@@ -52,24 +68,25 @@ class Roofline(ConfigModel):
     kind: Literal["roofline"] = "roofline"
     profile: Reference = ""
     """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the rest in
-    one; fields that are not at their default here win over it."""
+    one; what is given here wins over it."""
     model: Reference = ""
     """A model description: shipped name, YAML file, or Hugging Face config.json. Required without `profile`."""
     device: Reference = ""
     """A device description: shipped name or YAML file. Required without `profile`."""
-    tp: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Devices that share every layer (tensor parallelism)."""
-    pp: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Pipeline stages; one batch is in flight."""
-    dtype: Dtype = "bf16"
-    """Storage of the layers' weights; activations are 16 bits (32 with fp32)."""
-    kv_dtype: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
-    """Storage of the KV cache; auto is that of the activations."""
-    efficiency: Reference | Efficiency = "auto"
+    tp: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Devices that share every layer (tensor parallelism); the profile's where left out, or 1."""
+    pp: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Pipeline stages, one batch is in flight; the profile's where left out, or 1."""
+    dtype: Dtype | None = None
+    """Storage of the layers' weights; activations are 16 bits (32 with fp32). The profile's where left out, or bf16."""
+    kv_dtype: KvDtype | None = None
+    """Storage of the KV cache; auto is that of the activations. The profile's where left out, or auto."""
+    efficiency: Reference | Efficiency | None = None
     """Efficiency factors: shipped name, YAML file, or the factors themselves; `auto` is the set that the device's
-    description names."""
-    embed_lora_rank: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Rank of the LoRA adapter that the tokens of embeddings go through; 0: none, or merged into the weights."""
+    description names. The profile's where left out, or auto."""
+    embed_lora_rank: Annotated[int, Field(ge=0, le=4096)] | None = None
+    """Rank of the LoRA adapter that the tokens of embeddings go through; 0: none, or merged into the weights. The
+    profile's where left out, or 0."""
     step_overhead: Duration | None = None
     """Time per step outside the operators (the engine, sampling); that of the factors where left out."""
 
@@ -78,13 +95,7 @@ class Roofline(ConfigModel):
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
-            # A resolved scenario names every field; those at their default say nothing.
-            fields = type(self).model_fields
-            given = {
-                name: getattr(self, name) for name in self.model_fields_set - {"kind", "profile"}
-                if getattr(self, name) != fields[name].default
-            }
-            return described.model_copy(update=given).build(base_dir)
+            return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):
                 raise InputError("a name or a path (or a `profile` that says it)", field=name)
@@ -94,12 +105,22 @@ class Roofline(ConfigModel):
             device = load_device(self.device, base_dir)
         with inside("efficiency"):
             file = self._factors(device, base_dir)
-        return RooflineModel(self, model, device, file)
+        return RooflineModel(self.options, model, device, file)
+
+    @property
+    def options(self) -> RooflineOptions:
+        """What is given of a model's options, and the defaults of the rest."""
+        return RooflineOptions(**self._given(RooflineOptions._fields))
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        """What is not left out: of the references the empty text means that, of anything else None."""
+        values = {name: getattr(self, name) for name in names if name not in ("kind", "profile")}
+        return {name: value for name, value in values.items() if value is not None and value != ""}
 
     def _factors(self, device: DeviceDescription, base_dir: Path | None) -> EfficiencyFile:
         if isinstance(self.efficiency, Efficiency):
             return EfficiencyFile(format="hermes-efficiency/1", name="given", sources=[], factors=self.efficiency)
-        name = self.efficiency
+        name = self.efficiency or "auto"
         if name == "auto":
             if not device.efficiency:
                 raise InputError(
@@ -138,7 +159,7 @@ class RooflineModel:
     """The operators of one model on one device, reduced to nanoseconds per token, pair and context token."""
 
     def __init__(
-        self, options: Roofline, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
+        self, options: RooflineOptions, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
     ) -> None:
         self.options, self.model, self.device, self.factors_file = options, model, device, file
         self.work = Work.of(model, tp=options.tp, pp=options.pp, dtype=options.dtype, kv_dtype=options.kv_dtype)

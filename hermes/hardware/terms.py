@@ -45,6 +45,7 @@ _FACTOR = re.compile(
     rf"|clip\((?P<segment>[a-z_]+)-(?P<start>{_NUMBER}),0,(?P<width>{_NUMBER})\))(?:\^(?P<power>[1-4]))?\Z"
 )
 MAX_FACTORS = 8
+MAX_NUMBER = 1e15   # of tokens or pairs; integers are exact below 2^53
 
 
 class Factor(NamedTuple):
@@ -103,13 +104,17 @@ def parse_term(text: str) -> Term:
         if feature not in FEATURES:
             raise InputError(f"features among {', '.join(FEATURES)}", feature, suggestion=suggest(feature, FEATURES))
         knot, cap = match["knot"] or match["start"], match["cap"] or match["width"]
-        factors.append(
-            Factor(feature, None if knot is None else float(knot), int(match["power"] or 1),
-                   None if cap is None else float(cap))
-        )
+        factors.append(Factor(feature, _number(knot), int(match["power"] or 1), _number(cap)))
     if sum(factor.power for factor in factors) > MAX_FACTORS:
         raise InputError(f"a product of at most {MAX_FACTORS} features", text)
     return tuple(factors)
+
+
+def _number(text: str | None) -> float | None:
+    """A knot or a cap. Raises `InputError` beyond the range of steps: the largest floats turn into infinities."""
+    if text is not None and not float(text) <= MAX_NUMBER:
+        raise InputError(f"knots and caps of at most {MAX_NUMBER:g}", text)
+    return None if text is None else float(text)
 
 
 def feature_columns(columns: Mapping[str, IntArray | FloatArray]) -> dict[str, FloatArray]:

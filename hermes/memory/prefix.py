@@ -28,8 +28,11 @@ Hit = tuple[Segment, int, int]   # (segment, first block, block after the last)
 
 
 class PrefixBlockPool(BlockPool):
-    """See the module's docstring. `unhashed_to_front`: whether freed blocks without a hash go to the front of the free
-    queue; False frees them to the back like all others (engine version 0.19)."""
+    """See the module's docstring.
+
+    unhashed_to_front: a freed block without a hash goes to the front of the free queue, as in vLLM 0.32; otherwise to
+        the back, as in 0.19
+    """
 
     caching = True
 

@@ -26,7 +26,11 @@ __all__ = ["ReferencePrefixPool"]
 
 
 class ReferencePrefixPool(BlockPool):
-    """Reference-counted blocks with hashes. `hashed_to_back_only`: free unhashed blocks to the back as well (0.19)."""
+    """Reference-counted blocks with hashes.
+
+    unhashed_to_front: a freed block without a hash goes to the front of the free queue, as in vLLM 0.32; otherwise to
+        the back, as in 0.19
+    """
 
     caching = True
     by_block = True

@@ -205,8 +205,9 @@ class MultiRack(_Racked):
     """Boxes that a rack has room for."""
     racks: int | None = Field(default=None, ge=1, le=100_000)
     """Racks over which clients without a platform are spread, as many as needed where left out."""
-    oversubscription: float = Field(default=1.0, gt=0, le=1e6)
-    """Bandwidth of all NICs of a full rack over that of its uplink; 1 is non-blocking."""
+    oversubscription: float | None = Field(default=None, gt=0, le=1e6)
+    """Bandwidth of all NICs of a full rack over that of its uplink; 1 is non-blocking. Left out, as `uplink` says, or
+    else 1."""
     uplink: LinkBandwidth | None = None
     """Bytes/s between a rack switch and the spine, in each direction, in place of `oversubscription`."""
     uplink_latency: Duration = 2e-6
@@ -214,7 +215,7 @@ class MultiRack(_Racked):
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
-        if self.uplink is not None and "oversubscription" in self.model_fields_set:
+        if self.uplink is not None and self.oversubscription is not None:
             raise InputError("either an uplink or an oversubscription", "both", field="uplink")
         return self
 
@@ -222,7 +223,7 @@ class MultiRack(_Racked):
     def uplink_bandwidth(self) -> float:
         """Bytes/s of a rack's uplink."""
         nics = self.nics_per_box or self.gpus_per_box
-        return self.uplink or self.boxes_per_rack * nics * self.nic / self.oversubscription
+        return self.uplink or self.boxes_per_rack * nics * self.nic / (self.oversubscription or 1.0)
 
     def place(self, sites: Sequence[Site]) -> Layout:
         racks = self._racks(sites)

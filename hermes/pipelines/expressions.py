@@ -1,6 +1,7 @@
 """Amounts in a pipeline's YAML: small arithmetic over what is known of a request, `prompt + 20 * 512`.
 
-Numbers, the names given, + - * / // %, parentheses, and min, max, ceil. Nothing else of Python.
+Numbers, the names given, + - * / // %, parentheses, `min` and `max` of two amounts or more, and `ceil` of one. Nothing
+else of Python.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = ["NAMES", "Amount"]
 
@@ -22,29 +23,49 @@ _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
+_FAILURES = (ArithmeticError, ValueError)   # ceil of what is no number is a ValueError
+_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
 _LONGEST = 200
+
+
+def _known(values: tuple[float, ...]) -> tuple[float, ...]:
+    """`min` and `max` of something that is no number would depend on its place among them."""
+    total = sum(values)
+    if total != total:
+        raise OverflowError
+    return values
+
+
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "min": lambda *values: min(_known(values)), "max": lambda *values: max(_known(values)), "ceil": math.ceil,
+}
 
 
 class Amount:
     """A parsed amount. Calling it with the values of the names gives an integer of at least 0."""
 
-    def __init__(self, text: str | int | float, names: tuple[str, ...] = NAMES) -> None:
-        """Raises `InputError` for anything but small arithmetic over `names`."""
-        self.text = str(text)
+    def __init__(self, text: str | int | float, names: tuple[str, ...] = NAMES, field: str | None = None) -> None:
+        """Raises `InputError` for anything but small arithmetic over `names`. field: where it stands, for errors."""
+        self.text, self.field = str(text), field
         self.constant: int | None = None   # its value, if it names nothing
         if len(self.text) > _LONGEST:
-            raise InputError(f"an amount of at most {_LONGEST} characters", self.text)
+            raise self._error(f"an amount of at most {_LONGEST} characters", self.text)
         try:
             tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):
-            raise InputError("an amount such as 'prompt + 20 * 512'", self.text) from None
+            raise self._error("an amount such as 'prompt + 20 * 512'", self.text) from None
         self._check(tree, names)
-        self._value = _compiled(tree)
+        try:
+            self._value = _compiled(tree)
+        except _FAILURES:
+            raise self._error("an amount that can be computed", self.text) from None
         self._name = tree.id if isinstance(tree, ast.Name) else ""   # it is nothing but a name
         self.names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & {*names}
         if not self.names:
             self.constant = self({})
+
+    def _error(self, expected: str, found: object, suggestion: str | None = None) -> InputError:
+        return InputError(expected, found, field=self.field, suggestion=suggestion)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Amount) and other.text == self.text
@@ -57,17 +78,21 @@ class Amount:
             self._check(node.left, names)
             self._check(node.right, names)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-            if node.keywords or not node.args:
-                raise InputError(f"{node.func.id}(...) of amounts", self.text)
+            one, count = node.func.id == "ceil", len(node.args)
+            if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
+                raise self._error(f"{node.func.id}(...) of amounts", self.text)
+            if count != 1 if one else count < 2:
+                number = "one amount" if one else "two amounts or more"
+                raise self._error(f"{number} in {node.func.id}(...)", self.text)
             for argument in node.args:
                 self._check(argument, names)
         elif isinstance(node, ast.Name):
             if node.id not in names:
-                raise InputError(
-                    f"numbers and {', '.join(names)}", node.id, suggestion=suggest(node.id, names)
-                )
+                raise self._error(f"numbers and {', '.join(names)}", node.id, suggest(node.id, names))
         elif not (isinstance(node, ast.Constant) and type(node.value) in (int, float)):
-            raise InputError("numbers, names, + - * / // % ( ) min max ceil", self.text)
+            raise self._error("numbers, names, + - * / // % ( ) min max ceil", self.text)
+        elif isinstance(node.value, float) and not math.isfinite(node.value):
+            raise self._error("numbers of at most 1e308", self.text)
 
     def __call__(self, values: Mapping[str, float]) -> int:
         if self.constant is not None:
@@ -76,22 +101,55 @@ class Amount:
             return round(values[self._name])
         try:
             value = self._value(values)
-        except (ZeroDivisionError, OverflowError):
-            raise InputError("an amount that can be computed", self.text) from None
+        except _FAILURES:
+            raise self._error("an amount that can be computed", Verbatim(f"{self.text!r}{_with(values)}")) from None
         if not 0 <= value < 2**53:
-            raise InputError("an amount from 0 to 2**53", f"{self.text} = {value:g}")
+            found = Verbatim(f"{self.text!r} = {_written(value)}{_with(values)}")
+            raise self._error("an amount from 0 to 2**53", found)
         return round(value)
 
 
 def _compiled(node: Any) -> Callable[[Mapping[str, float]], float]:
-    """A checked tree as nested functions: an amount is asked for every stage of every request."""
-    if isinstance(node, ast.BinOp):
-        apply, left, right = _OPERATORS[type(node.op)], _compiled(node.left), _compiled(node.right)
-        return lambda values: apply(left(values), right(values))
-    if isinstance(node, ast.Call):
-        function, arguments = _FUNCTIONS[node.func.id], [_compiled(a) for a in node.args]  # type: ignore[attr-defined]
-        return lambda values: function(*[argument(values) for argument in arguments])
+    """A checked tree as nested functions: an amount is asked for every stage of every request.
+
+    What names nothing is computed here, so that what cannot be is found before a run.
+    """
     if isinstance(node, ast.Name):
         return operator.itemgetter(node.id)
-    constant = node.value
+    if isinstance(node, ast.Constant):
+        return _always(node.value)  # type: ignore[arg-type]
+    if isinstance(node, ast.BinOp):
+        apply, left, right = _OPERATORS[type(node.op)], _compiled(node.left), _compiled(node.right)
+        if isinstance(node.op, _DIVISIONS) and _constant(node.right) and not right({}):
+            raise ZeroDivisionError
+        value: Callable[[Mapping[str, float]], float] = lambda values: apply(left(values), right(values))  # noqa: E731
+    else:
+        function, arguments = _FUNCTIONS[node.func.id], [_compiled(a) for a in node.args]
+        value = lambda values: function(*[argument(values) for argument in arguments])  # noqa: E731
+    if not _constant(node):
+        return value
+    constant = value({})
+    if not math.isfinite(constant):
+        raise OverflowError
+    return _always(constant)
+
+
+def _always(constant: float) -> Callable[[Mapping[str, float]], float]:
     return lambda values: constant
+
+
+def _constant(tree: ast.AST) -> bool:
+    """Whether a part of an amount depends on nothing: the names in it are functions."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return not any(isinstance(node, ast.Name) and id(node) not in called for node in ast.walk(tree))
+
+
+def _with(values: Mapping[str, float]) -> str:
+    return f" with {', '.join(f'{name} {value:g}' for name, value in values.items())}" if values else ""
+
+
+def _written(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:   # an integer above the largest float
+        return "more than 1e308"

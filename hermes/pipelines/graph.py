@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
 import networkx as nx
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
@@ -41,13 +41,16 @@ def _names(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+_NAMES = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+
+
 class Node(ConfigModel):
     """One stage of a graph, or a loop."""
 
     kind: Annotated[str, Field(min_length=1, max_length=200)]
     """Kind of stage: `generate`, whatever a client serves (`embed`, `retrieve`, ...), or `loop`."""
-    after: list[str] = Field(default_factory=list)
-    """Nodes that have to be done before."""
+    after: Annotated[list[str], BeforeValidator(_names), _NAMES] = Field(default_factory=list)
+    """Nodes that have to be done before: a name, or a list of them."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model that serves it; the workload's where left out."""
     tokens: str | int | float = "prompt"
@@ -75,31 +78,23 @@ class Node(ConfigModel):
     """How often it runs at all; what comes after it does not depend on it."""
     choice: Annotated[str, Field(max_length=200)] = ""
     """Of all nodes with this label, one runs."""
-    weight: Annotated[float, Field(gt=0, le=1e9)] = 1.0
-    """How often it is the one, relative to the others with its label."""
+    weight: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """How often it is the one, relative to the others with its label; 1 where left out."""
     stages: dict[str, Node] = Field(default_factory=dict)
     """The graph that a loop repeats."""
-    max_times: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """A loop's rounds at most."""
-    again: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How often a loop goes round once more."""
+    max_times: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """A loop's rounds at most; 1 where left out."""
+    again: Annotated[float, Field(ge=0, le=1)] | None = None
+    """How often a loop goes round once more; never where left out."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """What else the service reads: `nprobe`, `top_k`, ..."""
 
     _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
 
-    @field_validator("after", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return _names(value)
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
-            try:
-                self._amounts[name] = Amount(getattr(self, name))
-            except InputError as error:
-                raise error.located(field=name) from None
+            self._amounts[name] = Amount(getattr(self, name), field=name)
             constant = self._amounts[name].constant
             if constant is not None:
                 _limited(name, constant)
@@ -112,6 +107,11 @@ class Node(ConfigModel):
         if self.branch_spread and self.branches == 1:
             raise InputError("several branches for a spread among them", self.branches, field="branch_spread")
         return self
+
+    @property
+    def share(self) -> float:
+        """Its weight among the nodes with its label."""
+        return 1.0 if self.weight is None else self.weight
 
     @property
     def amounts(self) -> dict[str, Amount]:
@@ -216,7 +216,7 @@ class _Execution:
     def _draw(self, graph: Graph, rng: random.Random) -> None:
         """Everything that this pass leaves to chance."""
         for names in graph.choices.values():
-            taken = rng.choices(names, [graph.nodes[name].weight for name in names])[0]
+            taken = rng.choices(names, [graph.nodes[name].share for name in names])[0]
             self.dead.update(name for name in names if name != taken)
         for name, node in graph.nodes.items():
             if node.probability < 1 and rng.random() >= node.probability:
@@ -297,7 +297,7 @@ class _Execution:
                 self._round(name, node, inputs, number + 1)
 
         def go_on() -> bool:
-            if number < node.max_times and rng.random() < node.again:
+            if number < (node.max_times or 1) and rng.random() < (node.again or 0.0):
                 return True
             self._through(name, True, inputs)
             return False

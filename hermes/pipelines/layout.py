@@ -71,7 +71,7 @@ def describe(name: str, node: Node) -> list[str]:
     """What a drawing says about a node: its name, kind and model, and whatever is not as usual."""
     lines = [name]
     if node.kind == "loop":
-        return [f"{name}: again with probability {node.again:g}, at most {node.max_times} times"]
+        return [f"{name}: again with probability {node.again or 0:g}, at most {node.max_times or 1} times"]
     if node.model or name != node.kind:
         lines.append(node.kind + (f" · {node.model}" if node.model else ""))
     if node.kind == "generate":
@@ -85,7 +85,7 @@ def describe(name: str, node: Node) -> list[str]:
     lines += [f"{node.copies} side by side"] if node.copies != 1 else []
     lines += [f"{node.branches} branches"] if node.branches != 1 else []
     lines += [f"probability {node.probability:g}"] if node.probability < 1 else []
-    lines += [f"choice {node.choice}, weight {node.weight:g}"] if node.choice else []
+    lines += [f"choice {node.choice}, weight {node.share:g}"] if node.choice else []
     return lines + (["in the background"] if node.background else [])
 
 

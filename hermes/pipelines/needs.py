@@ -19,8 +19,10 @@ _READ = {
     "generate": (*_ANY_STAGE, "prompt", "output", "branches", "branch_spread", "kv"),
 }
 _READ_ELSEWHERE = (*_ANY_STAGE, "tokens", "items")
-_TOGETHER = (("weight", "choice"), ("again", "max_times"), ("max_times", "again"))
-"""Fields that mean nothing unless another is given as well."""
+_TOGETHER = (("weight", "choice", 1.0), ("again", "max_times", 0.0), ("max_times", "again", 1))
+"""Fields that mean nothing unless another is given as well, and what holds without them."""
+
+_USUAL = {field: usual for field, _other, usual in _TOGETHER}
 
 
 def check_fields(graph: Graph) -> None:
@@ -44,13 +46,13 @@ def _check_node(node: Node, *, first: bool) -> None:
     read = _READ.get(node.kind, _READ_ELSEWHERE)
     for field, spec in Node.model_fields.items():
         value = getattr(node, field)
-        if field not in read and value != spec.get_default(call_default_factory=True):
+        if field not in read and value not in (spec.get_default(call_default_factory=True), _USUAL.get(field)):
             meant = suggest(node.kind, _READ)
             if meant and field in _READ[meant]:   # a mistyped kind
                 raise InputError(f"{meant!r} for a stage with `{field}`", node.kind, field="kind", suggestion=meant)
             raise InputError(f"no `{field}`: {node.kind!r} reads {', '.join(read)}", value, field=field)
-    for field, other in _TOGETHER:
-        if field in node.model_fields_set and other not in node.model_fields_set:
+    for field, other, usual in _TOGETHER:
+        if getattr(node, field) not in (None, usual) and getattr(node, other) in (None, ""):
             raise InputError(f"`{field}` with `{other}` only", getattr(node, field), field=field)
     if first and node.input_bytes != 0:
         raise InputError("a node before it that sends them (`after`)", node.input_bytes, field="input_bytes")

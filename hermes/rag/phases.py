@@ -27,7 +27,7 @@ from hermes.stages import Stage
 __all__ = ["Count", "Phase", "SearchConfig", "SearchService"]
 
 Count = Annotated[int, Field(ge=1, le=10**13)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=1e-6, le=1)]
 
 
 class Phase(NamedTuple):

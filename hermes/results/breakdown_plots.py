@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hermes.results.breakdown import CAUSES
-from hermes.results.plots import make_figure
+from hermes.results.plots import make_figure, mark_interrupted, shortened
 from hermes.results.results import Results
 from hermes.results.utilisation import THRESHOLD
 
@@ -34,7 +34,7 @@ def breakdown(results: Results) -> Figure:
         scale, unit = _unit(max(entry["e2e_s"]["mean"] or 0.0 for entry in by.values()))
         _by_pipeline(axes[1], by, list(parts), scale)
         axes[1].set_xlabel(f"mean latency ({unit})")
-    return figure
+    return mark_interrupted(figure, {"run": results})
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -90,6 +90,8 @@ def utilisation(results: Results) -> Figure:
     figure, (axis,) = make_figure(1, 1, 8.5, 0.3 * max(len(frame), 1) + 1.2)
     kinds = {"link": "#8c6bb1", "tier": "#e07b39", "machine": "#5b9e6f", "client": "#3a76a8"}
     labels = [f"{kind} {name}" for kind, name in zip(frame["kind"], frame["name"], strict=True)]
+    short = [shortened(label, 48) for label in labels]
+    labels = short if len(set(short)) == len(short) else labels   # bars of one label would lie on each other
     axis.barh(labels, frame["utilisation"] * 100, color=[kinds[str(kind)] for kind in frame["kind"]])
     axis.plot(frame["peak_utilisation"] * 100, labels, "k|", markersize=9, label="busiest twentieth")
     axis.axvline(THRESHOLD * 100, color="gray", linestyle="--", linewidth=1)
@@ -98,4 +100,4 @@ def utilisation(results: Results) -> Figure:
     axis.legend(frameon=False, fontsize="small", loc="lower right", bbox_to_anchor=(1, 1))
     axis.grid(visible=False, axis="y")
     axis.set_axisbelow(True)
-    return figure
+    return mark_interrupted(figure, {"run": results})

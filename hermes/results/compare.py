@@ -1,7 +1,8 @@
-"""Ours beside a reference: the same metrics of both, and how far apart they are.
+"""Compare a run with a reference, or with another run: the same metrics of both, and how far apart they are.
 
 Errors are (ours - reference) / reference. The table compares distributions (all completed requests of ours with all of
-the reference); where requests can be joined, the errors of single requests are given as well.
+the reference); where requests can be joined, the errors of single requests are given as well. Both sides have to hold
+the same requests (`hermes.results.same_requests`), or nothing is compared.
 """
 
 from __future__ import annotations
@@ -9,25 +10,35 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.results.distribution import Distribution
+from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.record import STATUS_COMPLETED
-from hermes.results.reference import PRESETS, Reference, ReferenceMapping, guess_mapping, load_reference
-from hermes.results.render import Section, format_number, format_s, sections_html, sections_rich, sections_text
+from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
+from hermes.results.same_requests import Held, check_same, held_by
 from hermes.results.stored import open_run
 
-__all__ = ["CompareRow", "CompareTable", "PerRequest", "compare"]
+__all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
 
 FloatArray = npt.NDArray[np.float64]
 
 _STATS = ("mean", "p50", "p90", "p99")
-_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E"}
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}
+_OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # of another run; TBT is splitwise's, ITL comes from the steps
+_TOTALS = {
+    "throughput.requests_per_s": "requests/s", "throughput.output_tokens_per_s": "output tokens/s",
+    "goodput.share": "share within the SLO", "energy.total_j": "energy (J)",
+    "energy.per_output_token_j": "energy per output token (J)", "cost.total_dollars": "cost ($)",
+    "cost.per_million_output_tokens_dollars": "cost per million output tokens ($)",
+}
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,24 @@ class PerRequest:
 
 
 @dataclass(frozen=True)
+class TotalRow:
+    """One figure of the summaries of two runs, named as there (`energy.total_j`); `error` is relative."""
+
+    name: str
+    ours: float | None
+    reference: float | None
+    error: float | None
+
+
+@dataclass(frozen=True)
 class CompareTable:
-    """What `compare` found."""
+    """What `compare` found.
+
+    checked: what was compared of the requests (`ids`, `number`, `arrivals`, `prompt tokens`, `output tokens`)
+    different_requests: the first difference between them, where they were compared nevertheless
+    interrupted: which sides are of a run that was interrupted
+    names: what the two sides are called
+    """
 
     rows: Sequence[CompareRow]
     per_request: Sequence[PerRequest]
@@ -65,6 +92,11 @@ class CompareTable:
     reference: int             # requests of the reference
     joined: int | None         # in both; None if they were not joined
     usage: Mapping[str, float | None] = field(default_factory=dict)   # our joules and dollars, where there are any
+    totals: Sequence[TotalRow] = ()                                   # beside those of another run
+    checked: Sequence[str] = ()
+    different_requests: str | None = None
+    interrupted: Sequence[str] = ()
+    names: tuple[str, str] = ("ours", "reference")
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
         """The relative error of one statistic; `InputError` if it was not compared."""
@@ -80,23 +112,42 @@ class CompareTable:
             "requests": {"ours": self.ours, "reference": self.reference, "joined": self.joined},
             "metrics": [asdict(row) for row in self.rows], "per_request": [asdict(row) for row in self.per_request],
             **({"usage": dict(self.usage)} if self.usage else {}),
+            **({"totals": [asdict(row) for row in self.totals]} if self.totals else {}),
+            "checked": list(self.checked), "different_requests": self.different_requests,
+            "interrupted": list(self.interrupted),
         }
+
+    def notes(self) -> list[str]:
+        """What has to be known to read the table."""
+        ours, reference = _called(self.names)
+        notes = [f"{self.ours:,} completed requests of {ours}, {self.reference:,} of {reference}"]
+        notes += [f"{name} was interrupted: these are the requests until then" for name in self.interrupted]
+        if self.different_requests is not None:
+            notes.append(f"NOT the same requests: {self.different_requests}")
+        elif self.checked:
+            notes.append(f"the same requests on both sides: {', '.join(self.checked)}")
+        return notes
 
     def sections(self) -> list[Section]:
         rows = [
             (_METRICS[row.metric], row.stat, format_s(row.ours_s), format_s(row.reference_s), _signed(row.error))
             for row in self.rows
         ]
-        note = f"{self.ours:,} completed requests of ours, {self.reference:,} of the reference"
-        out = [Section("comparison", ("metric", "stat", "ours", "reference", "error"), rows, note)]
+        last = "error" if self.names == ("ours", "reference") else "difference"
+        out = [Section("comparison", ("metric", "stat", *self.names, last), rows, "\n".join(self.notes()))]
         if self.per_request:
             out.append(Section(
-                f"error of single requests ({self.joined:,} joined)",
+                f"{last} of single requests ({self.joined:,} joined)",
                 ("metric", "requests", "mean", "mean size", "p50", "p90", "p99", "max"),
                 [(_METRICS[row.metric], f"{row.count:,}", _signed(row.mean_error),
                   *(_size(value) for value in (row.mean, row.p50, row.p90, row.p99, row.max)))
                  for row in self.per_request],
             ))
+        if self.totals:
+            out.append(Section("totals", ("", *self.names, last), [
+                (_TOTALS[row.name], format_number(row.ours), format_number(row.reference), _signed(row.error))
+                for row in self.totals
+            ]))
         if self.usage:
             shown = [(name.replace("_", " "), format_number(value)) for name, value in self.usage.items()]
             out.append(Section("energy and cost of ours", ("", ""), shown))
@@ -122,23 +173,23 @@ def _size(error: float | None) -> str:
 
 
 def compare(
-    run: str | os.PathLike[str] | Results, reference: str | os.PathLike[str],
-    mapping: ReferenceMapping | str | None = None,
+    run: str | os.PathLike[str] | Results, reference: str | os.PathLike[str] | Results,
+    mapping: ReferenceMapping | str | None = None, *, allow_different_requests: bool = False,
 ) -> CompareTable:
-    """Compare a run (its folder, or `Results`) with a reference file.
+    """Compare a run (its folder, or `Results`) with a reference: a file, or another run.
 
     mapping: which column is what, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
-    Raises `InputError` for what cannot be read, naming file, line and column, and where nothing can be compared.
+    Raises `InputError` for what cannot be read, naming file, line and column, where nothing can be compared, and where
+    the two sides hold different requests, unless these are allowed.
     """
-    if mapping is None:
-        mapping = guess_mapping(reference)
-    elif isinstance(mapping, str):
-        if mapping not in PRESETS:
-            raise InputError(f"one of {', '.join(PRESETS)}", mapping, field="mapping")
-        mapping = PRESETS[mapping]
-    theirs = load_reference(reference, mapping)
     results = run if isinstance(run, Results) else open_run(run)
-    ours = _our_columns(results)
+    if isinstance(reference, Results) or Path(reference).is_dir():
+        if mapping is not None:
+            raise InputError(Verbatim("a run needs no mapping of columns"), field="mapping")
+        other = reference if isinstance(reference, Results) else open_run(reference)
+        return _compare_runs(results, other, _names(run, reference), allow_different_requests)
+    name = os.fspath(reference)
+    theirs, ours = load_reference(name, _mapping(mapping, name)), _our_columns(results)
     shared = [metric for metric in _METRICS if metric in theirs.columns]
     rows: list[CompareRow] = []
     for metric in _METRICS:
@@ -148,10 +199,85 @@ def compare(
             rows += _rows(metric, results.itl_s(), Distribution(theirs.itl_s))
     if not rows:
         raise InputError("a mapping that gives at least one of ttft, tpot, tbt, e2e, token_times", field="mapping",
-                         file=os.fspath(reference))
+                         file=name)
+    different, checked = check_same(held_by(results), _held(theirs))
+    _refuse(different, allow_different_requests, name)
     per_request, joined = _join(results, ours, theirs, shared)
     completed = int((results.record.status == STATUS_COMPLETED).sum())
-    return CompareTable(rows, per_request, completed, theirs.count, joined, _usage(results.summary))
+    return CompareTable(
+        rows, per_request, completed, theirs.count, joined, _usage(results.summary), checked=checked,
+        different_requests=different, interrupted=["ours"] if results.meta.get("interrupted") else [],
+    )
+
+
+def _mapping(mapping: ReferenceMapping | str | None, name: str) -> ReferenceMapping:
+    if mapping is None:
+        return guess_mapping(name)
+    return preset(mapping, name) if isinstance(mapping, str) else mapping
+
+
+def _held(theirs: Reference) -> Held:
+    """The requests of a reference; completed are those with any time, or all where there are only pooled ones."""
+    columns = theirs.columns
+    times = [columns[name] for name in _METRICS if name in columns]
+    known = [~np.isnan(column) for column in times] or [np.ones(theirs.count, dtype=bool)]
+    arrival, prompt, output = (columns.get(name) for name in ("arrival", "prompt_tokens", "output_tokens"))
+    return Held(theirs.ids, arrival, prompt, output, np.logical_or.reduce(known))
+
+
+def _refuse(different: str | None, allowed: bool, file: str | None = None) -> None:
+    if different is not None and not allowed:
+        raise InputError(
+            Verbatim(f"not the same requests: {different}; compare them all the same with --allow-different-requests"),
+            file=file)
+
+
+def _names(run: object, reference: object) -> tuple[str, str]:
+    """What two runs are called: their folders, as short as tells them apart."""
+    paths = [Path(side).resolve() for side in (run, reference) if isinstance(side, str | os.PathLike)]
+    if len(paths) < 2 or paths[0] == paths[1]:
+        return "first", "second"
+    length = next(n for n in count(1) if paths[0].parts[-n:] != paths[1].parts[-n:])
+    first, second = (str(Path(*path.parts[-length:])) for path in paths)
+    return first, second
+
+
+def _called(names: tuple[str, str]) -> tuple[str, str]:
+    """The names of the sides within a sentence."""
+    ours, reference = (f"the {name}" if name in ("reference", "first", "second") else name for name in names)
+    return ours, reference
+
+
+def _compare_runs(results: Results, other: Results, names: tuple[str, str], allowed: bool) -> CompareTable:
+    ours, theirs = _our_columns(results), _our_columns(other)
+    different, checked = check_same(held_by(results), held_by(other), _called(names))
+    _refuse(different, allowed)
+    rows: list[CompareRow] = []
+    for metric in _METRICS:
+        if metric in _OF_RUNS:
+            rows += _rows(metric, Distribution(ours[metric]), Distribution(theirs[metric]))
+        elif metric == "itl":
+            rows += _rows(metric, results.itl_s(), other.itl_s())
+    common = np.arange(min(len(results.record.status), len(other.record.status)))
+    sides = Reference({metric: theirs[metric][common] for metric in _OF_RUNS}, common, None, len(common))
+    per_request, joined = _join(results, ours, sides, ["ttft", "tpot", "e2e"]) if different is None else ([], None)
+    completed = [int((side.record.status == STATUS_COMPLETED).sum()) for side in (results, other)]
+    interrupted = [name for name, side in zip(names, (results, other), strict=True) if side.meta.get("interrupted")]
+    return CompareTable(
+        rows, per_request, completed[0], completed[1], joined, totals=_totals(results.summary, other.summary),
+        checked=checked, different_requests=different, interrupted=interrupted, names=names,
+    )
+
+
+def _totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
+    """Figures of two summaries; those that neither has are left out."""
+    rows = []
+    for key in _TOTALS:
+        part, name = key.split(".")
+        a, b = ((side.get(part) or {}).get(name) for side in (ours, theirs))
+        if a is not None or b is not None:
+            rows.append(TotalRow(key, a, b, _relative(a, b)))
+    return rows
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -167,7 +293,9 @@ def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 def _our_columns(results: Results) -> dict[str, FloatArray]:
     requests = results.columns("requests")
-    ours = {name: np.asarray(requests[f"{name}_s"]) for name in ("ttft", "tpot", "e2e")}
+    ours = {name: np.asarray(requests[f"{name}_s"]) for name in ("ttft", "tpot", "e2e", "queue")}
+    done = np.asarray(results.record.status == STATUS_COMPLETED)
+    ours["queue"] = np.where(done, ours["queue"], np.nan)
     ours["tbt"] = (ours["e2e"] - ours["ttft"]) / requests["output_tokens"]
     return ours
 

@@ -37,9 +37,15 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["replacing", "write_results"]
+__all__ = ["TRACE", "replacing", "write_results", "written_files"]
 
+TRACE = "trace.json.gz"
 _ROWS = 1 << 20
+
+
+def written_files() -> list[str]:
+    """The names of the files that a run writes; `summary.json` first."""
+    return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
 
 
 @contextmanager
@@ -113,6 +119,8 @@ def _summary_json(results: Results) -> str:
     run: dict[str, Any] = {"format": FORMAT}
     run |= {key: results.meta[key] for key in KEPT_META if key in results.meta}
     run |= {"end_s": results.record.end_ns / NS_PER_S, "slo": results.slo.model_dump(mode="json")}
+    if results.record.out_of_requests_ns >= 0:
+        run["out_of_requests_s"] = results.record.out_of_requests_ns / NS_PER_S
     return json.dumps({"run": run, **results.summary}, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
@@ -124,17 +132,25 @@ def _scenario_yaml(results: Results) -> str | None:
     return None
 
 
+def _write_trace(results: Results, path: Path, max_events: int) -> None:
+    cut = write_trace(results.record, results.metrics, path, max_events)
+    if cut is not None:
+        results.meta["trace_cut"] = cut
+
+
 def write_results(
     results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
 ) -> Path:
     """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
+
+    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
 
     Raises `InputError` when `out_dir` is something other than a folder, `HermesError` when it cannot be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
         raise InputError("a folder for the results", str(folder))
-    record, metrics = results.record, results.metrics
+    record = results.record
     scenario = _scenario_yaml(results)
     files: dict[str, Callable[[Path], None] | None] = {
         f"{name}.parquet": (lambda path, name=name: _write_table(path, results.columns(name)))  # type: ignore[misc]
@@ -143,7 +159,8 @@ def write_results(
     files["steps.parquet"] = lambda path: _write_steps(record, path)
     files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
     files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
-    files["trace.json.gz"] = (lambda path: write_trace(record, metrics, path, max_trace_events)) if trace else None
+    results.meta.pop("trace_cut", None)
+    files[TRACE] = (lambda path: _write_trace(results, path, max_trace_events)) if trace else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)

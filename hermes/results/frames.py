@@ -18,7 +18,7 @@ from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.results.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import KINDS, resource_uses
 from hermes.units import NS_PER_S
@@ -211,7 +211,7 @@ def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Colu
     if name == "stages":
         return _stages(record)
     if name == "runs":
-        return _of_fields(RUN_FIELDS, record.runs, {"client": names})
+        return _of_fields(RUN_COLUMNS, record.runs, {"client": names})
     if name == "transfers":
         return _of_fields(TRANSFER_FIELDS, record.transfers, {"src": names, "dst": names})
     if name == "clients":

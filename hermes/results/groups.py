@@ -19,9 +19,10 @@ __all__ = ["grouped"]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def grouped(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray) -> dict[str, Any]:
+def grouped(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
+            ) -> dict[str, Any]:
     """`by` of the summary: `workload`, `pipeline` and `model`, each with an entry per name; only those of which the
-    requests have more than one. good: requests within the SLO, shape (requests,)."""
+    requests have more than one. good: requests within the SLO, shape (requests,); None without one."""
     out: dict[str, Any] = {}
     arrived = record.arrival_ns >= 0
     for label, (codes, names) in record.labels.items():
@@ -33,7 +34,7 @@ def grouped(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good
     return out
 
 
-def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray, mine: BoolArray
+def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None, mine: BoolArray
          ) -> dict[str, Any]:
     start, end = window_ns(record)
     window = (end - start) / NS_PER_S
@@ -48,7 +49,7 @@ def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: B
         "e2e_s": Distribution(metrics.e2e_ns[done], divisor=NS_PER_S).stats(),
         "requests_per_s": int(done.sum()) / window if window else None,
         "output_tokens_per_s": output / window if window else None,
-        "goodput_share": int((good & mine).sum()) / int(mine.sum()),
+        "goodput_share": None if good is None else int((good & mine).sum()) / int(mine.sum()),
         "stages_mean_s": _stage_means(record, path, done),
     }
 

@@ -83,13 +83,10 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
 def steps_within(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
     """Of each run, the steps that ended after `start_ns` and not after `end_ns`, shape (runs,)."""
     runs = record.runs
-    out = np.zeros(len(runs["client"]), dtype=np.int64)
-    for client, ends in enumerate(record.step_ends):
-        rows = np.flatnonzero(runs["client"] == client)
-        low, high = np.searchsorted(ends, [start_ns, end_ns], side="right")
-        first, count = runs["first_step"][rows], runs["num_steps"][rows]
-        out[rows] = np.clip(high - first, 0, count) - np.clip(low - first, 0, count)
-    return out
+    ended = np.array([np.searchsorted(ends, [start_ns, end_ns], side="right") for ends in record.step_ends],
+                     dtype=np.int64).reshape(-1, 2)[runs["client"]]
+    first, count = runs["first_step"], runs["num_steps"]
+    return np.asarray(np.clip(ended[:, 1] - first, 0, count) - np.clip(ended[:, 0] - first, 0, count), dtype=np.int64)
 
 
 def busy_ns(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:

@@ -14,7 +14,10 @@ on another client (whose first token the prefill gives), or several parallel bra
             client that were under way meanwhile (a decode stage is assigned before its KV moves)
     communication = sum of the transfers
 
-All are of completed requests (spec section 7); the others have NaN.
+A user has a token at the end of its step, or later by what the front end of its client adds (`after`): the same for all
+tokens, so it is in TTFT and E2E, and in neither TPOT nor ITL.
+
+All are of completed requests; the others have NaN.
 """
 
 from __future__ import annotations
@@ -194,6 +197,8 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     several = answered & (tokens > 1)
     tpot[several] = (last - first)[several] / (tokens[several] - 1) / NS_PER_S
 
+    if any(record.after_ns):
+        first, last = _delivered(record, rows, owner, ends, answered)
     branches = of_requests(branch_metrics(record, parts), n)
     tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
 
@@ -222,6 +227,19 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
         tpot_worst_s=np.where(branches.spread_ns >= 0, branches.tpot_worst_s, tpot),
         branch_spread_ns=branches.spread_ns,
     )
+
+
+def _delivered(
+    record: RunRecord, rows: IntArray, owner: IntArray, ends: IntArray, answered: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """When the users of answers (rows, of requests `owner`) have the first and the last token."""
+    after = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][rows]]
+    first = np.full(len(answered), _FAR, dtype=np.int64)
+    np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + after)
+    last = np.full(len(answered), -1, dtype=np.int64)
+    np.maximum.at(last, owner, ends + after)
+    first[~answered] = -1
+    return first, last
 
 
 def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Distribution:

@@ -6,10 +6,12 @@ A figure shows itself in a notebook, with or without `%matplotlib inline`; elsew
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -17,11 +19,14 @@ from hermes.errors import InputError, suggest
 from hermes.results.distribution import Distribution
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.results import Results
+from hermes.results.timeseries import client_timeseries as client_series
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
-__all__ = ["NotebookFigure", "client_timeseries", "latency_cdf", "make_figure", "queue"]
+__all__ = ["NotebookFigure", "client_timeseries", "interruption", "latency_cdf", "make_figure",
+           "mark_interrupted", "queue", "shortened"]
 
+FloatArray = npt.NDArray[np.float64]
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "inter-token latency", "e2e": "end-to-end latency",
               "queue": "queueing"}
 MAX_CLIENTS = 8
@@ -37,17 +42,40 @@ class NotebookFigure(Figure):
 
 
 def make_figure(
-    rows: int, columns: int, width: float, height: float, *, sharex: bool = False,
+    rows: int, columns: int, width: float, height: float, *, sharex: bool = False, sharey: bool = False,
     height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Any]]:
     """A figure of `width` by `height` inches and its axes, row by row."""
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, height_ratios=height_ratios)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey, height_ratios=height_ratios)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(axes.flat)
+
+
+def shortened(text: str, most: int = 32) -> str:
+    """`text` in at most `most` characters, cut in the middle: names differ at both ends."""
+    return text if len(text) <= most else f"{text[:(most - 1) // 2]}…{text[-(most // 2):]}"
+
+
+def interruption(results: Results) -> str | None:
+    """What a figure of a run that was interrupted has to say, or None."""
+    if not results.meta.get("interrupted"):
+        return None
+    requests = results.summary["requests"]
+    return (f"interrupted at {results.record.end_ns / NS_PER_S:.4g} s: {requests['completed']:,} of "
+            f"{requests['total']:,} requests completed")
+
+
+def mark_interrupted(figure: Figure, runs: Mapping[str, Results]) -> Figure:
+    """Write above the figure which of the runs were interrupted."""
+    said = {name: text for name, run in runs.items() if (text := interruption(run)) is not None}
+    if said:
+        lines = said.values() if len(runs) == 1 else (f"{name}: {text}" for name, text in said.items())
+        figure.suptitle("\n".join(lines), fontsize="medium", color="#b03a2e")
+    return figure
 
 
 def _named(results: Results | Mapping[str, Results]) -> dict[str, Results]:
@@ -97,28 +125,66 @@ def latency_cdf(
     axes[0].set_ylabel("cumulative share")
     if len(runs) > 1:
         axes[0].legend(frameon=False)
-    return figure
+    return mark_interrupted(figure, runs)
 
 
 def client_timeseries(results: Results, clients: Sequence[str | int] | None = None, bins: int = 200) -> Figure:
-    """Running and waiting sequences and KV blocks over time, one line per client (the first eight by default)."""
-    names = client_names(results.record)
-    chosen = [results.client_index(c) for c in clients] if clients is not None else _stepping(results)[:MAX_CLIENTS]
-    figure, axes = make_figure(3, 1, 9, 6.5, sharex=True)
-    for client in chosen:
-        series = results.client_timeseries(client, bins)
-        blocks = results.record.clients[client].num_blocks
-        used = series["kv_blocks"] / blocks * 100 if blocks else series["kv_blocks"] * 0
-        for axis, values in zip(axes, (series["running"], series["waiting"], used), strict=True):
-            axis.plot(series["t_s"], values, linewidth=1, label=names[client])
+    """Running and waiting sequences and KV blocks over time, one line per client.
+
+    More than `MAX_CLIENTS` clients (unless they are named) are drawn as groups of alike ones: the mean of each group,
+    and a band from its lowest to its highest client.
+    """
+    chosen = [results.client_index(c) for c in clients] if clients is not None else _stepping(results)
+    groups = [[c] for c in chosen]
+    if clients is None and len(chosen) > MAX_CLIENTS:
+        groups = _alike(results, chosen)
+    labels = [_group_label(results, group) for group in groups]
+    ncols = max(1, min(len(labels), 100 // (max(map(len, labels), default=0) + 6)))
+    figure, axes = make_figure(3, 1, 9, 6.5 + 0.2 * math.ceil(len(labels) / ncols), sharex=True)
+    for group, label in zip(groups, labels, strict=True):
+        times, panels = _group_series(results, group, bins)
+        for axis, values in zip(axes, panels, strict=True):
+            line = axis.plot(times, values.mean(axis=0), linewidth=1, label=label)[0]
+            if len(group) > 1:
+                axis.fill_between(times, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2,
+                                  linewidth=0)
     for axis, label in zip(axes, ("running sequences", "waiting sequences", "KV blocks (%)"), strict=True):
         axis.set(ylabel=label)
         axis.set_ylim(bottom=0)
     axes[-1].set_xlabel("time (s)")
     if chosen:
-        axes[0].legend(frameon=False, ncols=min(len(chosen), 8), fontsize="small", loc="lower left",
-                       bbox_to_anchor=(0, 1))
-    return figure
+        figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, ncols=ncols, fontsize="small",
+                      loc="outside lower left")   # above is the place of `mark_interrupted`
+    return mark_interrupted(figure, _named(results))
+
+
+def _group_series(results: Results, group: Sequence[int], bins: int) -> tuple[FloatArray, list[FloatArray]]:
+    """Times, shape (bins,), and running, waiting and KV blocks (%) of each client, shape (clients, bins)."""
+    record = results.record
+    series = [client_series(record, client, bins) for client in group]
+    blocks = [max(record.clients[client].num_blocks, 1) for client in group]
+    known = [record.clients[client].num_blocks > 0 for client in group]
+    used = [one["kv_blocks"] / size * 100 * there for one, size, there in zip(series, blocks, known, strict=True)]
+    return series[0]["t_s"], [
+        np.array([one["running"] for one in series]), np.array([one["waiting"] for one in series]), np.array(used),
+    ]
+
+
+def _alike(results: Results, clients: Sequence[int]) -> list[list[int]]:
+    """Clients of one kind, role, model, hardware and memory together; all in one where these are too many groups."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for client in clients:
+        info = results.record.clients[client]
+        same = (info.kind, info.role, info.model, info.hardware, info.device, info.num_devices, info.num_blocks)
+        groups.setdefault(same, []).append(client)
+    return list(groups.values()) if len(groups) <= MAX_CLIENTS else [list(clients)]
+
+
+def _group_label(results: Results, group: Sequence[int]) -> str:
+    names = client_names(results.record)
+    if len(group) == 1:
+        return shortened(names[group[0]])
+    return f"{shortened(names[group[0]])} to {shortened(names[group[-1]])} ({len(group)} clients, mean and range)"
 
 
 def _stepping(results: Results) -> list[int]:
@@ -156,4 +222,4 @@ def queue(results: Results, bins: int = 200) -> Figure:
     axes[2].set_xlabel("time (s)")
     if len(stages["kind"]):
         axes[2].legend(frameon=False, fontsize="small")
-    return figure
+    return mark_interrupted(figure, _named(results))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hermes.network import LinkUse
 
-__all__ = ["RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
+__all__ = ["RUN_COLUMNS", "RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
            "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
 
 IntArray = npt.NDArray[np.int64]
@@ -40,10 +40,12 @@ STAGE_FIELDS = (
 RUN_FIELDS = (
     "client", "start_ns", "end_ns", "first_step", "num_steps", "prefill_seqs", "prefill_tokens", "prefill_past",
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
-    "preempted", "embed_tokens", "embedded", "overhead_ns",
+    "preempted", "embed_tokens", "embedded", "overhead_ns", "left_waiting",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
 # embed_tokens: of prefill_tokens, those of embeddings; embedded: embeddings that ended; overhead_ns: time at the start
-# of the run in which the serving stack held up the hardware
+# of the run in which the serving stack held up the hardware; left_waiting: sequences that waited and found no place in
+# the batch when the run was planned
+RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.results.block_time`
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
 
 
@@ -74,6 +76,12 @@ class ClientInfo:
     activation_bytes: int = 0
     engine_bytes: int = 0
     memory_source: str = ""
+    group: str = ""            # the clients that were written as one: a group of `count` alike
+    prefix_caching: bool = False
+    returns_together: bool = False   # static batches: none joins or leaves a batch that runs
+    max_num_seqs: int = 0      # limits of a step; 0 where there are none
+    max_num_batched_tokens: int = 0
+    peak_blocks_inside: int = 0   # most blocks in use at the end of a step, where that is inside a run; else 0
 
 
 @dataclass
@@ -149,7 +157,7 @@ class RunRecord:
     finish_ns: IntArray                      # -1 unless completed
     reject_reasons: dict[int, str]
     stages: dict[str, IntArray]              # STAGE_FIELDS
-    runs: dict[str, IntArray]                # RUN_FIELDS
+    runs: dict[str, IntArray]                # RUN_COLUMNS
     transfers: dict[str, IntArray]           # TRANSFER_FIELDS
     step_ends: list[IntArray]
     gaps: dict[int, IntArray]
@@ -160,6 +168,8 @@ class RunRecord:
     # including last_step, not from consecutive steps.
     decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
+    # Per client: how much later than their step a user has its tokens (`frontend`); empty for nothing.
+    after_ns: list[int] = field(default_factory=list)
     # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
     # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
@@ -168,3 +178,9 @@ class RunRecord:
     links: list[LinkUse] = field(default_factory=list)
     machines: list[MachineInfo] = field(default_factory=list)
     sharing: list[SharingInfo] = field(default_factory=list)   # of clients whose sequences shared blocks
+    out_of_requests_ns: int = -1   # when a user of a closed loop first found no request left
+
+    def __post_init__(self) -> None:
+        runs = self.runs
+        if "kv_block_ns" not in runs:   # who has no step log counts the blocks at a run's end for all of it
+            runs["kv_block_ns"] = runs["used_blocks"] * (runs["end_ns"] - runs["start_ns"])

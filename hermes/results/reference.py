@@ -1,4 +1,4 @@
-"""Per-request times measured or simulated elsewhere: a CSV or JSON-lines file and a mapping of its columns.
+"""Per-request times measured or simulated elsewhere: a CSV, JSON-lines or Parquet file and a mapping of its columns.
 
 A mapping says which column holds what (`ttft: ttft_times`), and in which unit. Missing durations follow from what is
 there: TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of
@@ -25,7 +25,7 @@ from hermes.validation import validate
 from hermes.yamlfile import load_yaml
 
 __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
-           "mapping_from_options"]
+           "mapping_from_options", "preset"]
 
 FloatArray = npt.NDArray[np.float64]
 Unit = Literal["s", "ms", "us", "ns"]
@@ -33,14 +33,15 @@ Unit = Literal["s", "ms", "us", "ns"]
 PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
-FIELDS = ("id", *INSTANTS, *DURATIONS, "output_tokens", "token_times")
+COUNTS = ("prompt_tokens", "output_tokens")
+FIELDS = ("id", *INSTANTS, *DURATIONS, *COUNTS, "token_times")
 
 
 class Column(ConfigModel):
     """A column of the reference."""
 
     column: str
-    """Its name; in JSON lines `a.b` is the key b of the object a."""
+    """Its name; in JSON lines and Parquet `a.b` is the key b of the object a."""
 
     unit: Unit | None = None
     """Its unit, where it differs from the mapping's."""
@@ -80,6 +81,9 @@ class ReferenceMapping(ConfigModel):
     e2e: Column | str | None = None
     """Finish - arrival."""
 
+    prompt_tokens: str | None = None
+    """Number of prompt tokens: only to check that both sides served the same requests."""
+
     output_tokens: str | None = None
     """Number of output tokens."""
 
@@ -108,12 +112,14 @@ PRESETS = {
         finish="last_token_ts", output_tokens="output_toks",
     ),
 }
+_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # not in every file of the format
 
 
 @dataclass
 class Reference:
     """A reference's columns, seconds, each of shape (requests,), NaN where a row has no value.
 
+    columns: in seconds, except for the numbers of tokens
     ids: our request ids, or None
     itl_s: pooled inter-token latencies, or None
     """
@@ -141,26 +147,45 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
     return validate(ReferenceMapping, data)
 
 
+def preset(name: str, path: str | os.PathLike[str]) -> ReferenceMapping:
+    """One of `PRESETS`, with the prompt tokens where `path` has them; `InputError` for another name."""
+    if name not in PRESETS:
+        raise InputError(f"one of {', '.join(PRESETS)}", name, field="mapping", suggestion=suggest(name, PRESETS))
+    return _with_prompts(name, _first_row(path))
+
+
+def _with_prompts(name: str, row: dict[str, Any]) -> ReferenceMapping:
+    prompts = _PROMPTS[name]
+    return PRESETS[name].model_copy(update={"prompt_tokens": prompts} if prompts in row else {})
+
+
+def _first_row(path: str | os.PathLike[str]) -> dict[str, Any]:
+    return next(_rows(Path(path)), (0, {}))[1]
+
+
 def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
     """The mapping that a file's column names suggest: that of a preset, or `ttft_s`, `e2e_ms`, ... as we call them."""
-    _, row = next(_rows(Path(path)), (0, {}))
+    row = _first_row(path)
     if {"response_times", "ttft_times"} <= row.keys():
-        return PRESETS["splitwise"]
+        return _with_prompts("splitwise", row)
     if {"arrival_time", "queued_ts", "first_token_ts", "last_token_ts"} <= row.keys():
-        return PRESETS["vllm-run"]
+        return _with_prompts("vllm-run", row)
     data: dict[str, Any] = {
         field: {"column": f"{field}_{unit}", "unit": unit}
         for field in (*INSTANTS, *DURATIONS) for unit in PER_S if f"{field}_{unit}" in row
     }
-    data |= {"output_tokens": "output_tokens"} if "output_tokens" in row else {}
+    data |= {name: name for name in COUNTS if name in row}
     named = [name for name in ("request", "request_id", "id") if name in row]
     data |= {"id": named[0]} if named else {}
     return validate(ReferenceMapping, data)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of a CSV or JSON-lines file."""
+    """(line number, row) of a CSV or JSON-lines file; of a Parquet file (number of the row from 1, row)."""
     name = str(path)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        yield from _parquet_rows(path)
+        return
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
@@ -171,6 +196,23 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=name) from None
     except UnicodeDecodeError:
         raise InputError("UTF-8 text", file=name) from None
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except pa.ArrowException:
+        raise InputError("a Parquet file", file=str(path)) from None
+    except OSError as error:
+        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=str(path)) from None
 
 
 def _json_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -277,7 +319,7 @@ def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> R
     ids = _ids(values.pop("id", None), lines, name, mapping)
     itl = _itl(values.pop("token_times", None), wanted)
     columns = {
-        field: np.array(column) / (1.0 if field == "output_tokens" else wanted[field][1])
+        field: np.array(column) / (1.0 if field in COUNTS else wanted[field][1])
         for field, column in values.items()
     }
     _derive(columns)
@@ -332,7 +374,7 @@ def _derive(columns: dict[str, FloatArray]) -> None:
 
 
 def _check_durations(columns: dict[str, FloatArray], lines: list[int], name: str) -> None:
-    for field in (*DURATIONS, "output_tokens"):
+    for field in (*DURATIONS, *COUNTS):
         if field in columns and (columns[field] < 0).any():
             row = int(np.argmax(columns[field] < 0))
             raise InputError("a number of at least 0", float(columns[field][row]), file=name, line=lines[row],

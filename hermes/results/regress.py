@@ -29,7 +29,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.results.export import replacing
-from hermes.results.render import Section, sections_text
+from hermes.results.layout import Section, sections_text
 from hermes.svab import spread
 from hermes.validation import validate
 from hermes.yamlfile import load_yaml

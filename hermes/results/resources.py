@@ -14,7 +14,7 @@ from hermes.results.record import ClientInfo, MachineInfo
 __all__ = ["client_info", "machine_infos", "memory_summary", "service_info"]
 
 
-def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
+def client_info(client: Any, kind: str, group: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
     """A client for the record; `runs` are its own, in order. Watts and dollars are of all its devices."""
     pool, n, memory = client.scheduler.pool, has.devices, has.memory
     prefill_w, decode_w = state_watts(has.power, runs)
@@ -25,6 +25,9 @@ def client_info(client: Any, kind: str, has: ClientResources, runs: dict[str, np
         kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,
         memory_utilization=memory.utilization if memory.capacity.bytes else 0.0, weights_bytes=memory.weights.bytes,
         activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
+        group=group, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
+        max_num_seqs=client.scheduler.max_num_seqs, max_num_batched_tokens=client.scheduler.max_num_batched_tokens,
+        peak_blocks_inside=client.peak_blocks,
     )
 
 
@@ -47,7 +50,7 @@ def service_info(client: Any, config: Any) -> ClientInfo:
     return ClientInfo(
         client.name, config.kind, client.role, client.model, "" if device is None else device.name, num_devices=n,
         idle_w=n * idle_w, prefill_w=n * busy_w, decode_w=0.0, device="" if device is None else device.name,
-        power_source=source, price_per_hour=n * dollars, price_source=whose,
+        power_source=source, price_per_hour=n * dollars, price_source=whose, group=config.name,
     )
 
 

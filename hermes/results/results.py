@@ -16,11 +16,11 @@ import numpy.typing as npt
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
+from hermes.results.brief import headline, to_html, to_rich, to_text
 from hermes.results.distribution import Distribution
 from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.record import RunRecord
-from hermes.results.render import headline, to_html, to_rich, to_text
 from hermes.results.slo import SloConfig
 from hermes.results.summary import summarise
 from hermes.results.timeseries import client_timeseries
@@ -73,7 +73,7 @@ class Results:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
-        summary = summarise(self.record, self.answer, self.metrics, self.slo)
+        summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
         if self.measure is not None:
             summary["measured"] = measure(self.record, self.measure)
         return summary
@@ -181,13 +181,13 @@ class Results:
         select[chosen] = True
         return _metrics.itl(self.record, self.answer, select)
 
-    def table(self) -> Group:
-        """The summary as rich tables."""
-        return to_rich(self.summary, self.meta)
+    def table(self, *, verbose: bool = False) -> Group:
+        """Ten lines for a terminal; with `verbose`, the whole summary as tables after them."""
+        return to_rich(self.summary, self.meta, verbose=verbose)
 
-    def to_text(self) -> str:
-        """The summary as plain text."""
-        return to_text(self.summary, self.meta)
+    def to_text(self, *, verbose: bool = False) -> str:
+        """The same as plain text, at most 80 columns wide."""
+        return to_text(self.summary, self.meta, verbose=verbose)
 
     def _repr_html_(self) -> str:
         return to_html(self.summary, self.meta)

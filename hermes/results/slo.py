@@ -1,7 +1,9 @@
-"""Service-level objectives: the paper's six-SLO table, and thresholds per request.
+"""Service-level objectives: limits for each request, and limits as slowdowns over a baseline.
 
-The table (spec section 7) allows TTFT and TPOT a slowdown over a baseline at p50, p90 and p99; a system passes when all
-six hold. Goodput counts the requests that each meet the per-request thresholds.
+There are two ways to state an SLO, and both may be used. `ttft`, `tpot` and `e2e` are limits for each request: goodput
+counts the requests within all of them, and the run passes if each limit holds at a percentile, the 99th unless said
+otherwise. `baseline_ttft` and `baseline_tpot` allow a slowdown over the times of an unloaded system at p50, p90 and p99
+(the six limits of the paper); the run passes if all hold. Without an SLO there is no verdict and no goodput.
 
 Pipelines and workloads may have limits of their own: a baseline with retrieval is another than without. Then each such
 group has a table of its own, and every request is held against the limits of its group.
@@ -10,22 +12,26 @@ group has a table of its own, and every request is held against the limits of it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
-from hermes.errors import InputError, suggest
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
 from hermes.results.record import RunRecord
 from hermes.units import NS_PER_S
 
-__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "meets", "slo_groups", "slo_summary", "slo_table"]
+__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "meets", "slo_given", "slo_groups", "slo_summary",
+           "slo_table"]
 
 BoolArray = npt.NDArray[np.bool_]
+
+
+Percentile = Annotated[float, Field(ge=0, le=100)]
 
 
 class Slowdowns(ConfigModel):
@@ -37,6 +43,11 @@ class Slowdowns(ConfigModel):
     """Of the 90th percentile."""
     p99: float = Field(gt=0)
     """Of the 99th percentile."""
+
+
+# of the paper, for TTFT and TPOT
+TTFT_SLOWDOWN, TPOT_SLOWDOWN = Slowdowns(p50=2.0, p90=3.0, p99=6.0), Slowdowns(p50=1.25, p90=1.5, p99=5.0)
+METRICS = ("ttft", "tpot", "e2e")
 
 
 class OwnSlo(ConfigModel):
@@ -55,38 +66,45 @@ class OwnSlo(ConfigModel):
     """Allowed TPOT, in baselines."""
 
     ttft: Duration | None = None
-    """Longest TTFT of a request that counts for goodput."""
+    """Longest TTFT of a request."""
 
     tpot: Duration | None = None
-    """Longest TPOT of a request that counts for goodput."""
+    """Longest TPOT of a request."""
 
     e2e: Duration | None = None
-    """Longest end-to-end latency of a request that counts for goodput."""
+    """Longest end-to-end latency of a request."""
+
+    percentile: Percentile | None = None
+    """Percentile at which `ttft`, `tpot` and `e2e` have to hold."""
 
 
 class SloConfig(ConfigModel):
-    """What counts as served well. The defaults are the paper's table for requests without retrieval."""
-
-    baseline_ttft: Duration = 0.25
-    """Time to first token of an unloaded system; the paper takes 1 s with RAG or memory retrieval."""
-
-    baseline_tpot: Duration = 0.025
-    """Time per output token of an unloaded system."""
-
-    ttft_slowdown: Slowdowns = Slowdowns(p50=2.0, p90=3.0, p99=6.0)
-    """Allowed TTFT, in baselines."""
-
-    tpot_slowdown: Slowdowns = Slowdowns(p50=1.25, p90=1.5, p99=5.0)
-    """Allowed TPOT, in baselines."""
+    """What counts as served well; left out, nothing does: there is no verdict and no goodput."""
 
     ttft: Duration | None = None
-    """Longest TTFT of a request that counts for goodput."""
+    """Longest TTFT of a request."""
 
     tpot: Duration | None = None
-    """Longest TPOT of a request that counts for goodput (requests with a single token have none)."""
+    """Longest TPOT of a request (requests with a single token have none)."""
 
     e2e: Duration | None = None
-    """Longest end-to-end latency of a request that counts for goodput."""
+    """Longest end-to-end latency of a request."""
+
+    percentile: Percentile = 99.0
+    """Percentile at which `ttft`, `tpot` and `e2e` have to hold for the run to pass. Goodput holds each request against
+    them."""
+
+    baseline_ttft: Duration | None = None
+    """Time to first token of an unloaded system, for limits as slowdowns (the paper: 250 ms, 1 s with retrieval)."""
+
+    baseline_tpot: Duration | None = None
+    """Time per output token of an unloaded system, for limits as slowdowns (the paper: 25 ms)."""
+
+    ttft_slowdown: Slowdowns | None = None
+    """Allowed TTFT, in baselines; 2, 3 and 6 (p50, p90, p99) where left out."""
+
+    tpot_slowdown: Slowdowns | None = None
+    """Allowed TPOT, in baselines; 1.25, 1.5 and 5 (p50, p90, p99) where left out."""
 
     pipelines: dict[str, OwnSlo] = Field(default_factory=dict)
     """Limits of single pipelines, by the name that results give them (`rag`, or `rag (documents=5)` where there are
@@ -111,34 +129,73 @@ class SloConfig(ConfigModel):
             update |= {name: value for name, value in own or () if value is not None}
         return self.model_copy(update=update)
 
+    @property
+    def given(self) -> bool:
+        """Whether there is any limit for those without limits of their own."""
+        return any(getattr(self, name) is not None for name in (*METRICS, "baseline_ttft", "baseline_tpot"))
+
+    def slowdowns(self, metric: str) -> dict[str, float]:
+        """Limits in seconds by percentile (`p50`, ...), from the baseline of "ttft" or "tpot"; none without it."""
+        baseline: float | None = getattr(self, f"baseline_{metric}")
+        if baseline is None:
+            return {}
+        usual = {"ttft": TTFT_SLOWDOWN, "tpot": TPOT_SLOWDOWN}[metric]
+        factors: Slowdowns = getattr(self, f"{metric}_slowdown") or usual
+        return {name: baseline * factor for name, factor in factors.model_dump().items()}
+
     def thresholds(self) -> dict[str, float | None]:
-        """The per-request limits in seconds; where none is given, the table's p99 limits for TTFT and TPOT."""
+        """The per-request limits in seconds; where none is given, the p99 limits over the baselines."""
         if self.ttft is None and self.tpot is None and self.e2e is None:
-            return {
-                "ttft_s": self.baseline_ttft * self.ttft_slowdown.p99,
-                "tpot_s": self.baseline_tpot * self.tpot_slowdown.p99, "e2e_s": None,
-            }
+            return {**{f"{name}_s": self.slowdowns(name).get("p99") for name in ("ttft", "tpot")}, "e2e_s": None}
         return {"ttft_s": self.ttft, "tpot_s": self.tpot, "e2e_s": self.e2e}
 
+    @model_validator(mode="after")
+    def _with_baselines(self) -> Self:
+        own = [*self.pipelines.values(), *self.workloads.values()]
+        for metric in ("ttft", "tpot"):
+            slowdown, baseline = f"{metric}_slowdown", f"baseline_{metric}"
+            if getattr(self, slowdown) is not None and all(getattr(one, baseline) is None for one in (self, *own)):
+                raise InputError(f"{baseline} beside it: what the slowdown is over", Verbatim("none"), field=slowdown)
+        return self
 
-def slo_table(slo: SloConfig, ttft: Distribution, tpot: Distribution) -> dict[str, Any]:
-    """`{ttft_p50: {limit_s, value_s, pass}, ..., pass}`.
 
-    `pass` is None without a completed request. TPOT limits hold trivially where every answer is a single token.
+def slo_table(slo: SloConfig, samples: dict[str, Distribution], rejected: int = 0) -> dict[str, Any]:
+    """`{ttft: {percentile, limit_s, value_s, share, pass}, ttft_p50: {limit_s, value_s, pass}, ..., pass}`: a row for
+    each limit that is given. samples: of "ttft", "tpot" and "e2e", of completed requests.
+
+    A rejected request misses every limit for requests, so that value_s is None where the percentile falls on one;
+    limits over baselines are of completed requests alone. share: of both, those within the limit. `pass` is None
+    without a completed request or a limit. TPOT limits hold trivially where every answer is a single token.
     """
     out: dict[str, Any] = {}
-    for name, baseline, slowdown, sample in (
-        ("ttft", slo.baseline_ttft, slo.ttft_slowdown, ttft), ("tpot", slo.baseline_tpot, slo.tpot_slowdown, tpot),
-    ):
-        values = sample.percentiles((50, 90, 99))
-        for (key, factor), value in zip(slowdown.model_dump().items(), values, strict=True):
-            known = sample.count > 0
-            out[f"{name}_{key}"] = {
-                "limit_s": baseline * factor, "value_s": float(value) if known else None,
-                "pass": None if ttft.count == 0 else not known or bool(value <= baseline * factor),
-            }
-    out["pass"] = None if ttft.count == 0 else all(row["pass"] for row in out.values())
+    for metric in METRICS:
+        limit: float | None = getattr(slo, metric)
+        if limit is not None:
+            row = _request_row(samples, metric, slo.percentile, limit, rejected)
+            out[metric] = {"percentile": slo.percentile, **row}
+    for metric in ("ttft", "tpot"):
+        for name, limit in slo.slowdowns(metric).items():
+            sample = samples[metric]
+            value = float(sample.percentiles((float(name.removeprefix("p")),))[0]) if sample.count else None
+            passed = None if not samples["ttft"].count else value is None or value <= limit
+            out[f"{metric}_{name}"] = {"limit_s": limit, "value_s": value, "pass": passed}
+    verdicts = [row["pass"] for row in out.values()]
+    out["pass"] = None if None in verdicts or not verdicts else all(verdicts)
     return out
+
+
+def _request_row(samples: dict[str, Distribution], metric: str, percentile: float, limit: float, rejected: int
+                 ) -> dict[str, Any]:
+    sample, count = samples[metric], samples[metric].count
+    if not samples["e2e"].count:
+        return {"limit_s": limit, "value_s": None, "share": None, "pass": None}
+    if not count:   # no answer has a second token, or any
+        return {"limit_s": limit, "value_s": None, "share": None, "pass": True}
+    rank = percentile / 100 * (count + rejected - 1)   # of rejected requests at the end of the sample
+    missed = rank > count - 1 + 1e-9
+    value = None if missed else float(sample.percentiles((min(rank / max(count - 1, 1), 1.0) * 100,))[0])
+    share = sample.share_up_to(limit) * count / (count + rejected)
+    return {"limit_s": limit, "value_s": value, "share": share, "pass": value is not None and value <= limit}
 
 
 class SloGroup(NamedTuple):
@@ -170,21 +227,33 @@ def slo_groups(slo: SloConfig, record: RunRecord) -> list[SloGroup]:
     return groups
 
 
-def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> dict[str, Any]:
+def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray, rejected: BoolArray
+                ) -> dict[str, Any]:
     """`slo` of the summary: the table of the requests without limits of their own, and `pass` for all; `slo_of`, where
     there are any: the tables of the others."""
     tables = {}
     for group in groups:
         done = completed & group.rows
         answered = done & (metrics.ttft_ns >= 0)
-        tables[group.name] = slo_table(group.slo, Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S),
-                                       Distribution(metrics.tpot_s[done]))
+        tables[group.name] = slo_table(group.slo, {
+            "ttft": Distribution(metrics.ttft_ns[answered], divisor=NS_PER_S),
+            "tpot": Distribution(metrics.tpot_s[done]),
+            "e2e": Distribution(metrics.e2e_ns[done], divisor=NS_PER_S),
+        }, int((rejected & group.rows).sum()))
     own = tables.pop("")
     if not tables:
         return {"slo": own}
-    verdicts = [table["pass"] for table in tables.values()] + ([own["pass"]] if groups[0].rows.any() else [])
-    passed = False if False in verdicts else None if None in verdicts else True
+    limited = [table for table in tables.values() if len(table) > 1]
+    verdicts = [table["pass"] for table in limited]
+    if groups[0].rows.any() and len(own) > 1:
+        verdicts.append(own["pass"])
+    passed = False if False in verdicts else None if None in verdicts or not verdicts else True
     return {"slo": own | {"pass": passed}, "slo_of": tables}
+
+
+def slo_given(groups: list[SloGroup]) -> bool:
+    """Whether there is any limit at all."""
+    return any(group.slo.given for group in groups)
 
 
 def meets(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:

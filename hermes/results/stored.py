@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from hermes.errors import InputError
 from hermes.results.frames import STATUSES, Coded, Columns
-from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
+from hermes.results.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resource_file import read_resources
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
@@ -28,7 +28,7 @@ __all__ = ["FORMAT", "KEPT_META", "StoredResults", "open_run"]
 
 FORMAT = 1
 # what is written of a run's meta: nothing that differs between equal runs
-KEPT_META = ("name", "version", "seed", "interrupted")
+KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
 
 
 class StoredResults(Results):
@@ -104,6 +104,13 @@ def _fields(columns: Columns, fields: tuple[str, ...], codes: dict[str, dict[str
     return out
 
 
+def _runs(columns: Columns, by_name: dict[str, int]) -> dict[str, Any]:
+    written = tuple(name for name in RUN_COLUMNS if name in columns or name.removesuffix("_ns") + "_s" in columns)
+    runs = _fields(columns, written, {"client": by_name})
+    runs.setdefault("left_waiting", np.zeros_like(runs["client"]))   # results from before it was written
+    return runs
+
+
 def _client_info(clients: Columns, row: int) -> ClientInfo:
     info = ClientInfo("", "")
     for name, default in vars(info).items():
@@ -141,7 +148,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
         stages=_fields(stages, STAGE_FIELDS, {
             "kind": {name: code for code, name in enumerate(kinds)}, "client": by_name,
         }),
-        runs=_fields(stored.columns("runs"), RUN_FIELDS, {"client": by_name}),
+        runs=_runs(stored.columns("runs"), by_name),
         transfers=_fields(stored.columns("transfers"), TRANSFER_FIELDS, {"src": by_name, "dst": by_name}),
         step_ends=[ends[a:b] for a, b in pairwise(bounds)],
         gaps={int(row): part for row, part in zip(gap_rows, np.split(tokens["step"], cut), strict=False)},
@@ -159,6 +166,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
                for name, column in requests.items() if name.startswith("note_")},
         links=resources["links"], tiers=resources["tiers"], machines=resources["machines"],
         sharing=resources["sharing"],
+        out_of_requests_ns=round(stored._run.get("out_of_requests_s", -1 / NS_PER_S) * NS_PER_S),
     )
 
 

@@ -10,16 +10,20 @@ import math
 import re
 from typing import Any
 
+from hermes.results.binds import binds_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary, stage_energy
 from hermes.results.groups import grouped
+from hermes.results.headline import headline_summary
+from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, meets, slo_groups, slo_summary
+from hermes.results.slo import SloConfig, meets, slo_given, slo_groups, slo_summary
+from hermes.results.steady import find_window
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import utilisation_summary
@@ -47,8 +51,9 @@ def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig) -> dict[str, Any]:
-    """The summary of a run. Percentiles are over completed requests."""
+def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig,
+              chosen: MeasureConfig | None = None) -> dict[str, Any]:
+    """The summary of a run. Percentiles are over completed requests. chosen: the user's own window for the headline."""
     completed = record.status == STATUS_COMPLETED
     start, end = window_ns(record)
     makespan = (end - start) / NS_PER_S
@@ -64,10 +69,13 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
     good = meets(groups, metrics, completed)
+    limited = slo_given(groups)   # else nothing is good or bad
+    window = find_window(record, metrics, chosen)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     path = critical_path(record)
     return {
         "requests": _requests(record, metrics),
+        "headline": headline_summary(record, metrics, good if limited else None, window),
         "makespan_s": makespan,
         "latency": {name: sample.stats() for name, sample in latency.items()},
         "tokens": {
@@ -78,17 +86,18 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "output_tokens_per_s": _ratio(output, makespan),
             "total_tokens_per_s": _ratio(output + prompt, makespan),
         },
-        **slo_summary(groups, metrics, completed),
+        **slo_summary(groups, metrics, completed, record.status == STATUS_REJECTED),
         "goodput": {
             "limits": slo.thresholds(), **({"limits_of": limits_of} if limits_of else {}),
-            "requests": int(good.sum()),
-            "share": _ratio(int(good.sum()), int((record.arrival_ns >= 0).sum())),
-            "requests_per_s": _ratio(int(good.sum()), makespan),
-            "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan),
+            "requests": int(good.sum()) if limited else None,
+            "share": _ratio(int(good.sum()), int((record.arrival_ns >= 0).sum())) if limited else None,
+            "requests_per_s": _ratio(int(good.sum()), makespan) if limited else None,
+            "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
         },
+        "binds": binds_summary(record, window),
         "stages": _stages(record),
         "breakdown": breakdown(record, path),
-        "by": grouped(record, metrics, path, good),
+        "by": grouped(record, metrics, path, good if limited else None),
         "transfers": _transfers(record),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
@@ -178,7 +187,7 @@ def _clients(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
     for index, name in enumerate(client_names(record)):
         info = record.clients[index]
         out[name] = client_usage(record, index, usages[index], window, watts) | {
-            "memory": memory_summary(info), "power_source": info.power_source or None,
-            "price_source": info.price_source or None,
+            "group": info.group or name, "device": info.device or None, "memory": memory_summary(info),
+            "power_source": info.power_source or None, "price_source": info.price_source or None,
         }
     return out

@@ -36,13 +36,16 @@ def tier_utilisation(record: RunRecord) -> list[float]:
 
 
 def stores_summary(record: RunRecord) -> dict[str, Any]:
-    """`cache` and `tiers` of the summary, where there are any: prompt tokens that needed no prefill because their KV
-    was found, on the device or in a tier, and what each tier did."""
+    """`cache` and `tiers` of the summary, where there are any (a prefix cache is one though nothing is found there):
+    prompt tokens that needed no prefill because their KV was found, on the device or in a tier, and what each tier did.
+    """
     stages = record.stages
     prompts = np.isin(stages["kind"], [i for i, k in enumerate(record.stage_kinds) if k in ("generate", "prefill")])
     prompts &= stages["branch"] <= 0   # branches share their prompt
     cached, prompt = int(stages["cached_tokens"][prompts].sum()), int(stages["prompt_tokens"][prompts].sum())
-    cache = {"prompt_tokens": prompt, "cached_tokens": cached, "hit_rate": cached / prompt} if cached else None
+    caching = cached or any(info.prefix_caching for info in record.clients)
+    rate = cached / prompt if prompt else None
+    cache = {"prompt_tokens": prompt, "cached_tokens": cached, "hit_rate": rate} if caching else None
     return ({"cache": cache} if cache else {}) | ({"tiers": _tiers(record)} if record.tiers else {})
 
 

@@ -22,7 +22,8 @@ def client_timeseries(
     t_s: middle of the bin; busy: share of the bin under way; hardware_busy: less the serving stack's time; running,
     waiting, batch, kv_blocks: means over the bin, zero while no run is under way (between runs a client with work waits
     for hardware or transfers only);
-    steps_per_s, prefill_tokens_per_s, output_tokens_per_s. A run counts as constant from its start to its end.
+    steps_per_s, prefill_tokens_per_s, output_tokens_per_s. A run counts as constant from its start to its end, and so
+    does the mean of its KV blocks.
     """
     window = window_ns(record)
     begin = window[0] / NS_PER_S if start_s is None else start_s
@@ -49,7 +50,7 @@ def client_timeseries(
         "running": per_second(runs["running"] * span),
         "waiting": per_second(runs["waiting"] * span),
         "batch": per_second((runs["prefill_seqs"] + runs["decode_seqs"]) * span),
-        "kv_blocks": per_second(runs["used_blocks"] * span),
+        "kv_blocks": per_second(runs["kv_block_ns"] / NS_PER_S),
         "steps_per_s": per_second(steps),
         "prefill_tokens_per_s": per_second(runs["prefill_tokens"] * steps),
         "output_tokens_per_s": per_second(runs["sampled"] * steps),

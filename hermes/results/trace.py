@@ -185,11 +185,21 @@ def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
 
 def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = MAX_TRACE_EVENTS) -> Iterator[Event]:
     """The events, at most `max_events` besides names and the note that says where a trace was cut."""
-    rows = _select(record, max_events)
+    return _events(record, metrics, _select(record, max_events), max_events)
+
+
+def _cut_text(rows: _Rows, max_events: int) -> str | None:
+    """Where a trace was cut, in words; None for a whole one."""
+    if rows.until_ns is None:
+        return None
+    return (f"trace cut at {rows.until_ns / 1e9:.6g} s: the whole has about {rows.total_events:,} events, "
+            f"the limit is {max_events:,}")
+
+
+def _events(record: RunRecord, metrics: RequestMetrics, rows: _Rows, max_events: int) -> Iterator[Event]:
     yield from _processes(record)
-    if rows.until_ns is not None:
-        text = f"trace cut at {rows.until_ns / 1e9:.6g} s: the whole has about {rows.total_events} events, " \
-               f"the limit is {max_events}"
+    text = _cut_text(rows, max_events)
+    if text is not None and rows.until_ns is not None:
         yield {"ph": "i", "s": "g", "name": text, "pid": _REQUESTS, "tid": 0, "ts": _us(rows.until_ns)}
     yield from _runs(record, rows.runs)
     yield from _stages(record, rows.stages)
@@ -200,15 +210,20 @@ def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = M
 
 def write_trace(
     record: RunRecord, metrics: RequestMetrics, path: Path, max_events: int = MAX_TRACE_EVENTS, *, compress: bool = True
-) -> None:
-    """Write the trace, gzipped (viewers open that) unless told otherwise. Same record, same bytes."""
+) -> str | None:
+    """Write the trace, gzipped (viewers open that) unless told otherwise. Same record, same bytes.
+
+    Returns where the trace was cut, in words, or None for a whole one.
+    """
+    rows = _select(record, max_events)
     with path.open("wb") as raw:
         # no file name and no time in the gzip header: they would differ from run to run
         packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) if compress else raw
         with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as out:
             out.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
             separator = ""
-            for event in trace_events(record, metrics, max_events):
+            for event in _events(record, metrics, rows, max_events):
                 out.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False))
                 separator = ",\n"
             out.write("\n]}\n")
+    return _cut_text(rows, max_events)

@@ -1,4 +1,4 @@
-"""How much of everything was used: links, tiers, machines, clients. What is used nearly all the time is a bottleneck.
+"""How much of everything was used: links, tiers, machines, clients. What binds is said by `hermes.results.binds`.
 
     link      bytes that left it over what it could have carried; one row for each direction of a full-duplex link
     tier      the same of the link that a store of KV is read and written over
@@ -68,11 +68,11 @@ def resource_uses(record: RunRecord) -> list[Use]:
 
 
 def bottlenecks(uses: list[Use]) -> list[Use]:
-    """What was used more than `THRESHOLD` of the window, or of a part of it, most used first.
+    """Links, tiers and machines used more than `THRESHOLD` of the window, or of a part of it, most used first.
 
-    The peak of clients does not count: any client has parts in which a step runs all the time.
+    Clients are not among them: an engine that is busy may have room for more.
     """
-    found = [u for u in uses if u.utilisation > THRESHOLD or (u.kind != "client" and u.peak > THRESHOLD)]
+    found = [u for u in uses if u.kind != "client" and (u.utilisation > THRESHOLD or u.peak > THRESHOLD)]
     return sorted(found, key=lambda u: (u.utilisation <= THRESHOLD, KINDS.index(u.kind), -u.utilisation, u.name))
 
 

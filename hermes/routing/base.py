@@ -40,7 +40,7 @@ class Router(Protocol):
 class LoadCell:
     """Load of the candidates, kept up to date by the coordinator as stages are assigned and done."""
 
-    kind: str                       # "input_tokens" or "output_tokens"
+    kind: str                       # "input_tokens", "output_tokens" or "requests"
     values: npt.NDArray[np.int64]   # by candidate
 
 

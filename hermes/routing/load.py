@@ -1,9 +1,9 @@
 """Routers that read load: least loaded, heavy-light split, power of two choices.
 
-Load is one of four (hermes.clients.base.LOADS): input tokens and output tokens of the requests assigned and not done,
-KV tokens in memory, output tokens left to emit. The first two change only when a request is assigned or done, and are
-kept in an array; the other two change with every step and are evaluated as of now. Clients that generate nothing have
-one load, the tokens of their tasks, and it stands for all four.
+Load is one of five (hermes.clients.base.LOADS): the number of requests assigned and not done, their input tokens, their
+output tokens, KV tokens in memory, output tokens left to emit. The first three change only when a request is assigned
+or done, and are kept in an array; the other two change with every step and are evaluated as of now. Clients that
+generate nothing have a number of tasks and the tokens of their tasks, which stand for all other loads.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from hermes.routing.tracking import LoadTrack
 
 __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
 
-Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
-_STATIC = ("input_tokens", "output_tokens")
+TokenLoad = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
+Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests"]
+_STATIC = ("input_tokens", "output_tokens", "requests")
 _FEW = 32   # so many clients are asked one by one: less work than to hear of each of their events
 
 
 def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
     """A function that answers the least loaded of candidates[start:stop]; ties go to the first."""
     candidates = list(context.candidates[start:stop])
-    if all(getattr(client, "role", "") == "service" for client in candidates):
-        load = "input_tokens"   # the only load they have
+    if load != "requests" and all(getattr(client, "role", "") == "service" for client in candidates):
+        load = "input_tokens"   # the only other load they have
     if load in _STATIC:
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]
@@ -56,7 +57,7 @@ class LeastLoadedConfig(ConfigModel):
 
     kind: Literal["least_loaded"] = "least_loaded"
     load: Load = "tokens_left"
-    """What counts as load."""
+    """What counts as load; `requests` is what the "least connections" of a load balancer counts."""
 
     def build(self, context: RouterContext) -> LeastLoaded:
         return LeastLoaded(least_loaded(context, self.load))
@@ -75,7 +76,7 @@ class HeavyLightConfig(ConfigModel):
     """Requests above a threshold go to a heavy subset of the clients, the others to the rest; least loaded in each."""
 
     kind: Literal["heavy_light"] = "heavy_light"
-    load: Load = "input_tokens"
+    load: TokenLoad = "input_tokens"
     """What makes a request heavy, and what counts as load within a subset."""
     threshold: int = Field(ge=0, le=2**40)
     """Requests with more tokens than this are heavy."""

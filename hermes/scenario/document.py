@@ -1,4 +1,4 @@
-"""Loading a scenario from wherever it comes, writing it out resolved, and its JSON Schema."""
+"""Loading a scenario from wherever it comes, and writing it out resolved."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes.errors import InputError, inside
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
+from hermes.scenario.old_keys import renamed
 from hermes.scenario.registries import refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
 from hermes.validation import validate
 from hermes.yamlfile import Node, as_node
 
-__all__ = ["json_schema", "load_scenario", "resolved_yaml", "scenario_of"]
+__all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
@@ -43,9 +45,25 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     refresh(Scenario)
-    scenario = validate(Scenario, node)
-    scenario._source = Source(node, base_dir)
+    node = renamed(node)
+    source = Source(node, base_dir)
+    try:
+        scenario = _completed(validate(Scenario, node), source)
+    except InputError as error:
+        raise source.located(error) from None
+    scenario._source = source
     return scenario
+
+
+def _completed(scenario: Scenario, source: Source) -> Scenario:
+    """The scenario with the engines' defaults written into its clients."""
+    clients = []
+    for i, config in enumerate(scenario.clients):
+        if hasattr(config, "completed"):
+            with inside(f"clients.{i}"):
+                config, source.hardware[i] = config.completed(source.base_dir)
+        clients.append(config)
+    return scenario.model_copy(update={"clients": clients})
 
 
 def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None) -> str:
@@ -59,22 +77,3 @@ def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = No
         return value if to_dir is None else moved_path(value, base_dir, to_dir)
 
     return to_yaml(scenario, header, text)
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario file as a user may write it, with everything that is registered now."""
-    refresh(Scenario)
-    schema = Scenario.model_json_schema()
-    properties = schema["properties"]
-    workloads = properties["workload"]
-    description = workloads.pop("description", "")
-    properties["workload"] = {"anyOf": [workloads["items"], workloads], "description": description}
-    items = properties["clients"].get("items", {})
-    if "oneOf" in items:  # without a kind, which means llm, several alternatives may fit
-        items["anyOf"] = items.pop("oneOf")
-    extends = {"type": "string", "description": "Another scenario, relative to this file, that this one is put over."}
-    schema["properties"] = {"extends": extends, **properties}
-    # a file that extends another may leave out what that one says
-    required = schema.pop("required", [])
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": required}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "hermes scenario"}

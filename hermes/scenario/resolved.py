@@ -54,14 +54,17 @@ def to_flow(value: Any) -> str:
     return _scalar(value)
 
 
-def _fields(model: BaseModel) -> list[_Row]:
+def _fields(model: BaseModel, of: str | None = None) -> list[_Row]:
+    """The rows of a model; of: what its rates count, where that is not requests or bytes."""
     rows: list[_Row] = []
+    counted = getattr(model, "counted", {})
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if type(value) is int and field.annotation is not None and _only_float(field.annotation):
             value = float(value)  # a default written as an integer; validated values are floats
         if not field.exclude:
-            rows.append((name, value, unit_of(field.annotation, field.metadata)))
+            unit = unit_of(field.annotation, field.metadata)
+            rows.append((name, value, f"{of}/s" if unit == "/s" and of else unit or counted.get(name)))
     rows += [(name, value, None) for name, value in (model.model_extra or {}).items()]
     return sorted(rows, key=lambda row: row[0] != "kind")
 
@@ -85,7 +88,8 @@ class _Writer:
         if isinstance(value, list | tuple | set | frozenset):
             yield from self.sequence(start, list(value), unit, indent)
         elif isinstance(value, BaseModel | Mapping):
-            rows = _fields(value) if isinstance(value, BaseModel) else [(str(k), v, unit) for k, v in value.items()]
+            of = None if unit in _UNITS.values() else unit
+            rows = _fields(value, of) if isinstance(value, BaseModel) else [(str(k), v, unit) for k, v in value.items()]
             yield start if rows else f"{start} {{}}"
             yield from self.mapping(rows, indent)
         else:

@@ -10,8 +10,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 import hermes.telerag  # noqa: F401  (registers what it has)
 from hermes.clients import CLIENTS
-from hermes.config import Component, ConfigModel, Duration
+from hermes.config import Component, ConfigModel, Duration, quantity
 from hermes.errors import InputError
+from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
 from hermes.pipelines.graph import Node as Stage
 from hermes.results.measure import MeasureConfig
@@ -31,6 +32,7 @@ class Source:
 
     def __init__(self, node: Node | None = None, base_dir: Path = Path()) -> None:
         self.node, self.base_dir = node, base_dir
+        self.hardware: dict[int, HardwareModel] = {}   # of each group of LLM clients, built while it was completed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source)
@@ -73,7 +75,7 @@ class Scenario(ConfigModel):
     """Seed of every random number; the same seed gives the same results, byte for byte."""
     stepping: Literal["runs", "every_step"] = "runs"
     """`runs` prices equal steps of a client together; `every_step` makes an event of each. Every request and every
-    token fares the same; the table of runs, and time averages of KV memory, are as fine as the runs."""
+    token fares the same, and KV memory has the same mean; the table of runs is as fine as the runs."""
     horizon: Duration | None = None
     """The simulation ends here at the latest; without it, when every request has been served."""
     workload: Annotated[list[WorkloadConfig], BeforeValidator(_as_list), Field(min_length=1, max_length=10_000)]
@@ -95,7 +97,10 @@ class Scenario(ConfigModel):
     """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
     kv_transfer_scope: Literal["global", "local"] = "global"
     """Which decode clients may take a request over: any, or only those on the prefill client's `platform`."""
-    kv_transfer_retry: Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=1e9)] | None = None
+    kv_transfer_retry: Annotated[
+        float, BeforeValidator(parse_duration), Field(gt=0, le=1e9),
+        quantity(parse_duration, "duration above 0, e.g. '1 s'; bare number: seconds"),
+    ] | None = None
     """A KV transfer that finds its destination full tries again after this long; first come first served, as memory
     frees, where left out."""
     slo: SloConfig = SloConfig()

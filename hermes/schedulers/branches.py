@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.content import NameRuns
+from hermes.content import ConversationText, NameRuns
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Branches", "branch_into"]
@@ -41,6 +41,8 @@ class Branches:
         self.lead, given = lead, int(lead.transferred)
         open_ = [i for i, n in enumerate(self.outputs) if n > given]
         self._become(lead, open_[0])
+        if open_[0] and isinstance(lead.content, ConversationText):   # the conversation goes on with the first answer
+            lead.content = lead.content.up_to(lead.prompt_tokens)
         content = _SharedPrompt(lead)
         others = []
         for index in open_[1:]:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
+from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
 from hermes.schedulers.queues import PACKING
@@ -24,16 +25,18 @@ from hermes.schedulers.sequence import Sequence
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
 
+DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # of a scheduler built without a client, which would know its engine
+
 
 @SCHEDULERS.register("chunked")
 class ChunkedConfig(ConfigModel):
     """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
 
     kind: Literal["chunked"] = "chunked"
-    max_num_batched_tokens: int = Field(default=2048, ge=1, le=2**31)
-    """Token budget of one step."""
-    max_num_seqs: int = Field(default=256, ge=1, le=2**31)
-    """Most sequences running at once."""
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    """Token budget of one step; what the client's `engine` chooses on its device where left out."""
+    max_num_seqs: int | None = Field(default=None, ge=1, le=2**31)
+    """Most sequences running at once; what the client's `engine` chooses on its device where left out."""
     policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, else the last."""
     long_prefill_token_threshold: int = Field(default=0, ge=0, le=2**31)
@@ -46,12 +49,22 @@ class ChunkedConfig(ConfigModel):
     """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
-    async_scheduling: bool = False
-    """Plan each step while the one before runs (vLLM's default on GPUs): slots, blocks and arrivals are seen one step
-    later."""
-    engine_version: Literal["0.32.0", "0.19.0"] = "0.32.0"
-    """Engine whose rules are followed; 0.19.0 caps long prefills of a lone request too and frees every block to the
-    tail of the free queue."""
+    async_scheduling: bool | None = None
+    """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out: as the
+    client's `engine` does on its device (on GPUs vLLM does)."""
+    engine_version: Annotated[Rules | None, Field(exclude=True)] = None
+    """Old name of the client's `engine`: write `engine: vllm-0.32` there instead."""
+
+    def completed(self, defaults: EngineDefaults) -> ChunkedConfig:
+        """The same with the engine's rules, and its defaults for everything left out."""
+        budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if seqs is None:
+            seqs = defaults.max_num_seqs if budget is None else min(defaults.max_num_seqs, budget)
+        return self.model_copy(update={
+            "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
+            "max_num_seqs": seqs, "engine_version": defaults.rules,
+            "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling,
+        })
 
     @property
     def unhashed_to_front(self) -> bool:
@@ -68,8 +81,8 @@ class ChunkedScheduler(LLMScheduler):
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         super().__init__(
-            pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-            packing=config.policy,
+            pool, max_num_seqs=config.max_num_seqs or DEFAULT_SEQS,
+            max_num_batched_tokens=config.max_num_batched_tokens or DEFAULT_BUDGET, packing=config.policy,
         )
         self.every_step = every_step
         self.chunking = config.enable_chunked_prefill

@@ -9,6 +9,11 @@ or until a sequence arrives for which there is room. A prompt finds room whereve
 because decodes make way for it; a longer one, which runs alone, finds room where one more decode would, if its own is
 to follow here (splitwise-sim queues both at once), and else waits until the batch changes for another reason.
 
+With `max_passed_over`, a sequence that so many batches in a row have left out goes before all others (splitwise-sim
+does so after four): a decode takes its token of the cap before any prompt does, a prompt moves to the head of the
+queue. Memory has to be there as for everybody. Without it, decodes make way for prompts as long as prompts come, and a
+packing policy may overtake a prompt for ever; first come first served overtakes none.
+
 Two ways to hold memory. `on_demand`: blocks are taken as tokens come, and the youngest sequence is preempted and
 recomputed when they run out. `up_front` (splitwise-sim): a prompt and its first token are reserved when the prompt
 starts, the rest of the answer when its decode starts, so that a decode that runs is never short.
@@ -47,6 +52,9 @@ class MixedConfig(ConfigModel):
     answer when its decode starts."""
     policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting prompts."""
+    max_passed_over: int | None = Field(default=None, ge=1, le=2**31)
+    """A sequence that this many batches in a row have left out goes before all others (splitwise-sim: 4); left out,
+    decodes make way for prompts as long as prompts come."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> MixedScheduler:
         return MixedScheduler(self, pool)
@@ -66,12 +74,16 @@ class MixedScheduler(LLMScheduler):
             packing=config.policy, grows=not self.up_front,
         )
         self.left: dict[Sequence, None] = {}
+        self._limit = config.max_passed_over
+        self._passed: dict[Sequence, int] = {}   # with a limit: batches in a row that left them out
+        self._hurry = getattr(self.waiting, "hurry", None) if self._limit else None
         self._seats = min(config.max_num_seqs, config.max_num_batched_tokens)   # most decodes in a step
         self._stale = True                  # the batch may have to change at the next step
         self._num_prompts = 0               # of plan.prefills in the step in flight; decodes that start follow
         self._fresh: list[Sequence] = []    # decodes whose prompt ended in the latest step
         self._outside = 0                   # sequences that hold blocks here and are not ours: KV that comes or goes
         self._preempted: list[Sequence] = []
+        self._pressed = False               # overdue sequences went first into the latest batch
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -123,13 +135,15 @@ class MixedScheduler(LLMScheduler):
         while not plan.prefills and not self.group.n and self._give_up_memory():
             # Not to those who just gave it up.
             plan = self._new_batch(prompts=not self.holding and not self.left)
-        self._stale = False
+        self._stale = self._pressed   # what went first may go on in its place in the next batch
         for seq in self._fresh:
             if seq.num_computed < seq.num_tokens:   # it has to wait
                 self._close_segment(seq)
         self._fresh.clear()
         if not plan.prefills and not self.group.n:
             return None
+        if self._limit:
+            self._count_passes(plan)
         if self.group.n:
             self._decode_stats(plan)
             if not plan.prefills and not self._preempted:
@@ -144,23 +158,57 @@ class MixedScheduler(LLMScheduler):
         while group.grows and group.n and group.blocks_for(1) > self.pool.free_blocks:
             self._make_wait(next(reversed(self.running)))
             short = True
+        first = self._take_overdue() if self._passed else []
+        self._pressed = bool(first)
         budget = self.max_num_batched_tokens
         if prompts and (not short or not group.n):
-            budget = self._start_prompts(plan)
+            budget = self._start_prompts(plan, len(first))
         self._num_prompts = len(plan.prefills)
-        self._start_decodes(plan, max(0, min(self.max_num_seqs - self._num_prompts, budget)))
+        for seq in first:
+            _add_decode(seq, plan)
+        self._start_decodes(plan, max(0, min(self.max_num_seqs - self._num_prompts, budget) - len(first)))
         return plan
 
-    def _start_prompts(self, plan: Plan) -> int:
-        """Start waiting prompts; returns what they leave of the token cap."""
-        pool, budget, waiting = self.pool, self.max_num_batched_tokens, self.waiting
+    def _take_overdue(self) -> list[Sequence]:
+        """Decodes that were passed over too often and whose memory is there: it is taken. They wait nowhere now."""
+        limit, passed, taken = self._limit or 0, self._passed, list[Sequence]()
+        overdue = [seq for seq in (*self.left, *self.holding) if passed.get(seq, 0) >= limit]
+        for seq in sorted(overdue, key=_arrival):
+            if len(taken) == self._seats:
+                break
+            if self._take_for_decode(seq):
+                taken.append(seq)
+                if seq in self.left:
+                    del self.left[seq]
+                else:
+                    self.holding.remove(seq)
+                    if seq not in self.running:
+                        self._run_now(seq)
+        return taken
+
+    def _count_passes(self, plan: Plan) -> None:
+        """A batch was put together: whoever waits was passed over once more."""
+        passed, limit, hurry = self._passed, self._limit or 0, self._hurry
+        for seq, _n in plan.prefills:
+            passed.pop(seq, None)
+        for seq in (*self.left, *self.holding):
+            passed[seq] = passed.get(seq, 0) + 1
+        if hurry is not None:
+            for seq in list(self.waiting):
+                passed[seq] = passed.get(seq, 0) + 1
+                if passed[seq] >= limit:   # again after a preemption
+                    hurry(seq)
+
+    def _start_prompts(self, plan: Plan, taken: int) -> int:
+        """Start waiting prompts; returns what they leave of the token cap. taken: sequences that go before them."""
+        pool, budget, waiting = self.pool, self.max_num_batched_tokens - taken, self.waiting
         spare = self._promised()
-        while waiting and len(plan.prefills) < self.max_num_seqs:
+        while waiting and len(plan.prefills) < self.max_num_seqs - taken:
             seq = waiting.peek()
             past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
             need = seq.num_tokens + 1 if self.up_front else seq.num_tokens
-            if (n > budget and plan.prefills) or pool.missing_blocks(seq, need) + spare > pool.free_blocks:
+            if (n > budget and (plan.prefills or taken)) or pool.missing_blocks(seq, need) + spare > pool.free_blocks:
                 break
             pool.admit(seq, need)
             waiting.pop()
@@ -170,7 +218,7 @@ class MixedScheduler(LLMScheduler):
             plan.add_prefill(seq, n, past)
             seq.num_computed = past + n
             budget -= n
-        return budget
+        return budget + taken
 
     def _start_decodes(self, plan: Plan, room: int) -> None:
         """Fill what the prompts left of the batch with at most `room` decodes."""
@@ -200,13 +248,18 @@ class MixedScheduler(LLMScheduler):
 
     def _start_decode(self, seq: Sequence, plan: Plan) -> bool:
         """Put a decode into the batch, if its memory is there. It is in the group from its first token on."""
-        pool, past = self.pool, seq.num_computed
-        need = seq.prompt_tokens + seq.target_tokens if self.up_front else past + 1
+        if not self._take_for_decode(seq):
+            return False
+        _add_decode(seq, plan)
+        return True
+
+    def _take_for_decode(self, seq: Sequence) -> bool:
+        """The memory of a decode that is to start, if it is there."""
+        pool = self.pool
+        need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
         if pool.missing_blocks(seq, need) + self._promised() > pool.free_blocks:
             return False
         pool.grow(seq, need)
-        plan.add_prefill(seq, 1, past)
-        seq.num_computed = past + 1
         return True
 
     def _promised(self) -> int:
@@ -274,6 +327,12 @@ class MixedScheduler(LLMScheduler):
         self._hold(seq)
         self._fresh.append(seq)
         return True
+
+
+def _add_decode(seq: Sequence, plan: Plan) -> None:
+    past = seq.num_computed
+    plan.add_prefill(seq, 1, past)
+    seq.num_computed = past + 1
 
 
 def _arrival(seq: Sequence) -> int:

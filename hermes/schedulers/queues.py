@@ -6,6 +6,7 @@ with a total order (key, arrival), in which a preempted sequence goes back to wh
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -18,7 +19,11 @@ __all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJ
 
 
 class WaitingQueue(Protocol):
-    """Sequences that wait for admission. The head is the next that may be admitted."""
+    """Sequences that wait for admission. The head is the next that may be admitted.
+
+    A queue that does not keep the order of arrival may have `hurry(seq)`: from now on `seq` comes before all others but
+    those that hurry already and arrived earlier.
+    """
 
     def push(self, seq: Sequence) -> None: ...
     def push_preempted(self, seq: Sequence) -> None: ...
@@ -59,6 +64,10 @@ class KeyedQueue:
     def update(self, seq: Sequence) -> None:
         """Its key has changed while it waits. Raises `KeyError` where it does not wait here."""
         self._heap.update(seq, (self.key(seq), seq.arrival_order))
+
+    def hurry(self, seq: Sequence) -> None:
+        """Put it before all others; those that hurry are in order of arrival."""
+        self._heap.update(seq, (-math.inf, seq.arrival_order))
 
     def peek(self) -> Sequence:
         return self._heap.peek()

@@ -27,7 +27,8 @@ EXTRACT = "hermes.studies.llm_figures:llm_figures"
 # What one H100 has for KV with bf16 weights, as (label, memory): three accounts of the same two cards.
 BF16_WEIGHTS = 141_104_775_168
 BF16: dict[str, dict[str, Any]] = {
-    "79.11 GiB, room for 8,192 tokens a step": {"weights": BF16_WEIGHTS, "activations": 4_989_124_608, "engine": 0},
+    "79.11 GiB, room for 8,192 tokens a step": {"weights": BF16_WEIGHTS, "activations": 4_989_124_608,
+                                                "engine_reserve": 0},
     "80 GiB, room for 8,192 tokens a step": {
         "capacity": "80 GiB", "weights": BF16_WEIGHTS, "activations": 4_989_124_608},
     "79.11 GiB, room for 2,048 tokens a step": {"num_blocks": 1633},
@@ -77,7 +78,8 @@ class Batching:
         for label, memory in BF16.items():
             sweep = _sweep(
                 context.file("plain.yaml"), count, (*strategies[:2], strategies[3]), [0.25, 0.5, 1, 2],
-                _window(context, "small"), {}, {}, {"memory": memory, "hardware": {
+                _window(context, "small"), {}, {}, {
+                    "memory": {"utilization": 0.9, "prefix_caching": False, **memory}, "hardware": {
                     "kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"}},
             )
             name = "bf16-" + str(list(BF16).index(label))

@@ -55,6 +55,10 @@ FIXED = [
 # Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
 _LARGE = {"model": LARGE, "device": "a40",
           "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
+# frozen when the study was made: synchronous steps, nothing cached
+_PLAIN = {"scheduler": {"kind": "chunked", "max_num_batched_tokens": 2048, "max_num_seqs": 256,
+                        "async_scheduling": False},
+          "memory": {"utilization": 0.9, "prefix_caching": False}}
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,9 @@ class Point:
         if self.serving != "mistral-7b":
             changed |= {f"clients.0.{key}": value for key, value in (_LARGE | {"devices": 2}).items()}
         if self.blocks is not None:
-            changed["clients.0.memory"] = {"num_blocks": self.blocks, "kv_bits": 16}
+            changed["clients.0.memory"] = {"num_blocks": self.blocks, "kv_bits": 16, "prefix_caching": False}
         if served:
-            changed["clients.1"] = {"name": "api", "devices": 2} | _LARGE
+            changed["clients.1"] = {"name": "api", "devices": 2, **_PLAIN} | _LARGE
         return {"label": self.label, "set": changed}
 
 

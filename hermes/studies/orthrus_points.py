@@ -87,7 +87,8 @@ def single(folder: Path, kind: str, users: int, *, plain: bool = False) -> Point
         del client["hardware"]["embed_lora_rank"]
         if kind == "generate":
             places = {key: client["scheduler"][key] for key in ("max_num_seqs", "max_num_batched_tokens")}
-            client["scheduler"] = {"kind": "chunked", **places}
+            client["scheduler"] = {"kind": "chunked", "async_scheduling": False, **places}
+            client["memory"] = {**client.get("memory", {}), "prefix_caching": False, "utilization": 0.9}
     return Point(f"single {kind} {users} {'plain' if plain else 'orthrus'}", {
         "clients": [client], "workload.pipeline": "embedding" if kind == "embed" else "plain",
         "workload.arrivals.users": users, "horizon": "150 s", "measure.start": "60 s",

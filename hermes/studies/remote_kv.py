@@ -136,7 +136,9 @@ class RemoteKv:
                 record = simulate({
                     "workload": {"requests": 1, "arrivals": {"kind": "uniform", "rate": 1.0},
                                  "lengths": {"kind": "fixed", "prompt": 16, "output": 1}},
-                    "clients": [{"model": "llama-3.1-70b", "device": "h100-sxm", "memory": {"kv_bits": kv_bits},
+                    "clients": [{"model": "llama-3.1-70b", "device": "h100-sxm",
+                                 "memory": {"kv_bits": kv_bits, "utilization": 0.9},
+                                 "scheduler": {"kind": "chunked", "max_num_batched_tokens": 2048, "max_num_seqs": 256},
                                  "hardware": {"kind": "polynomial", "profile": f"llama-3.1-70b-h100-tp2-{dtype}"}}],
                 }).record
                 tokens = record.clients[0].num_blocks * record.clients[0].block_size

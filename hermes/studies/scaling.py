@@ -26,7 +26,8 @@ SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly:
 CLIENT_SECONDS, SHORTEST_S = 1600, 100
 BF16 = {
     "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"},
-    "memory": {"capacity": "80 GiB", "utilization": 0.9, "weights": 141_104_775_168, "activations": 4_989_124_608},
+    "memory": {"capacity": "80 GiB", "utilization": 0.9, "weights": 141_104_775_168, "activations": 4_989_124_608,
+               "prefix_caching": False},
 }
 WEIGHTS: dict[str, dict[str, Any]] = {"fp8": {}, "bf16": BF16}
 COLOURS = {"continuous": "#444444", "chunked": "#1f77b4", "disaggregated": "#d62728"}

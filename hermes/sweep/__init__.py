@@ -27,10 +27,12 @@ in a folder `sweeps` below scenarios/, or are called `...sweep.yaml`; otherwise 
 """
 
 from hermes.sweep.config import Sweep, SweepConfig, load_sweep
+from hermes.sweep.editor_schema import sweep_schema
 from hermes.sweep.executor import Executor
 from hermes.sweep.opened import SweepResults, open_sweep
 from hermes.sweep.runner import Plan, plan_sweep, run_sweep
 
 __all__ = [
     "Executor", "Plan", "Sweep", "SweepConfig", "SweepResults", "load_sweep", "open_sweep", "plan_sweep", "run_sweep",
+    "sweep_schema",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, suggest
@@ -43,6 +43,10 @@ def _seeds(value: object) -> object:
     return value
 
 
+_ZIP = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+_ZIPS = WithJsonSchema({"anyOf": [_ZIP, {"type": "array", "items": _ZIP}]})
+
+
 class Case(ConfigModel):
     """One of several configurations that differ in more than a value."""
 
@@ -64,7 +68,7 @@ class SweepConfig(ConfigModel):
     (which may `extends` another)."""
     cases: Annotated[list[Case], Field(min_length=1)] | None = None
     """Configurations that a grid cannot say."""
-    zip: Annotated[list[dict[str, Values]], BeforeValidator(_as_list)] = Field(default_factory=list)
+    zip: Annotated[list[dict[str, Values]], BeforeValidator(_as_list), _ZIPS] = Field(default_factory=list)
     """Lists of equal length that are walked together, by dotted path; several such groups are combined."""
     grid: dict[str, Values] = Field(default_factory=dict)
     """Lists by dotted path, every value with every other."""

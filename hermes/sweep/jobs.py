@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hermes.api import simulate
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.resources import files_noted
 from hermes.results import Results, write_results
 from hermes.results.export import replacing
@@ -78,7 +78,8 @@ def perform(job: Job) -> Outcome:
     except InputError as error:
         found = error.found if error.found is ... else _plain(error.found)
         said = {"status": "failed", "reason": str(error), "error": {
-            "expected": error.expected, "found": None if found is ... else found, "has_found": found is not ...,
+            "expected": error.expected, "whole": isinstance(error.expected, Verbatim),
+            "found": None if found is ... else found, "has_found": found is not ...,
             "field": error.field, "file": error.file, "suggestion": error.suggestion,
         }}
     except Exception as error:
@@ -99,8 +100,8 @@ def _scenario(job: Job) -> Scenario:
 
 
 def _check(job: Job) -> dict[str, Any]:
-    scenario = _scenario(job)
     with files_noted() as read:
+        scenario = _scenario(job)   # reads what its clients' hardware is built from
         Simulation(scenario, scenario.source.base_dir)
     return {"files": [os.path.abspath(path) for path in read]}
 

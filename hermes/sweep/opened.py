@@ -10,6 +10,7 @@ from hermes.errors import InputError
 from hermes.results import Results, open_run
 from hermes.scenario import Scenario, scenario_of
 from hermes.sweep.store import Folder, columns_of, table_of
+from hermes.sweep.table import point_table
 from hermes.yamlfile import parse_yaml
 
 if TYPE_CHECKING:
@@ -67,6 +68,14 @@ class SweepResults:
         """
         frame: pd.DataFrame = self.table().to_pandas()
         return frame
+
+    def outcome(self, number: int) -> dict[str, Any] | None:
+        """The row of a point: status, reason and figures; None as long as it has none."""
+        return self.folder.part(self._point(number)["hash"])
+
+    def to_text(self) -> str:
+        """The points as a table of at most 80 columns: rates, latencies, goodput, devices, dollars."""
+        return point_table(self)
 
     def failed(self) -> dict[int, str]:
         """Why, by number of the point, for those that failed."""

@@ -165,7 +165,8 @@ def _refused(sweep: Sweep, point: Point, outcome: Outcome) -> InputError:
     if said is None:
         return located(sweep, point, InputError("a scenario that can be built", Verbatim(outcome.reason or "")))
     error = InputError(
-        said["expected"], said["found"] if said["has_found"] else ..., field=said["field"], file=said["file"],
+        Verbatim(said["expected"]) if said["whole"] else said["expected"],
+        said["found"] if said["has_found"] else ..., field=said["field"], file=said["file"],
         suggestion=said["suggestion"])
     return located(sweep, point, scenario(sweep, point).source.located(error))
 

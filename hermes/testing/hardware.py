@@ -10,7 +10,7 @@ Inherit it in a test module, give `make_model()`, and pytest checks what the ker
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -19,8 +19,8 @@ from hermes.hardware.base import BATCH_STATS, HardwareModel, IntArray, StepStats
 from hermes.hardware.monotone import cheaper_steps
 
 __all__ = [
-    "FIELDS", "HardwareModelContract", "MonotoneHardwareModelContract", "advanced", "batch", "columns_of",
-    "random_stats",
+    "FIELDS", "HardwareModelContract", "MonotoneHardwareModelContract", "advanced", "batch", "check_added_work",
+    "check_growth", "columns_of", "random_stats",
 ]
 
 FIELDS: tuple[str, ...] = BATCH_STATS
@@ -67,6 +67,48 @@ def random_stats(rng: np.random.Generator, count: int) -> Iterator[StepStats]:
             [(int(n), int(past)) for n, past in zip(lengths[:seqs], pasts[:seqs], strict=True)] * prefills,
             [int(context) for context in contexts] * decodes,
         )
+
+
+def check_added_work(model: HardwareModel, largest: Mapping[str, float], examples: int, seed: int = 1) -> None:
+    """Fail if more tokens, past, context or sequences make a step cheaper, or if a term of a step is negative.
+
+    `largest` says how far to look: `tokens` and `past` of a prefill, `seqs` and `context` of decodes. `examples` random
+    batches are drawn and each grows in every way a batch can grow. Terms are looked at where the model has
+    `operators_ns`.
+    """
+    found = cheaper_steps(model, largest, count=examples, seed=seed)
+    listed = [f"{before} {before_ns} ns, {after} {after_ns} ns" for before, after, before_ns, after_ns in found[:3]]
+    assert not found, f"{len(found)} steps are cheaper with more work: {listed}"
+    operators = getattr(model, "operators_ns", None)
+    if operators is None:
+        return
+    rng = np.random.default_rng(seed)
+    for size in (1.0, 0.3, 0.01):
+        tokens, past, seqs, context = (
+            int(largest[name] ** (size * rng.uniform(0.5, 1))) for name in ("tokens", "past", "seqs", "context")
+        )
+        for stats in (batch([(tokens, past)], []), batch([], [context] * seqs), batch([(tokens, 0)], [context] * seqs)):
+            negative = {name: ns for name, ns in operators(stats).items() if ns < 0}
+            assert not negative, f"{stats}: {negative}"
+
+
+def check_growth(model: HardwareModel, tokens: int, products: Collection[str] = (), measured: float = 0) -> None:
+    """Fail unless steps of dense prompts take 3 to 5 times as long for four times the tokens.
+
+    With `products` (names of `operators_ns`) each of these terms is checked, on one prompt. A model of whole steps does
+    not split its terms: it is checked on four times as many prompts of the same length, so that attention too does four
+    times the work. Up to `measured` tokens of a step more than 5 times are allowed: that is what was measured.
+    """
+    if products:
+        few, many = (model.operators_ns(batch([(n, 0)], [])) for n in (tokens, 4 * tokens))  # type: ignore[attr-defined]
+        ratios = {name: many[name] / few[name] for name in products}
+    else:
+        number = max(1, tokens // 2048)
+        times = [model.step_ns(batch([(2048, 0)] * n, [])) for n in (number, 4 * number)]
+        ratios = {"step": times[1] / times[0]}
+    most = 5.0 if tokens >= measured else float("inf")
+    wrong = {name: ratio for name, ratio in ratios.items() if not 3.0 <= ratio <= most}
+    assert not wrong, f"from {tokens} to {4 * tokens} tokens: {wrong}"
 
 
 class HardwareModelContract(ABC):
@@ -158,9 +200,7 @@ class MonotoneHardwareModelContract(HardwareModelContract):
     """How far to look: tokens and past of a prefill, number and context of decodes."""
 
     def test_a_step_is_never_cheaper_by_more_tokens_context_or_sequences(self) -> None:
-        found = cheaper_steps(self.make_model(), self.largest, count=self.examples)
-        listed = [f"{before} {before_ns} ns, {after} {after_ns} ns" for before, after, before_ns, after_ns in found[:3]]
-        assert not found, f"{len(found)} steps are cheaper with more work: {listed}"
+        check_added_work(self.make_model(), self.largest, self.examples)
 
     def test_a_run_of_decodes_never_gets_faster(self) -> None:
         model = self.make_model()

@@ -119,7 +119,7 @@ class ServiceContract(ABC):
 
     def test_requests_are_served(self) -> None:
         component = self.component()
-        serves = {"any": component.model_dump(exclude_unset=True) | {"kind": component.kind}}
+        serves = {"any": component.model_dump()}
         scenario = load_scenario({
             "workload": {"requests": 20, "arrivals": {"kind": "poisson", "rate": 1.0}, "pipeline": "p",
                          "lengths": {"kind": "fixed", "prompt": 100, "output": 5}},

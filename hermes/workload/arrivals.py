@@ -11,14 +11,22 @@ import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from scipy.special import ndtr, ndtri
 
-from hermes.config import Duration, Rate
+from hermes.config import Duration, Rate, quantity
 from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
-from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, FloatArray, IntArray, seconds_to_ns
+from hermes.workload.base import (
+    ArrivalProcess,
+    ClosedLoopProcess,
+    FloatArray,
+    IntArray,
+    ThinkDistribution,
+    seconds_to_ns,
+    think_times_ns,
+)
 from hermes.workload.replay import Replay
 
 __all__ = [
@@ -30,7 +38,7 @@ ARRIVALS: Registry[ArrivalProcess | ClosedLoopProcess] = Registry("arrivals", "a
 Cv = Annotated[float, Field(gt=0, le=100)]
 QuietRate = Annotated[  # a rate that may be 0
     float, BeforeValidator(parse_rate), Field(ge=0, le=1e9),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "description": "rate, e.g. '40 /s', or 0"}),
+    quantity(parse_rate, "rate, e.g. '40 /s', or 0"),
 ]
 
 
@@ -174,14 +182,14 @@ class TraceArrivals(Replay, ArrivalProcess):
     """
 
     kind: Literal["trace"] = "trace"
-    scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Rate relative to the trace's: 2 halves all gaps."""
+    scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Rate relative to the trace's: 2 halves all gaps. Left out, as `rate` says, or else 1."""
     rate: Rate | None = None
     """Mean rate to bring the whole trace to, instead of `scale`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.rate is not None and "scale" in self.model_fields_set:
+        if self.rate is not None and self.scale is not None:
             raise InputError("either scale or rate", Verbatim("both"), field="scale")
         return self
 
@@ -198,7 +206,8 @@ class TraceArrivals(Replay, ArrivalProcess):
         if n > len(times):
             turns = np.arange(-(-n // len(times)), dtype=np.float64)[:, None]
             times = (times[None, :] + turns * (span + mean_gap)).ravel()
-        return seconds_to_ns(times[:n] / (self.scale if self.rate is None else self.rate * mean_gap))
+        scale = self.scale or 1.0 if self.rate is None else self.rate * mean_gap
+        return seconds_to_ns(times[:n] / scale)
 
 
 @ARRIVALS.register("closed_loop")
@@ -207,13 +216,12 @@ class ClosedLoop(ClosedLoopProcess):
 
     kind: Literal["closed_loop"] = "closed_loop"
     users: Annotated[int, Field(ge=1, le=10**7)]
-    """How many users ask at the same time."""
+    """How many users ask at the same time. With conversations, each has one after the other."""
     think: Duration = 0.0
-    """Mean time between an answer and the same user's next request (and before the first one)."""
-    think_distribution: Literal["fixed", "exponential"] = "fixed"
+    """Mean time between an answer and the same user's next request (and before the first one). With conversations, the
+    time before each new conversation."""
+    think_distribution: ThinkDistribution = "fixed"
     """Whether every think time is the mean, or they are exponentially distributed around it."""
 
     def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
-        if self.think_distribution == "fixed":
-            return np.full(n, s_to_ns(self.think), dtype=np.int64)
-        return seconds_to_ns(rng.standard_exponential(n) * self.think)
+        return think_times_ns(self.think, self.think_distribution, n, rng)

@@ -10,22 +10,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim, inside
-from hermes.units import NS_PER_S
+from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = [
     "MAX_TOKENS", "ArrivalProcess", "ClosedLoopProcess", "FloatArray", "IntArray", "LengthModel", "Lengths",
-    "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns",
+    "ThinkDistribution", "TokenCounts", "WorkloadComponent", "inside", "seconds_to_ns", "think_times_ns",
 ]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+
+ThinkDistribution = Literal["fixed", "exponential"]
 
 MAX_TOKENS = 2**40
 """No prompt or answer is longer (the bound of `hermes.config.Tokens`)."""
@@ -48,6 +51,11 @@ class WorkloadComponent(ConfigModel):
 
 class ArrivalProcess(WorkloadComponent):
     """When requests arrive, whatever becomes of them (open loop)."""
+
+    max_in_flight: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Most requests being served at a time, as load drivers have it (`--max-concurrency`). What comes meanwhile waits
+    outside, first come first served, and is sent when another ends: latencies count from then. Any number where left
+    out."""
 
     endless_time: ClassVar[bool] = True
     """Whether arrival times grow without bound, so that a duration determines how many requests there are."""
@@ -85,6 +93,8 @@ class Lengths:
     prefix_tokens: IntArray | None = None
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    turn: IntArray | None = None
+    think_ns: IntArray | None = None
 
 
 class LengthModel(WorkloadComponent):
@@ -111,3 +121,10 @@ def seconds_to_ns(seconds: FloatArray) -> IntArray:
     if seconds.size and not float(seconds.max()) < 9.2e9:
         raise InputError("arrivals within 292 years, the range of the clock", Verbatim(f"{float(seconds.max()):.3g} s"))
     return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+def think_times_ns(mean_s: float, distribution: ThinkDistribution, n: int, rng: np.random.Generator) -> IntArray:
+    """`n` think times, int64 nanoseconds of shape (n,)."""
+    if distribution == "fixed":
+        return np.full(n, s_to_ns(mean_s), dtype=np.int64)
+    return seconds_to_ns(rng.standard_exponential(n) * mean_s)

@@ -8,16 +8,16 @@ one user each and are asked for evenly; of *shared* ones some are asked for far 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from hermes.config import Component, ConfigModel
+from hermes.config import ConfigModel
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import IntArray, inside
-from hermes.workload.lengths import TOKEN_COUNTS
+from hermes.workload.lengths import Counts
 from hermes.workload.table import Population
 
 __all__ = ["Contexts", "zipf_weights"]
@@ -38,7 +38,7 @@ class Contexts(ConfigModel):
     """How many contexts there are. Left out: each session of the workload has one (private only)."""
     zipf: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Exponent of Zipf's law for `shared`: 0 asks evenly, more makes hot spots."""
-    tokens: Annotated[Any, Component(TOKEN_COUNTS)]
+    tokens: Counts
     """Tokens of a context. Drawn once for each, so that all requests for it bring the same."""
     name: Annotated[str, Field(max_length=200)] = ""
     """Name of the population; the workload's where left out. Workloads that give one name ask for the same contexts."""

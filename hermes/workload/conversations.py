@@ -1,77 +1,134 @@
-"""Conversations: requests whose prompts go on where an earlier one and its answer ended, with block hashes.
+"""Conversations: each turn comes after the answer to the one before, and its prompt is all that was said so far.
 
-For prefix caches and tiers where no trace is at hand. Users talk side by side; each turn's prompt is everything said
-so far plus a new message, and after a turn the conversation ends with a fixed probability. All conversations may begin
-with the same text (a system prompt). Hashes are those of full blocks, numbered as they come up: equal numbers mean
-equal text up to the block's end, as in Mooncake's traces.
+The prompt of a turn is the prompt before, the answer to it and a new message; all conversations may begin with the same
+text (a system prompt). The arrival process says when conversations *start*; the next turn arrives when the answer is
+complete and the user has thought. With a closed loop its users hold one conversation after the other.
+
+A conversation is one text that only grows, so that the engine's blocks are known by their place in it, at any block
+size and answers included (`hermes.content.ConversationText`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from hermes.config import Component, Tokens
-from hermes.workload.base import MAX_TOKENS, LengthModel, Lengths, inside
-from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
+from hermes.config import Duration, Tokens
+from hermes.errors import InputError, Verbatim
+from hermes.workload.base import (
+    MAX_TOKENS,
+    IntArray,
+    LengthModel,
+    Lengths,
+    ThinkDistribution,
+    inside,
+    think_times_ns,
+)
+from hermes.workload.lengths import LENGTHS, Counts
 
-__all__ = ["ConversationLengths"]
+__all__ = ["ConversationLengths", "refuse_beside_conversations"]
 
 
 @LENGTHS.register("conversations")
 class ConversationLengths(LengthModel):
-    """Turns of conversations: sessions, growing prompts, chained block hashes."""
+    """Turns of conversations: each waits for the answer before, and repeats what was said. `arrivals` say when
+    conversations start (`rate: 17 /s` is 17 conversations a second), or how many users hold one at a time; `requests`
+    counts turns."""
 
     kind: Literal["conversations"] = "conversations"
-    users: Annotated[int, Field(ge=1, le=10**6)]
-    """How many conversations go on at the same time; each request is the next turn of one of them, chosen evenly."""
-    turns: Annotated[float, Field(ge=1, le=1e6)] = 5.0
-    """Mean number of turns of a conversation (geometric)."""
-    message: Annotated[Any, Component(TOKEN_COUNTS)]
+    turns: Counts
+    """Turns of a conversation: `3`, or e.g. `{kind: geometric, mean: 5}`."""
+    message: Counts
     """Tokens that a user adds in each turn."""
-    output: Annotated[Any, Component(TOKEN_COUNTS)]
-    """Tokens of each answer."""
+    output: Counts
+    """Tokens of each answer. With several branches the first is the one that the conversation goes on with."""
     system_tokens: Annotated[int, Field(ge=0, le=2**30)] = 0
-    """Tokens that all conversations begin with."""
+    """Tokens that all conversations of the workload begin with."""
+    think_time: Duration
+    """Mean time between an answer and the next turn."""
+    think_distribution: ThinkDistribution = "fixed"
+    """Whether every think time is the mean, or they are exponentially distributed around it."""
     longest: Tokens = 131_072
-    """A conversation whose next prompt would be longer ends."""
-    block_tokens: Annotated[int, Field(ge=1, le=2**20)] = 512
-    """Tokens per hashed block."""
+    """A conversation ends before a turn whose prompt would be longer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_keys(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "block_tokens" in data:
+            raise InputError("no block_tokens: a conversation is found in blocks of the engine's size (leave it out)",
+                             data["block_tokens"], field="block_tokens")
+        if isinstance(data, dict) and "users" in data:
+            raise InputError(
+                "no users here: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one conversation "
+                "after the other, or the rate at which conversations start (a mean of M turns is now `turns: {kind: "
+                "geometric, mean: M}`)",
+                data["users"], field="users",
+            )
+        return data
 
     def bound(self, base_dir: Path) -> Self:
-        with inside("message"):
-            message = self.message.bound(base_dir)
-        with inside("output"):
-            output = self.output.bound(base_dir)
-        return self.model_copy(update={"message": message, "output": output})
+        found = {}
+        for name in ("turns", "message", "output"):
+            with inside(name):
+                found[name] = getattr(self, name).bound(base_dir)
+        return self.model_copy(update=found)
 
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
-        of_users, of_ends, of_messages, of_outputs = rng.spawn(4)
-        users = of_users.integers(0, self.users, n).tolist()
-        ends = (of_ends.random(n) < 1 / self.turns).tolist()
+        return self.turns_of(n, rng)
+
+    def turns_of(
+        self, n: int, rng: np.random.Generator, *, goes_on_with: Callable[[IntArray], IntArray] = lambda tokens: tokens,
+        max_total_tokens: int | None = None,
+    ) -> Lengths:
+        """The first `n` turns, the last conversation maybe cut.
+
+        goes_on_with: from the drawn output tokens, those of the answers that the next prompts repeat
+        max_total_tokens: a conversation ends before a turn that would be longer, prompt and answer; a first turn is cut
+        """
+        of_turns, of_messages, of_outputs, of_thoughts = rng.spawn(4)
+        turns = self.turns.draw(n, of_turns).tolist()
         messages, outputs = self.message.draw(n, of_messages), self.output.draw(n, of_outputs)
-        shared = tuple(range(self.system_tokens // self.block_tokens))
-        number, sessions, next_id = 0, np.zeros(n, dtype=np.int64), len(shared)
-        prompts, hashes = np.zeros(n, dtype=np.int64), []
-        talks: dict[int, tuple[int, int, list[int]]] = {}   # user -> (session, tokens so far, full blocks)
-        for i, user in enumerate(users):
-            session, so_far, blocks = talks.get(user, (-1, 0, []))
-            prompt = so_far + int(messages[i])
-            if session < 0 or prompt > self.longest:
-                session, blocks = number, list(shared)
-                number += 1
-                prompt = self.system_tokens + int(messages[i])
-            prompt = min(prompt, MAX_TOKENS)
-            while len(blocks) < prompt // self.block_tokens:
-                blocks.append(next_id)
-                next_id += 1
-            sessions[i], prompts[i] = session, prompt
-            hashes.append(tuple(blocks))
-            if ends[i]:
-                talks.pop(user, None)
-            else:
-                talks[user] = session, prompt + int(outputs[i]), blocks
-        return Lengths(prompts, outputs, session=sessions, hash_ids=hashes, hash_block_tokens=self.block_tokens)
+        most = MAX_TOKENS if max_total_tokens is None else max_total_tokens
+        session, turn, prompts = (np.zeros(n, dtype=np.int64) for _ in range(3))
+        number, place, said = -1, 0, 0   # the conversation, its next turn, what has been said in it
+        left = 0
+        for i, (message, answer) in enumerate(zip(messages.tolist(), goes_on_with(outputs).tolist(), strict=True)):
+            prompt = said + message
+            if not left or prompt > self.longest or prompt + answer > most:
+                number, place = number + 1, 0
+                left = turns[number]
+                prompt = min(self.system_tokens + message, MAX_TOKENS, most - 1)
+                answer = min(answer, most - prompt)
+            session[i], turn[i], prompts[i] = number, place, prompt
+            place, left, said = place + 1, left - 1, prompt + answer
+        return Lengths(
+            prompts, outputs, session=session, turn=turn,
+            prefix_group=np.full(n, 0 if self.system_tokens else -1, dtype=np.int64),
+            prefix_tokens=np.minimum(self.system_tokens, prompts),
+            think_ns=think_times_ns(self.think_time, self.think_distribution, n, of_thoughts),
+        )
+
+    def turns_in(self, conversations: int, draw: Callable[[int], Lengths]) -> int:
+        """How many turns so many conversations have; `draw` is `turns_of` with everything but the number."""
+        n = 4 * conversations
+        while True:
+            session = draw(n).session
+            assert session is not None
+            if len(session) == 0 or session[-1] >= conversations:
+                return int(np.searchsorted(session, conversations))
+            n *= 4
+
+
+def refuse_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
+    """Raise `InputError` for what has no meaning beside conversations, or is said by them."""
+    if not isinstance(lengths, ConversationLengths):
+        return
+    instead = {"prefixes": "system_tokens of the conversations, no prefixes",
+               "sessions": "no sessions: each conversation is one"}
+    for name, expected in instead.items():
+        if given.get(name) is not None:
+            raise InputError(expected, Verbatim("both"), field=name)

@@ -16,11 +16,11 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.registry import Registry
 from hermes.units import NS_PER_S
 from hermes.validation import validate
-from hermes.workload.base import FloatArray
+from hermes.workload.base import MAX_TOKENS, FloatArray
 from hermes.workload.traces import (
     Locate,
     ZeroTokens,
@@ -33,8 +33,8 @@ from hermes.workload.traces import (
 )
 
 __all__ = [
-    "TRACE_IMPORTERS", "AzureTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace", "TraceImporter", "arrivals_s",
-    "import_trace", "json_lines",
+    "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
+    "TraceImporter", "arrivals_s", "import_trace", "json_lines",
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
@@ -75,7 +75,23 @@ class TraceImporter(ConfigModel):
         checked = check_trace(columns, str(path), locate, sort=self.sort, zero_tokens=self.zero_tokens)
         if len(checked):
             checked["arrival_s"] -= checked["arrival_s"].iloc[0]
+        dropped = len(columns["arrival_s"]) - len(checked)
+        if dropped:
+            checked.attrs["rows_dropped"] = dropped
         return checked
+
+    def check_hashes(self, columns: Mapping[str, Any], path: Path, locate: Locate, otherwise: str) -> None:
+        """Raise `InputError` at the first row whose number of hashes is not that of its prompt's blocks, the last of
+        which may be left out if it is not full (no hashes at all: nothing is known of the prompt). Other counts mean
+        another block size. `otherwise` says what to do then."""
+        unit = self.hash_block_tokens
+        for row, (tokens, ids) in enumerate(zip(columns["prompt_tokens"], columns["hash_ids"], strict=True)):
+            if not isinstance(ids, list) or not ids or type(tokens) is not int or not 0 < tokens <= MAX_TOKENS:
+                continue   # what is no list or no count is refused later
+            if not tokens // unit <= len(ids) <= -(-tokens // unit):
+                field, line = locate("hash_ids", row)
+                raise InputError(f"a hash for each {unit} of {tokens} prompt tokens ({otherwise})",
+                                 Verbatim(f"{len(ids)} hashes"), field=field, line=line, file=str(path))
 
 
 @TRACE_IMPORTERS.register("azure")
@@ -118,7 +134,107 @@ class MooncakeTrace(TraceImporter):
             return names[name], lines[row]
 
         found["arrival_s"] = arrivals_s(found["arrival_s"], "ms", path, locate)
+        self.check_hashes(found, path, locate, "blocks of 16 and timestamps in seconds: import it as `bailian`")
         return self.finish(found, path, locate)
+
+
+@TRACE_IMPORTERS.register("bailian")
+class BailianTrace(TraceImporter):
+    """Traces of Alibaba's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon): JSON lines with chat_id, parent_chat_id
+    (-1: none), timestamp (seconds), input_length, output_length, hash_ids (blocks of 16 tokens).
+
+    Requests that go back to one chat are a session. Each arrives when it did, whatever the answer before took.
+    """
+
+    kind: Literal["bailian"] = "bailian"
+    block_tokens: int = Field(default=16, ge=1, le=2**20)
+    """Tokens per hashed block: the number in the file's name (`..._blksz_16.jsonl`)."""
+
+    @property
+    def hash_block_tokens(self) -> int:
+        return self.block_tokens
+
+    def read(self, path: Path) -> pd.DataFrame:
+        names = {
+            "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
+            "hash_ids": "hash_ids",
+        }
+        columns, lines = _json_columns(path, [*names.values(), "chat_id", "parent_chat_id"])
+        found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return names.get(name, name), lines[row]
+
+        found["arrival_s"] = arrivals_s(found["arrival_s"], "s", path, locate)
+        found["session"] = _roots(columns["chat_id"], columns["parent_chat_id"], path, lines)
+        self.check_hashes(found, path, locate, "--set block_tokens=N for blocks of another size")
+        return self.finish(found, path, locate)
+
+
+def _roots(chats: list[Any], parents: list[Any], path: Path, lines: Sequence[int]) -> list[int]:
+    """For each chat a number for the first of its line of parents, which may itself be missing from the file."""
+    for name, ids in (("chat_id", chats), ("parent_chat_id", parents)):
+        for line, value in zip(lines, ids, strict=True):
+            if type(value) is not int:
+                raise InputError("an integer", value, field=name, file=str(path), line=line)
+    parent_of = dict(zip(chats, parents, strict=True))
+    first: dict[int, int] = {-1: -1}
+    for chat in chats:
+        way: dict[int, None] = {}
+        root = chat
+        while root not in first and root not in way:
+            way[root] = None
+            above = parent_of.get(root, -1)
+            if above == -1:
+                first[root] = root
+            root = above if above != -1 else root
+        found = first.get(root, root)
+        for each in way:
+            first[each] = found
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(first[chat], len(numbers)) for chat in chats]
+
+
+@TRACE_IMPORTERS.register("burstgpt")
+class BurstGptTrace(TraceImporter):
+    """BurstGPT (HPMLL/BurstGPT): CSV with Timestamp (seconds), Model, Request tokens, Response tokens, Log Type, and in
+    some versions Session ID.
+
+    Requests without response tokens failed; they are dropped, and the import says how many.
+    """
+
+    kind: Literal["burstgpt"] = "burstgpt"
+    zero_tokens: ZeroTokens = "drop"
+    """What becomes of rows with zero request or response tokens (requests that failed): refuse the file, drop the
+    rows, or count one token."""
+    model: str | None = None
+    """Only the requests to this model (`ChatGPT`, `GPT-4`); all where left out."""
+    log: str | None = None
+    """Only the requests of this log type (`API log`, `Conversation log`); all where left out."""
+
+    def read(self, path: Path) -> pd.DataFrame:
+        columns, lines = read_csv_columns(path)
+        names = {"arrival_s": "Timestamp", "prompt_tokens": "Request tokens", "output_tokens": "Response tokens"}
+        wanted = {"Model": self.model, "Log Type": self.log}
+        require_columns(columns, [*names.values(), *(name for name, value in wanted.items() if value)], str(path))
+        rows = list(range(len(lines)))
+        for name, value in wanted.items():
+            if value is not None:
+                present = list(dict.fromkeys(columns[name]))
+                rows = [row for row in rows if columns[name][row] == value]
+                if value not in present:
+                    raise InputError(f"one of {', '.join(present)}"[:200], value, field=name, file=str(path),
+                                     suggestion=suggest(value, present))
+
+        def locate(name: str, row: int) -> tuple[str, int | None]:
+            return names.get(name, name), lines[rows[row]]
+
+        texts: dict[str, Any] = {ours: [columns[theirs][row] for row in rows] for ours, theirs in names.items()}
+        texts["arrival_s"] = arrivals_s(texts["arrival_s"], "s", path, locate)
+        if "Session ID" in columns:
+            sessions = pd.Series([columns["Session ID"][row] for row in rows])
+            texts["session"] = np.where(sessions == "", -1, pd.factorize(sessions.where(sessions != ""))[0])
+        return self.finish(texts, path, locate)
 
 
 @TRACE_IMPORTERS.register("vllm-run")
@@ -153,6 +269,8 @@ class VllmRunTrace(TraceImporter):
             return names.get(name, name), lines[row]
 
         found["arrival_s"] = arrivals_s(found["arrival_s"], "s", path, locate)
+        if "hash_ids" in found:
+            self.check_hashes(found, path, locate, "--set block_tokens=N for blocks of another size")
         return self.finish(found, path, locate)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 from scipy.special import ndtr, ndtri
 
-from hermes.config import Component, Tokens
+from hermes.config import Component, Shorthand, Tokens
 from hermes.errors import InputError, Verbatim
 from hermes.registry import Registry
 from hermes.workload.base import (
@@ -31,12 +31,15 @@ from hermes.workload.profiles import WorkloadProfile, is_profile_path, load_work
 from hermes.workload.replay import Replay
 
 __all__ = [
-    "LENGTHS", "TOKEN_COUNTS", "EmpiricalCounts", "EmpiricalLengths", "FixedCount", "FixedLengths",
-    "IndependentLengths", "LognormalCounts", "NormalCounts", "TraceLengths", "UniformCounts",
+    "LENGTHS", "TOKEN_COUNTS", "Counts", "EmpiricalCounts", "EmpiricalLengths", "FixedCount", "FixedLengths",
+    "GeometricCounts", "IndependentLengths", "LognormalCounts", "NormalCounts", "TraceLengths", "UniformCounts",
 ]
 
 LENGTHS: Registry[LengthModel] = Registry("lengths", "a length model")
 TOKEN_COUNTS: Registry[TokenCounts] = Registry("token_counts", "a distribution of token counts")
+
+Counts = Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]
+"""Field type: a distribution of token counts, or a plain number for one that is always the same."""
 
 
 @TOKEN_COUNTS.register("fixed")
@@ -141,6 +144,21 @@ class LognormalCounts(_Bounded):
         return self._counts(np.exp(centre + self.sigma * self._truncated_normal(n, rng, low, high)))
 
 
+@TOKEN_COUNTS.register("geometric")
+class GeometricCounts(TokenCounts):
+    """At least 1, and after each one more with the same probability: how often something happens that may end each
+    time."""
+
+    kind: Literal["geometric"] = "geometric"
+    mean: Annotated[float, Field(ge=1, le=MAX_TOKENS)]
+    """Mean count."""
+    max: Tokens = MAX_TOKENS
+    """Larger counts are cut to this."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        return np.minimum(rng.geometric(1.0 / self.mean, n), self.max).astype(np.int64)
+
+
 class _FromProfile(WorkloadComponent):
     """A component that draws from a workload profile."""
 
@@ -193,10 +211,10 @@ class IndependentLengths(LengthModel):
     """Prompt and output lengths from two distributions, independently."""
 
     kind: Literal["independent"] = "independent"
-    prompt: Annotated[Any, Component(TOKEN_COUNTS)]
-    """Distribution of the prompt lengths."""
-    output: Annotated[Any, Component(TOKEN_COUNTS)]
-    """Distribution of the output lengths."""
+    prompt: Counts
+    """Prompt lengths."""
+    output: Counts
+    """Output lengths."""
 
     def bound(self, base_dir: Path) -> Self:
         with inside("prompt"):

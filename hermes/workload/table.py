@@ -32,10 +32,14 @@ class Population:
 class RequestTable:
     """`n` requests as int64 columns of length n, in arrival order (closed loop: in the order users take them).
 
-    arrival_ns: nanoseconds from the start, nondecreasing; None in a closed loop
+    arrival_ns: nanoseconds from the start, nondecreasing; None in a closed loop. -1 for the later turns of
+        conversations, which come when the turn before has been answered
     prompt_tokens, output_tokens: both at least 1
     priority: lower is more urgent (vLLM's sense); 0 by default
     session: requests of one conversation share a number; -1 for none
+    turn: the how manieth request of its conversation each is, from 0, the rows of a conversation one after the other;
+        None where requests do not wait for one another. The prompt of a turn is the prompt before, the answer to it
+        (its first branch) and what is new; `prefix_tokens` of `prefix_group` are what all conversations begin with
     prefix_group, prefix_tokens: the first `prefix_tokens` prompt tokens are the first tokens of that group's text, what
         follows is unique to the request; -1 and 0 for none
     hash_ids: for traces with block hashes (Mooncake): per request the chained ids of its consecutive blocks of
@@ -43,7 +47,10 @@ class RequestTable:
     branch_tokens: output tokens of each branch of the answer, shape (n, branches); None for one answer each
     context, population: the past context that each request brings along, a key of the population; -1 for none
     users, think_ns: closed loop: `users` clients; before submitting request i a user waits think_ns[i] after its
-        previous answer (the first `users` requests wait theirs from time zero)
+        previous answer (the first request of each waits its own from time zero). The later turns of conversations wait
+        theirs in an open loop as well
+    max_in_flight: open loop: at most so many requests are being served; those that come meanwhile are sent when one
+        ends. None for any number
     """
 
     prompt_tokens: IntArray
@@ -60,6 +67,8 @@ class RequestTable:
     population: Population | None = None
     users: int | None = None
     think_ns: IntArray | None = None
+    turn: IntArray | None = None
+    max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
         n = len(self.prompt_tokens)
@@ -77,3 +86,11 @@ class RequestTable:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    def shared_texts(self) -> list[tuple[int, int]]:
+        """(group, tokens) of the beginnings that prompts share, as far as any prompt has them; the most used first."""
+        groups, index, counts = np.unique(self.prefix_group, return_inverse=True, return_counts=True)
+        longest = np.zeros(len(groups), dtype=np.int64)
+        np.maximum.at(longest, index, self.prefix_tokens)
+        order = np.argsort(-counts, kind="stable")
+        return [(int(groups[i]), int(longest[i])) for i in order if groups[i] >= 0 and longest[i] > 0]

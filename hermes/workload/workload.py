@@ -16,6 +16,7 @@ from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
+from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 from hermes.workload.streams import stream
@@ -33,13 +34,15 @@ class WorkloadConfig(ConfigModel):
     name: Annotated[str, Field(min_length=1, max_length=200)] = "main"
     """Name of the workload; its random numbers depend on it, and on no other workload."""
     requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
-    """Number of requests. Give this or `duration`; traces also do without (all their rows)."""
+    """Number of requests (of conversations: turns in all, the last one maybe cut). Give this or `duration`; traces also
+    do without (all their rows)."""
     duration: Duration | None = None
-    """Requests arrive for this long, from `start` on, instead of a fixed number of them."""
+    """Requests arrive for this long, from `start` on, instead of a fixed number of them. Conversations start for this
+    long, and have all their turns."""
     start: Duration = 0.0
     """When the workload begins, on the simulation's clock."""
     arrivals: Annotated[Any, Component(ARRIVALS)]
-    """When requests arrive."""
+    """When requests arrive. For `lengths: conversations`: when conversations start."""
     lengths: Annotated[Any, Component(LENGTHS)]
     """How long prompts and answers are."""
     output_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
@@ -66,6 +69,11 @@ class WorkloadConfig(ConfigModel):
     """The model they ask for, where the pipeline leaves it open."""
 
     @property
+    def counted(self) -> dict[str, str]:
+        """What the rates of its parts count, where that is not requests (shown in the resolved scenario)."""
+        return {"arrivals": "conversations"} if isinstance(self.lengths, ConversationLengths) else {}
+
+    @property
     def pipelines(self) -> list[PipelineChoice]:
         """The pipelines its requests take, one or several."""
         return choices_of(self.pipeline)
@@ -81,6 +89,7 @@ class WorkloadConfig(ConfigModel):
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
             raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
+        refuse_beside_conversations(self.lengths, {"prefixes": self.prefixes, "sessions": self.sessions})
         return self
 
     def draw(self, seed: int, base_dir: Path) -> RequestTable:
@@ -96,6 +105,8 @@ class WorkloadConfig(ConfigModel):
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
+        if isinstance(lengths, ConversationLengths):
+            return self._conversations(arrivals, lengths, limit, seed, base_dir)
         when: dict[str, Any] = {}
         with inside("arrivals"):
             if isinstance(arrivals, ClosedLoopProcess):
@@ -107,10 +118,58 @@ class WorkloadConfig(ConfigModel):
                     arrivals.times_ns(n, self._stream(seed, "arrivals")) if self.duration is None
                     else self._until_the_end(arrivals, limit, seed)
                 )
-                when, n = {"arrival_ns": times + s_to_ns(self.start)}, len(times)
+                n = len(times)
+                when = {"arrival_ns": times + s_to_ns(self.start), "max_in_flight": arrivals.max_in_flight}
         with inside("lengths"):
             drawn = lengths.draw(n, self._stream(seed, "lengths"))
         return RequestTable(**when, **self._columns(drawn, seed, base_dir))
+
+    def _conversations(
+        self, arrivals: Any, lengths: ConversationLengths, limit: int, seed: int, base_dir: Path
+    ) -> RequestTable:
+        """`requests` turns; or all turns of the conversations that start within `duration`, or that a trace starts."""
+        def turns(n: int) -> Lengths:
+            if n > MAX_REQUESTS:
+                raise InputError(f"conversations of fewer than {MAX_REQUESTS} turns in all", field="duration")
+            with inside("lengths"):
+                return lengths.turns_of(
+                    n, self._stream(seed, "lengths"), goes_on_with=lambda tokens: self._continued(tokens, seed),
+                    max_total_tokens=self.max_total_tokens,
+                )
+
+        n, starts = self.requests, None
+        if n is None:
+            with inside("arrivals"):
+                starts = (arrivals.times_ns(limit, self._stream(seed, "arrivals")) if self.duration is None
+                          else self._until_the_end(arrivals, limit, seed))
+            n = lengths.turns_in(len(starts), turns)
+        drawn = turns(n)
+        assert drawn.turn is not None
+        assert drawn.think_ns is not None
+        first = drawn.turn == 0
+        count = int(first.sum())
+        when: dict[str, Any]
+        with inside("arrivals"):
+            if isinstance(arrivals, ClosedLoopProcess):
+                think_ns = arrivals.think_ns(count, self._stream(seed, "arrivals"))
+                think_ns[: arrivals.users] += s_to_ns(self.start)
+                drawn.think_ns[first] = think_ns
+                when = {"users": arrivals.users}
+            else:
+                if starts is None:
+                    starts = arrivals.times_ns(count, self._stream(seed, "arrivals"))
+                when = {"arrival_ns": np.full(n, -1, dtype=np.int64), "max_in_flight": arrivals.max_in_flight}
+                when["arrival_ns"][first] = starts + s_to_ns(self.start)
+        return RequestTable(**when, **self._columns(drawn, seed, base_dir))
+
+    def _continued(self, output_tokens: IntArray, seed: int) -> IntArray:
+        """Tokens of the answers with which conversations go on: scaled, and of several branches the first."""
+        if self.output_scale != 1:
+            output_tokens = scaled_outputs(output_tokens, self.output_scale)
+        if self.branches > 1:
+            of_branches = self._stream(seed, "branches")
+            return branch_tokens(output_tokens, self.branches, self.branch_spread, of_branches)[:, 0]
+        return output_tokens
 
     def _stream(self, seed: int, consumer: str) -> np.random.Generator:
         return stream(seed, f"{consumer}/{self.name}")

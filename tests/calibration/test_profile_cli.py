@@ -1,11 +1,16 @@
 """`hermes profile show` and `plot` on everything that ships."""
 
 import json
+from typing import get_args
 
 import pytest
 
+from hermes.calibration.importers import IMPORTERS
+from hermes.calibration.importers import aiconfigurator as aiconfigurator_importer
 from hermes.calibration.profile_plot import plot_profile
 from hermes.cli import main
+from hermes.cli.profile_import import _parameter
+from hermes.errors import InputError
 from hermes.hardware.files import names_in
 from hermes.hardware.profile import load_profile
 
@@ -58,3 +63,32 @@ def test_a_mistyped_profile_is_one_line(command, capsys):
     error = capsys.readouterr().err
     assert "did you mean" in error
     assert error.count("\n") == 1
+
+
+def test_an_optional_number_of_an_importer_is_a_number(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def ask(script, request, *rest):
+        asked.append(request)
+        raise InputError("no more than the request")
+
+    monkeypatch.setattr(aiconfigurator_importer, "ask", ask)
+    command = ["profile", "import", "aiconfigurator", "--model", "Qwen/Qwen3-32B", "--system", "h100_sxm"]
+    assert main([*command, "--mixed-attention", "3.3", "-o", str(tmp_path / "s.yaml")]) == 2
+    assert asked[0]["mixed_attention"] == 3.3, capsys.readouterr().err
+    assert main([*command, "--mixed-attention", "much", "-o", str(tmp_path / "s.yaml")]) == 2
+    assert "--mixed-attention" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", IMPORTERS.names())
+def test_every_option_of_an_importer_has_the_type_of_its_field(kind):
+    """By the JSON Schema of the field: a number there is a number on the command line, however it is written here."""
+    types = {"number": float, "integer": int, "boolean": bool, "string": str}
+    importer = IMPORTERS.get(kind)
+    properties = importer.model_json_schema()["properties"]
+    for name in importer.model_fields.keys() - {"kind"}:
+        schema = properties[name]
+        parts = [part["type"] for part in schema.get("anyOf", [schema]) if part.get("type", "null") != "null"]
+        wanted = types[parts[0] if parts else "string"]
+        made = get_args(_parameter(name, importer.model_fields[name]).annotation)[0]
+        assert made in (wanted, wanted | None), name

@@ -197,7 +197,7 @@ def test_a_run_reports_what_branches_saved(caching):
     assert found["saved_blocks"] == 3 * 6
     assert found["copied_blocks"] == 3
     assert found["saved_share"] == found["saved_blocks"] / (found["saved_blocks"] + found["used_blocks"])
-    assert "KV shared" in results.to_text()
+    assert "KV shared" in results.to_text(verbose=True)
 
 
 def test_nothing_is_reported_where_nothing_is_shared():

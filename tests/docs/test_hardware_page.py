@@ -48,3 +48,10 @@ def test_kv_tokens_are_those_of_the_table(billions, tp, cells):
 
 def test_the_table_is_there():
     assert len(ROWS) == 4
+
+
+def test_the_page_lists_every_kind_of_hardware_model_and_counts_them_right():
+    kinds = re.findall(r"^\| `(\w+)` \| ", PAGE.split("\n## ")[0], re.M)
+    assert sorted(kinds) == sorted(HARDWARE.names())
+    count = {"Three": 3, "Four": 4, "Five": 5, "Six": 6}[re.search(r"(\w+) kinds of `hardware:`", PAGE)[1]]
+    assert count == len(kinds)

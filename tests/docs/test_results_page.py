@@ -60,6 +60,8 @@ def test_every_key_of_the_summary_is_described(results):
             used |= {name for statistics in value.values() for name in statistics}
         elif key == "clients":
             used |= {name for client in value.values() for name in client}
+        elif key == "binds":
+            used |= set(value) | {name for group in value["groups"].values() for name in group}
         elif isinstance(value, dict):
             value = value | ({"reject_reasons": {}} if key == "requests" else {})
             used |= set(names_in(value))

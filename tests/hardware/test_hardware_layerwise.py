@@ -69,15 +69,21 @@ def test_products_are_stairs_and_the_rest_are_lines(tables):
     assert stairs(at)["act_fn"] == lines(at)["act_fn"] < stairs(upper)["act_fn"]
 
 
-def test_several_prefills_are_looked_up_at_the_past_with_as_many_pairs(tables):
+def test_several_prefills_are_looked_up_as_one_with_as_many_pairs(tables):
     ours = model(tables)
     n, past = 32, 40
     pairs = n * past + n * (n + 1) // 2
     one = ours.attention_ns(StepStats(prefill_seqs=1, prefill_tokens=n, prefill_past=past, prefill_attn=pairs))
     assert one[0] == pytest.approx(3e3 * attention_us(n, past, 0, 0), rel=1e-9)
-    half = n * (n + 1) // 4   # two prompts side by side: about half the pairs of one twice as long
+    # two prompts side by side have about half the pairs of one twice as long: as many as one of 22.1 tokens, not half
+    # the time of one of 32 (which would be less than that of the longer prompt by itself)
+    half = n * (n + 1) // 4
     two = ours.attention_ns(StepStats(prefill_seqs=2, prefill_tokens=n, prefill_attn=half))
-    assert two[0] == pytest.approx(3e3 * attention_us(n, 0, 0, 0) / 2, rel=1e-9)
+    assert two[0] == pytest.approx(3e3 * attention_us(((8 * half + 1) ** 0.5 - 1) / 2, 0, 0, 0), rel=1e-9)
+    # and the decodes beside them keep their time: it used to be scaled with the share of pairs
+    beside = StepStats(prefill_seqs=2, prefill_tokens=n, prefill_attn=half, decode_seqs=8, decode_ctx=8 * 256,
+                       decode_ctx_max=256)
+    assert ours.attention_ns(beside)[0] - two[0] == pytest.approx(3e3 * 0.01 * 8 * 256, rel=1e-9)
 
 
 def test_unequal_contexts_cost_alpha_of_the_way_to_the_longest(tables):

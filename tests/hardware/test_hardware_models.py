@@ -37,6 +37,13 @@ def test_parameter_counts_are_the_published_ones(name):
     assert load_model(name).num_params() == PUBLISHED[name]
 
 
+def test_every_shipped_model_states_its_longest_context():
+    stated = {name: load_model(name).max_context for name in names_in("models")}
+    assert stated["llama-3.1-8b"] == 131_072
+    assert stated["qwen3-32b"] == 40_960
+    assert all(stated.values()), stated
+
+
 def test_names_in_the_files_are_the_file_names():
     for name in names_in("models"):
         assert load_model(name).name == name

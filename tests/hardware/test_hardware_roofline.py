@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
-from hermes.hardware.efficiency import load_efficiency
+from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.efficiency import Efficiency, load_efficiency, uniform
 from hermes.hardware.files import names_in
 from hermes.testing.hardware import batch, columns_of, random_stats
+from hermes.validation import validate
 
 
 def roofline(**options):
@@ -262,7 +264,7 @@ def test_better_hardware_is_faster():
     ("options", "message"),
     [
         ({"model": "lama-3.1-8b"}, "did you mean 'llama-3.1-8b'"),
-        ({"device": "h100"}, "a device description: one of"),
+        ({"device": "a100"}, "a device description: one of"),
         ({"efficiency": "h100"}, "efficiency: expected a file of efficiency factors: one of"),
         ({"tp": 3}, "tp: expected a divisor of the 32 attention heads of llama-3.1-8b, found 3"),
     ],
@@ -278,6 +280,21 @@ def test_references_that_do_not_resolve(options, message):
 def test_values_out_of_bounds_are_refused(options):
     with pytest.raises(ValidationError):
         roofline(**options)
+
+
+@pytest.mark.parametrize("share", [5e-324, 1e-300, 1e-7, 0.0])
+def test_an_efficiency_next_to_nothing_is_refused(share):
+    """1e9 / (peak * 5e-324) is an infinity, and rounding it to nanoseconds an OverflowError in the middle of a run."""
+    factors = uniform().model_dump() | {"ffn": {"compute": share, "memory": 0.5}}
+    with pytest.raises(InputError, match=r"ffn\.compute: expected a number of at least 1e-06"):
+        validate(Efficiency, factors)
+
+
+@pytest.mark.parametrize("field", ["memory_bandwidth", "link_bandwidth", "host_bandwidth", "flops"])
+def test_a_device_that_does_next_to_nothing_is_refused(field):
+    device = load_device("h100-sxm").model_dump()
+    with pytest.raises(InputError, match=field):
+        validate(DeviceDescription, device | {field: ({"bf16": 5e-324} if field == "flops" else 5e-324)})
 
 
 def test_descriptions_come_from_files_beside_the_scenario(tmp_path):

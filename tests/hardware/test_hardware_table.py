@@ -27,7 +27,7 @@ DECODE = [[128, 0.030], [256, 0.028], [512, 0.031]]
 
 
 def test_lines_between_points_and_beyond():
-    model = TableModel(tables(POINTS, DECODE))
+    model = TableModel(tables(POINTS, DECODE), monotone=False)
     times = {x: model.step_ns(batch([(x, 0)], [])) for x in (1, 128, 192, 512, 768, 1024, 2048)}
     assert times == {
         1: 63_953_125, 128: 58_000_000, 192: 55_000_000, 512: 54_000_000, 768: 66_000_000, 1024: 78_000_000,
@@ -38,8 +38,9 @@ def test_lines_between_points_and_beyond():
 
 
 def test_mixed_steps_take_a_multiple_of_the_prefill_table_at_all_tokens():
-    assert TableModel(tables(POINTS, DECODE)).step_ns(batch([(500, 0)], [9] * 12)) == 59_400_000
-    assert TableModel(tables(POINTS, DECODE), mixed_factor=2.0).step_ns(batch([(500, 0)], [9] * 12)) == 108_000_000
+    assert TableModel(tables(POINTS, DECODE), monotone=False).step_ns(batch([(500, 0)], [9] * 12)) == 59_400_000
+    double = TableModel(tables(POINTS, DECODE), mixed_factor=2.0, monotone=False)
+    assert double.step_ns(batch([(500, 0)], [9] * 12)) == 108_000_000
 
 
 def test_a_mixed_table_replaces_the_factor():
@@ -48,18 +49,45 @@ def test_a_mixed_table_replaces_the_factor():
 
 
 def test_ends_are_held_without_extrapolation():
-    model = TableModel(tables(POINTS, DECODE), extrapolate=False)
+    model = TableModel(tables(POINTS, DECODE), extrapolate=False, monotone=False)
     assert [model.step_ns(batch([(x, 0)], [])) for x in (1, 5000)] == [58_000_000, 78_000_000]
 
 
 def test_an_extended_line_stops_at_half_of_the_shortest_time():
-    model = TableModel(tables(POINTS, [[10, 0.03], [20, 0.02]]))
+    model = TableModel(tables(POINTS, [[10, 0.03], [20, 0.02]]), monotone=False)
     times = [model.step_ns(batch([], [1] * n)) for n in (20, 25, 30, 31, 99)]
     assert times == [20_000_000, 15_000_000, 10_000_000, 10_000_000, 10_000_000]
 
 
+def test_more_work_is_never_cheaper_where_measured_times_fall():
+    model = TableModel(tables(POINTS, [[10, 0.030], [20, 0.024], [40, 0.030], [80, 0.030]]))
+    prefill = {x: model.step_ns(batch([(x, 0)], [])) for x in (1, 128, 256, 512, 1024, 2048)}
+    # 58 ms at 128 tokens is above the 52 of 256: both become 54; past the last point as steep as from 512 on
+    assert prefill == {1: 54_000_000, 128: 54_000_000, 256: 54_000_000, 512: 55_333_333, 1024: 78_000_000,
+                       2048: 123_333_333}
+    decode = {n: model.step_ns(batch([], [1] * n)) for n in (1, 10, 20, 40, 80, 160)}
+    assert decode == {1: 26_000_000, 10: 26_000_000, 20: 26_000_000, 40: 30_000_000, 80: 30_000_000, 160: 30_000_000}
+
+
+def test_a_table_that_ends_in_a_fall_still_grows():
+    model = TableModel(tables([[512, 0.1], [1024, 0.2], [2048, 0.41], [2064, 0.40]], DECODE))
+    times = [model.step_ns(batch([(x, 0)], [])) for x in (2048, 2064, 4 * 2064)]
+    assert times[0] == 403_333_333
+    assert times[1] == 403_333_333
+    assert 3 < times[2] / times[1] < 5
+
+
+def test_a_step_with_both_phases_takes_at_least_as_long_as_either():
+    own = tables(POINTS, [[1, 0.09], [10, 0.2]], mixed={"x": "decode_ctx", "points": [[100, 0.01], [200, 0.02]]})
+    model = TableModel(own)
+    assert model.step_ns(batch([(1024, 0)], [50])) == 90_000_000    # the decode alone
+    assert model.step_ns(batch([(2048, 0)], [50])) == 123_333_333   # the prompt alone
+    assert model.run_ns(batch([(1024, 0)], [50]), 2).tolist() == [90_000_000] * 2
+    assert TableModel(own, monotone=False).step_ns(batch([(1024, 0)], [150])) == 15_000_000
+
+
 def test_steps_outside_the_table_are_counted():
-    model = TableModel(tables(POINTS, DECODE))
+    model = TableModel(tables(POINTS, DECODE), monotone=False)
     stats = [
         batch([(127, 0)], []), batch([(128, 0)], []), batch([(1025, 0)], []), batch([], [9] * 127),
         batch([], [9] * 128), batch([(120, 0)], [9] * 8), batch([(120, 0)], [9] * 7),
@@ -74,7 +102,7 @@ SHIPPED = [load_table(name) for name in names_in("tables")]
 @given(st.integers(1, 100_000), st.integers(1, 600))
 def test_shipped_tables_follow_numpy_inside(tokens, seqs):
     for data in SHIPPED:
-        model = TableModel(data)
+        model = TableModel(data, monotone=False)
         x, y = np.transpose(data.prefill.points)
         if x[0] <= tokens + seqs <= x[-1]:
             expected = 1.1e9 * np.interp(tokens + seqs, x, y)
@@ -95,7 +123,7 @@ SPLITWISE_SIM = {
 
 @pytest.mark.parametrize("name", SPLITWISE_SIM)
 def test_what_splitwise_sim_answers(name):
-    model = HARDWARE.get("table").model_validate({"kind": "table", "profile": name}).build()
+    model = HARDWARE.get("table").model_validate({"kind": "table", "profile": name, "monotone": False}).build()
     steps = [
         batch([(1500, 0)], []), batch([(1000, 0), (500, 0)], [77] * 40), batch([(40_000, 0)], []),
         batch([], [77]), batch([], [77] * 40), batch([], [77] * 200),

@@ -43,6 +43,14 @@ def test_other_terms_are_refused(text):
         parse_term(text)
 
 
+@pytest.mark.parametrize("text", ["max(tokens-{},0)", "min(tokens,{})", "clip(tokens-{},0,5)", "clip(tokens-5,0,{})"])
+def test_a_number_too_large_for_a_float_is_refused_in_one_line(text):
+    """309 digits are an infinity, and its name stood in the generated source: a NameError when the profile was used."""
+    with pytest.raises(InputError, match=r"expected knots and caps of at most 1e\+15") as caught:
+        parse_term(text.format("9" * 309))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_mistyped_feature_gets_a_suggestion():
     with pytest.raises(InputError, match=r"found 'decode_ctxs' \(did you mean 'decode_ctx'\?\)"):
         parse_term("decode_seqs*decode_ctxs")

@@ -21,6 +21,8 @@ def check(outcome: Outcome, data: dict[str, Any]) -> None:
     stages_do_not_overlap(outcome.record, data)
     bytes_sent_are_bytes_received(outcome, data)
     nothing_is_left_behind(outcome)
+    turns_wait_for_answers(outcome)
+    gates_hold(outcome)
     routers_choose_by_the_loads_they_see(outcome, data)
 
 
@@ -205,6 +207,38 @@ def nothing_is_left_behind(outcome: Outcome) -> None:
         assert left == (0,) * 7, f"{client.name} still has {left}"
         assert [client.load(k) for k in ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")] == [0] * 4
         assert client.num_assigned == 0
+
+
+def turns_wait_for_answers(outcome: Outcome) -> None:
+    """A turn comes when the user has thought about the answer before; what it says begins with all that was said."""
+    record = outcome.record
+    for stream in outcome.simulation.streams:
+        table, first = stream.table, stream.first_id
+        if table.turn is None:
+            continue
+        assert table.think_ns is not None
+        outputs = table.output_tokens if table.branch_tokens is None else table.branch_tokens[:, 0]
+        for row in np.flatnonzero(table.turn).tolist():
+            rejected = record.status[first + row - 1] == STATUS_REJECTED
+            due = record.finish_ns[first + row - 1] + table.think_ns[row]
+            arrived = record.arrival_ns[first + row]
+            assert rejected or (arrived == due if table.max_in_flight is None else arrived >= due)
+            assert table.prompt_tokens[row] > table.prompt_tokens[row - 1] + outputs[row - 1]
+            assert table.session[row] == table.session[row - 1]
+
+
+def gates_hold(outcome: Outcome) -> None:
+    """No more requests of a workload are in flight than its gate lets through."""
+    record = outcome.record
+    for stream in outcome.simulation.streams:
+        limit = stream.table.max_in_flight
+        if limit is None:
+            continue
+        mine = slice(stream.first_id, stream.first_id + len(stream.table))
+        start, end = record.arrival_ns[mine], record.finish_ns[mine]
+        changes = sorted([(at, -1) for at in end[end >= 0].tolist()] + [(at, 1) for at in start[end >= 0].tolist()])
+        flying = np.cumsum([change for _, change in changes])
+        assert flying.max(initial=0) <= limit
 
 
 def routers_choose_by_the_loads_they_see(outcome: Outcome, data: dict[str, Any]) -> None:

@@ -86,18 +86,39 @@ def step_rows(record: RunRecord) -> dict[tuple[int, int], tuple[int, ...]]:
     return rows
 
 
-def boundary_rows(record: RunRecord) -> dict[tuple[int, int], tuple[int, ...]]:
+def boundary_rows(outcome: Outcome) -> dict[tuple[int, int], tuple[int, ...]]:
     """What was true when each run ended: (client, last step) -> (end, running, waiting, used blocks).
 
     Not where something arrived at this very instant: a run that it cuts ends after it, a single step ends before.
     """
+    record, clients = outcome.record, outcome.simulation.clients
     runs = {name: column.tolist() for name, column in record.runs.items()}
     names = ("client", "first_step", "num_steps", "end_ns", "running", "waiting", "used_blocks")
     columns = (runs[name] for name in names)
     busy = {*record.arrival_ns.tolist(), *record.stages["assigned_ns"].tolist()}
     busy |= {*record.transfers["start_ns"].tolist(), *record.transfers["end_ns"].tolist()}
+    assigned = zip(*(record.stages[name].tolist() for name in ("client", "assigned_ns", "prompt_tokens")), strict=True)
+    busy |= {   # a front end hands it over later
+        at + before + round(each * tokens) for c, at, tokens in assigned
+        if (before := clients[c]._before_ns) + (each := clients[c]._token_ns)
+    }
     rows = {(c, first + n - 1): tuple(rest) for c, first, n, *rest in zip(*columns, strict=True)}
     return {key: row for key, row in rows.items() if row[0] not in busy}
+
+
+def kv_means(record: RunRecord) -> list[tuple[int, int] | None]:
+    """Per client: KV blocks in use times ns, and the most there were at the end of a step.
+
+    None for a client of a hand-over at the very end of one of its steps: a single step may count those blocks or not.
+    """
+    out: list[tuple[int, int] | None] = []
+    moves = {int(time) for name in ("start_ns", "end_ns") for time in record.transfers[name]}
+    for index, client in enumerate(record.clients):
+        mine = record.runs["client"] == index
+        peak = max(int(record.runs["used_blocks"][mine].max(initial=0)), client.peak_blocks_inside)
+        held = int(record.runs["kv_block_ns"][mine].sum())
+        out.append(None if moves & set(record.step_ends[index].tolist()) else (held, peak))
+    return out
 
 
 def assert_same_columns(ours: dict[str, IntArray], theirs: dict[str, IntArray], what: str) -> None:
@@ -119,9 +140,10 @@ def assert_same(runs: Outcome, steps: Outcome) -> None:
     for row in range(len(a.stages["request"])):
         assert stage_token_steps(a, row).tolist() == stage_token_steps(b, row).tolist(), f"tokens of stage {row}"
     assert step_rows(a) == step_rows(b)
-    ends = boundary_rows(b)
-    assert {key: ends[key] for key in boundary_rows(a)} == boundary_rows(a)
+    ends = boundary_rows(steps)
+    assert {key: ends[key] for key in boundary_rows(runs)} == boundary_rows(runs)
     assert a.end_ns == b.end_ns
+    assert kv_means(a) == kv_means(b), "KV blocks over time"
     assert runs.loads == steps.loads, "loads as routers saw them"
 
 

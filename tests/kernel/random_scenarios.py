@@ -24,7 +24,6 @@ def chunked(draw: st.DrawFn) -> Data:
         "kind": "chunked", "max_num_batched_tokens": draw(budgets), "max_num_seqs": draw(slots),
         "policy": draw(st.sampled_from(POLICIES)), "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 2, 7])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.15])),
-        "engine_version": draw(st.sampled_from(["0.32.0", "0.32.0", "0.19.0"])),
         "async_scheduling": draw(st.booleans()),
         "adaptive_long_prefill_threshold": draw(st.booleans()),
         "reserve_full_isl": draw(st.sampled_from([True, True, False])),
@@ -42,6 +41,7 @@ def batching(draw: st.DrawFn, kind: str) -> Data:
     }
     if kind == "mixed":
         data["reservation"] = draw(st.sampled_from(["on_demand", "up_front"]))
+        data["max_passed_over"] = draw(st.sampled_from([None, None, 1, 3]))
     return data
 
 
@@ -71,10 +71,13 @@ hardware = st.one_of(
 
 @st.composite
 def groups(draw: st.DrawFn, name: str, kinds: tuple[str, ...], role: str = "both", most: int = 3) -> Data:
-    return {
+    group: Data = {
         "name": name, "count": draw(st.integers(1, most)), "role": role, "hardware": draw(hardware),
         "scheduler": draw(st.sampled_from(kinds).flatmap(schedulers)), "memory": draw(memories()),
     }
+    if group["scheduler"]["kind"] == "chunked":
+        group["engine"] = draw(st.sampled_from(["vllm-0.32", "vllm-0.32", "vllm-0.19"]))
+    return group
 
 
 @st.composite
@@ -120,6 +123,17 @@ def requests(draw: st.DrawFn, most: int) -> list[list[int]]:
 
 
 @st.composite
+def conversations(draw: st.DrawFn) -> Data:
+    """Short ones, whose turns fall on the same instants as everything else."""
+    counts = st.one_of(st.integers(1, 6), st.just({"kind": "uniform", "min": 1, "max": 12}))
+    return {
+        "kind": "conversations", "turns": draw(st.one_of(st.integers(1, 5), st.just({"kind": "geometric", "mean": 3}))),
+        "message": draw(counts), "output": draw(counts), "system_tokens": draw(st.sampled_from([0, 3, 8, 20])),
+        "longest": draw(st.sampled_from([30, 60])), "think_time": draw(st.sampled_from([0.0, 1e-6, 2e-5])),
+    }
+
+
+@st.composite
 def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
     rows = draw(requests(most))
     kind = draw(st.sampled_from(("listed", "listed", "at_once", "closed_loop", "poisson")))
@@ -137,8 +151,12 @@ def workloads(draw: st.DrawFn, name: str, most: int) -> Data:
         arrivals = {"kind": "closed_loop", "users": draw(st.integers(1, 4)), "think": think}
     else:
         arrivals = {"kind": "poisson", "rate": draw(st.sampled_from([50.0, 2e5]))}
+    if kind != "closed_loop" and draw(st.integers(0, 3)) == 0:
+        arrivals["max_in_flight"] = draw(st.sampled_from([1, 2, 5]))
     lengths: Data = {"kind": "test_listed", "rows": [row[1:] for row in rows]}
     if draw(st.integers(0, 3)) == 0:
+        lengths = draw(conversations())
+    elif draw(st.integers(0, 3)) == 0:
         lengths["hash_unit"] = draw(st.sampled_from([4, 16]))
     data: Data = {
         "name": name, "requests": len(rows), "arrivals": arrivals, "lengths": lengths,
@@ -177,7 +195,7 @@ def scenarios(draw: st.DrawFn, family: str, most: int = 24) -> Data:
     moves_kv = family in ("disaggregated", "elastic")
     transfer = draw(st.sampled_from(["full", "full", "layerwise"])) if moves_kv else "full"
     if transfer == "layerwise":   # it asks the model how many layers it has
-        clients = [{**client, "model": "llama-3.1-8b"} for client in clients]
+        clients = [{**client, "model": "llama-3.1-8b", "allow_mismatch": True} for client in clients]
     in_milliseconds = any(client["hardware"]["kind"] == "polynomial" for client in clients)
     workload = [draw(workloads("w", most))]
     if draw(st.integers(0, 2)) == 0:

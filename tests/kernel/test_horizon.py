@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invariants import every_arrival_is_accounted_for
-from outcomes import Outcome, run, stage_token_steps, step_rows
+from outcomes import Outcome, kv_means, run, stage_token_steps, step_rows
 from profiles import quick
 from random_scenarios import FAMILIES, scenarios
 
@@ -52,4 +52,5 @@ def test_a_horizon_cuts_both_modes_alike(family: str, data: st.DataObject, share
         assert_prefix(outcome, whole, horizon_us * 1000)
         every_arrival_is_accounted_for(outcome.record, horizon=True)
     assert runs.loads == steps.loads
+    assert kv_means(runs.record) == kv_means(steps.record)
     assert runs.record.arrival_ns.tolist() == steps.record.arrival_ns.tolist()

@@ -17,7 +17,8 @@ def scenario(rows: list[tuple[int, int, int, int]], blocks: int, **scheduler: An
     return {
         "clients": [{
             "hardware": {"kind": "test_ticks", "per_token": 10**6, "per_ctx": 10**6},
-            "scheduler": {"kind": "chunked", **scheduler}, "memory": {"block_size": 1, "num_blocks": blocks},
+            "scheduler": {"kind": "chunked", "async_scheduling": False, **scheduler},
+            "memory": {"block_size": 1, "num_blocks": blocks, "prefix_caching": False},
         }],
         "workload": {
             "requests": len(rows), "arrivals": {"kind": "test_listed", "units": [row[0] for row in rows]},

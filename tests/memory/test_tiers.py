@@ -2,6 +2,7 @@
 
 import json
 from collections import OrderedDict
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes.clients.kv_tier import block_keys
+from hermes.content import ConversationText
 from hermes.memory.eviction import Fifo, Lfu, Lru
 from hermes.memory.replay import replay
 from hermes.memory.tiers import Level, Store, expected_s, find_chain
@@ -131,19 +134,23 @@ def test_a_cache_without_limit_finds_everything_seen_before(prompts):
 
 
 def test_conversations_find_what_was_said_before():
-    """Every turn but the first of a conversation finds the full blocks of the prompt before it; the first finds the
-    system prompt, once it has been seen."""
-    talks = ConversationLengths(
-        users=7, turns=4, system_tokens=1100, block_tokens=100,
-        message={"kind": "uniform", "min": 50, "max": 400}, output={"kind": "uniform", "min": 10, "max": 300},
-    ).draw(400, np.random.default_rng(3))
-    before: dict[int, int] = {}
-    expected = 0
-    for i, (session, tokens) in enumerate(zip(talks.session.tolist(), talks.prompt_tokens.tolist(), strict=True)):
-        expected += before.get(session, 11 if i else 0)
-        before[session] = tokens // 100
-    assert replay(talks.hash_ids).hits == expected
-    assert [len(ids) for ids in talks.hash_ids] == (talks.prompt_tokens // 100).tolist()
+    """Every turn but the first of a conversation finds the full blocks of the prompt before it, answer included; the
+    first finds the system prompt, once it has been seen."""
+    talks = ConversationLengths.model_validate({
+        "turns": {"kind": "geometric", "mean": 4}, "system_tokens": 1100, "think_time": 0,
+        "message": {"kind": "uniform", "min": 50, "max": 400}, "output": {"kind": "uniform", "min": 10, "max": 300},
+    }).draw(400, np.random.default_rng(3))
+    rows = list(zip(talks.session.tolist(), talks.prompt_tokens.tolist(), talks.output_tokens.tolist(), strict=True))
+    for unit in (16, 100):
+        seen: set = set()
+        before: dict[int, int] = {}
+        for i, (session, prompt, output) in enumerate(rows):
+            keys = block_keys(ConversationText(session, 0, 1100, prompt + output), prompt + output, unit, "")
+            assert len(keys) == (prompt + output) // unit
+            found = len(list(takewhile(seen.__contains__, keys[: prompt // unit])))
+            assert found == before.get(session, 1100 // unit if i else 0)
+            before[session] = len(keys)
+            seen.update(keys)
 
 
 def test_the_conversation_trace():

@@ -148,5 +148,5 @@ def test_what_is_mixed_is_summarised_apart() -> None:
         assert sum(entry["stages_mean_s"].values()) == pytest.approx(entry["e2e_s"]["mean"])
     total = sum(entry["requests_per_s"] for entry in by["workload"].values())
     assert total == pytest.approx(results.summary["throughput"]["requests_per_s"])
-    assert "by pipeline" in results.to_text()
-    assert "where the time goes" in results.to_text()
+    assert "by pipeline" in results.to_text(verbose=True)
+    assert "where the time goes" in results.to_text(verbose=True)

@@ -51,3 +51,11 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["plot", str(tmp_path), "-o", "x.png", "--kind", "brekdown"]) == 2
     assert "breakdown" in capsys.readouterr().err
     assert main(["plot", str(tmp_path), "-o", "x.jpeg"]) == 2
+
+
+def test_the_command_says_that_a_run_was_interrupted(
+    results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results(Results(results.record, {"interrupted": True}), tmp_path / "cut")
+    assert main(["plot", str(tmp_path / "cut"), "-o", str(tmp_path / "x.png")]) == 0
+    assert capsys.readouterr().err.startswith("note: the run was interrupted at ")

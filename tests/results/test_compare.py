@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
+from hermes.api import simulate
 from hermes.errors import InputError
 from hermes.results.compare import compare
 from hermes.results.export import write_results
@@ -94,7 +97,9 @@ def test_token_times(tmp_path: Path, times: str) -> None:
     itl = load_reference(file, mapping).itl_s
     assert itl is not None
     np.testing.assert_allclose(itl, [0.010, 0.025])
-    table = compare(Results(by_hand()), file, mapping)
+    with pytest.raises(InputError, match=r"the run has 6 requests \(4 completed\), the reference 3"):
+        compare(Results(by_hand()), file, mapping)
+    table = compare(Results(by_hand()), file, mapping, allow_different_requests=True)
     assert [row.metric for row in table.rows] == ["itl"] * 4
     assert table.joined is None
 
@@ -122,13 +127,13 @@ def test_guessing(tmp_path: Path) -> None:
     file = write(tmp_path / "b.csv", "request,ttft_ms,e2e_s,output_tokens,other\n0,10,0.03,3,x\n")
     mapping = guess_mapping(file)
     assert (mapping.id, mapping.column("ttft"), mapping.column("e2e")) == ("request", ("ttft_ms", 1e3), ("e2e_s", 1.0))
-    table = compare(Results(by_hand()), file)
+    table = compare(Results(by_hand()), file, allow_different_requests=True)
     ttft = next(entry for entry in table.per_request if entry.metric == "ttft")
     assert ttft.mean == pytest.approx(0, abs=1e-9)
 
 
 def test_join_by_order(tmp_path: Path) -> None:
-    file = write(tmp_path / "r.csv", "ttft\n0.010\n0.080\n0.035\n1\n1\n0.115\n9\n")
+    file = write(tmp_path / "r.csv", "ttft\n0.010\n0.080\n0.035\n1\n1\n0.115\n")
     table = compare(Results(by_hand()), file, mapping_from_options(["ttft=ttft", "join=order"]))
     assert (table.joined, table.per_request[0].count) == (4, 4)
     assert table.per_request[0].max == pytest.approx(0, abs=1e-9)
@@ -207,3 +212,137 @@ def test_statistics_scale(tmp_path_factory: pytest.TempPathFactory, seed: int, f
     size = abs(1 / factor - 1)
     assert not math.isnan(size)
     assert table.per_request[0].max == pytest.approx(size, rel=1e-6, abs=1e-9)
+
+
+# -- the same requests -------------------------------------------------------------------------------------------------
+
+
+def scenario(rate: float, **changes: Any) -> Results:
+    data = {
+        "seed": 3, "clients": [{"hardware": {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm"},
+                                "memory": {"num_blocks": 999}}],
+        "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": rate},
+                     "lengths": {"kind": "fixed", "prompt": 200, "output": 3}, **changes},
+    }
+    return simulate(data)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Results:
+    return scenario(1.5)
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet", "csv", "without ids"])
+def test_a_reference_at_half_the_rate_is_refused(slow: Results, tmp_path: Path, kind: str) -> None:
+    """It used to print an error of the latencies that was the load's."""
+    fast, reference = scenario(3), tmp_path / "slow"
+    write_results(slow, reference)
+    if kind != "folder":
+        reference /= "requests.parquet"
+    if kind in ("csv", "without ids"):
+        reference = tmp_path / "slow.csv"
+        slow.requests.drop(columns=["request"] if kind == "without ids" else []).to_csv(reference, index=False)
+    found = r"not the same requests: request \d+ (in order )?arrives 0\.\d+ s after the first in"
+    with pytest.raises(InputError, match=found) as caught:
+        compare(fast, reference)
+    assert "--allow-different-requests" in str(caught.value)
+    table = compare(fast, reference, allow_different_requests=True)
+    for shown in (table.to_text(), table._repr_html_()):
+        assert "NOT the same requests: request" in shown
+    assert "arrives" in table.to_dict()["different_requests"]
+    same = compare(slow, reference)
+    assert same.different_requests is None
+    assert ("ids" in same.checked) == (kind != "without ids")
+    assert {"arrivals", "prompt tokens", "output tokens"} <= set(same.checked)
+    assert all(row.error == pytest.approx(0, abs=1e-9) for row in same.rows if row.error is not None)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"output_tokens": 4}, "request 7 has 3 output tokens in the run, 4 in the reference"),
+    ({"prompt_tokens": 1999}, "request 7 has 200 prompt tokens in the run, 1,999 in the reference"),
+    ({"request": 12}, r"request 12 of the reference is none of the run \(0 to 11\)"),
+    ({"arrival_s": 99.0}, "request 7 arrives .* s after the first in the run, .* s after it in the reference"),
+    (None, "request 7 of the run is not in the reference"),
+])
+def test_the_first_difference_is_named(slow: Results, tmp_path: Path, change: dict[str, float] | None, said: str
+                                       ) -> None:
+    frame = slow.requests
+    frame = frame.drop(index=7) if change is None else frame.astype({"arrival_s": float})
+    for name, value in (change or {}).items():
+        frame.loc[7, name] = value
+    frame.to_csv(tmp_path / "r.csv", index=False)
+    with pytest.raises(InputError, match=said) as caught:
+        compare(slow, tmp_path / "r.csv")
+    assert "\n" not in str(caught.value)
+
+
+def test_clocks_may_differ_and_drivers_may_be_late(slow: Results, tmp_path: Path) -> None:
+    frame = slow.requests.astype({"arrival_s": float})
+    frame["arrival_s"] += 1e9 + np.linspace(0, 0.09, len(frame))
+    frame.to_csv(tmp_path / "r.csv", index=False)
+    assert "arrivals" in compare(slow, tmp_path / "r.csv").checked
+
+
+def test_lengths_without_ids(slow: Results, tmp_path: Path) -> None:
+    lines = ["ttft_s,output_tokens", *(f"{0.1 * n},{3 + (n == 5)}" for n in range(12))]
+    file = write(tmp_path / "r.csv", "\n".join(lines))
+    with pytest.raises(InputError, match="request 11 in order by output tokens has 3 output tokens in the run, 4 in"):
+        compare(slow, file)
+
+
+def test_arrivals_of_a_closed_loop_are_results(tmp_path: Path) -> None:
+    """Of a faster system the next request comes earlier: the workload is still the same."""
+    loop = {"arrivals": {"kind": "closed_loop", "users": 2, "think": "1 s"}}
+    first, second = scenario(1, **loop), scenario(1, **loop, lengths={"kind": "fixed", "prompt": 200, "output": 90})
+    with pytest.raises(InputError, match="request 0 has 3 output tokens in the first, 90 in the second"):
+        compare(first, second)
+    second.record.output_tokens[:] = 3
+    assert compare(first, second).checked == ["ids", "prompt tokens", "output tokens"]
+
+
+def test_run_against_run(slow: Results, tmp_path: Path) -> None:
+    write_results(slow, tmp_path / "x" / "one")
+    twice = scenario(1.5)
+    twice.record.stages["first_token_ns"] = twice.record.stages["first_token_ns"] + 10**6
+    write_results(twice, tmp_path / "x" / "two")
+    table = compare(tmp_path / "x" / "two", tmp_path / "x" / "one")
+    assert (table.names, table.joined) == (("two", "one"), 12)
+    assert {row.metric for row in table.rows} == {"ttft", "tpot", "itl", "e2e", "queue"}
+    totals = {row.name: row.error for row in table.totals}
+    assert totals["throughput.requests_per_s"] == pytest.approx(0)
+    assert {"goodput.share", "energy.total_j", "cost.total_dollars"} <= set(totals)
+    assert "difference" in table.to_text()
+    assert json.loads(json.dumps(table.to_dict(), allow_nan=False))["totals"]
+    with pytest.raises(InputError, match="a run needs no mapping"):
+        compare(slow, tmp_path / "x" / "one", "splitwise")
+    with pytest.raises(InputError, match="finished results"):
+        compare(slow, tmp_path)
+
+
+def test_an_interrupted_run_is_said(slow: Results, tmp_path: Path) -> None:
+    write_results(Results(slow.record, {**slow.meta, "interrupted": True}), tmp_path / "cut")
+    write_results(slow, tmp_path / "whole")
+    for pair, who in (((tmp_path / "cut", tmp_path / "whole"), "cut"), ((tmp_path / "whole", tmp_path / "cut"), "cut"),
+                      ((tmp_path / "cut", tmp_path / "whole" / "requests.parquet"), "ours")):
+        table = compare(*pair)
+        assert f"{who} was interrupted" in table.to_text()
+        assert table.to_dict()["interrupted"] == [who]
+    assert not compare(slow, tmp_path / "whole").interrupted
+
+
+def test_parquet_has_the_columns_of_csv(tmp_path: Path) -> None:
+    rows = [{"id": i, "m": {"ttft": 10.0 * (i + 1)}, "tt": [100.0, 110.0], "n": None} for i in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "r.parquet")
+    mapping = mapping_from_options(["ttft=m.ttft:ms", "token_times=tt:ms", "id=id"])
+    reference = load_reference(tmp_path / "r.parquet", mapping)
+    assert reference.columns["ttft"].tolist() == [0.010, 0.020, 0.030]
+    assert reference.ids is not None
+    assert reference.itl_s is not None
+    np.testing.assert_allclose(reference.itl_s, [0.010] * 3)
+    with pytest.raises(InputError, match=r"r.parquet:1: expected a column 'x' \(for ttft\), found id, m, tt, n"):
+        load_reference(tmp_path / "r.parquet", mapping_from_options(["ttft=x"]))
+    write(tmp_path / "no.parquet", "PAR1 no")
+    with pytest.raises(InputError, match="expected a Parquet file"):
+        compare(Results(by_hand()), tmp_path / "no.parquet", mapping)
+    with pytest.raises(InputError, match="no such file"):
+        compare(Results(by_hand()), tmp_path / "none.parquet", mapping)

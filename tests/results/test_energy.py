@@ -106,7 +106,8 @@ def test_requests_served_side_by_side_alike_pay_alike(tmp_path: Path) -> None:
 
 
 def test_dollars_are_price_times_window(tmp_path: Path) -> None:
-    results = scenario(tmp_path, price_per_hour=3.6, devices=2)
+    two = {"kind": "roofline", "model": "llama-3.1-8b", "device": "h100-sxm", "tp": 2}
+    results = scenario(tmp_path, price_per_hour=3.6, devices=2, hardware=two)
     cost, window = results.summary["cost"], results.summary["makespan_s"]
     assert cost["total_dollars"] == pytest.approx(7.2 / 3600 * window)
     assert cost["per_million_output_tokens_dollars"] == pytest.approx(cost["total_dollars"] / (60 * 50) * 1e6)
@@ -115,7 +116,7 @@ def test_dollars_are_price_times_window(tmp_path: Path) -> None:
     client = results.summary["clients"]["both-0"]
     assert client["dollars"] == pytest.approx(cost["total_dollars"])
     assert client["price_source"] == "given"
-    assert "per million output tokens" in results.to_text()
+    assert "per million output tokens" in results.to_text(verbose=True)
 
 
 def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:
     client = results.summary["clients"]["both-0"]
     assert "TDP formula (GenZ), device h100-sxm" in client["power_source"]
     assert "rough list price" in client["price_source"]
-    assert "estimate for 2,048 tokens" in client["memory"]["source"]
+    assert "estimate for 8,192 tokens and 1,024 sequences" in client["memory"]["source"]
     write_results(results, tmp_path / "out")
     stored = open_run(tmp_path / "out")
     assert stored.record.clients == results.record.clients

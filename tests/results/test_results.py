@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,8 +10,8 @@ from rich.console import Console
 from synthetic_records import by_hand, random_record
 
 from hermes.errors import InputError
+from hermes.results.layout import format_s
 from hermes.results.record import RunRecord
-from hermes.results.render import format_s
 from hermes.results.results import Results
 
 
@@ -86,15 +88,19 @@ def test_timeseries_conserves(seed: int, bins: int) -> None:
 def test_shown_to_people() -> None:
     results = Results(by_hand(), {"name": "a <b>run</b> [red]", "wall_s": 0.5, "seed": 1})
     text = results.to_text()
-    for part in ("a <b>run</b> [red]", "4 completed, 1 rejected, 1 unfinished", "TTFT", "llm-b", "simulated in",
-                 "500 ms", "has 10", "2 steps (20.0%)"):
+    for part in ("6 of a <b>run</b> [red]: 4 completed, 1 rejected, 1 unfinished", "TTFT", "has 10",
+                 "2 steps (20.0%)"):
         assert part in text
-    assert max(len(line) for line in text.splitlines()) <= 120
+    everything = results.to_text(verbose=True)
+    assert everything.startswith(text)
+    assert "llm-b" in everything
+    assert "500 ms" in everything
+    assert max(len(line) for line in everything.splitlines()) <= 80
     html = results._repr_html_()
     assert "a &lt;b&gt;run&lt;/b&gt;" in html
     assert "<b>run" not in html
     console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(results.table())
+    console.print(results.table(verbose=True))
     assert "[red]" in console.export_text()
     assert repr(results).startswith("<Results a <b>run</b> [red]: 4 of 6 requests in 300 ms")
 
@@ -104,7 +110,13 @@ def test_many_clients_are_cut() -> None:
     record.clients += [record.clients[2]] * 40
     record.step_ends += [record.step_ends[2]] * 40
     record.out_of_range_steps += [0] * 40
-    assert "and 27 more clients" in Results(record).to_text()
+    for number, client in enumerate(record.clients[2:]):
+        record.clients[2 + number] = replace(client, name=f"rag-{number}")
+    assert "and 27 more groups of clients" in Results(record).to_text(verbose=True)
+    record.clients[2:] = [replace(client, group="rag") for client in record.clients[2:]]
+    text = Results(record).to_text(verbose=True)
+    assert "more groups" not in text
+    assert "rag x 41" in text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

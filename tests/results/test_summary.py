@@ -88,7 +88,7 @@ def test_no_watts_no_energy() -> None:
 @given(seeds)
 def test_invariants(seed: int) -> None:
     record, _ = random_record(seed)
-    summary = Results(record).summary
+    summary = Results(record, slo=SloConfig(ttft=1e-7)).summary
     assert is_plain(summary)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     requests = summary["requests"]
@@ -151,26 +151,80 @@ def test_covered_time(intervals: list[tuple[int, int]]) -> None:
     assert covered_ns(start, start + length) == len(points)
 
 
+PAPER = SloConfig(baseline_ttft=0.25, baseline_tpot=0.025)
+
+
+def table(slo: SloConfig, ttft: float, tpot: float, rejected: int = 0, e2e: float = 1.0) -> dict[str, Any]:
+    """Of one request."""
+    values = {"ttft": ttft, "tpot": tpot, "e2e": e2e}
+    return slo_table(slo, {name: Distribution(np.array([value])) for name, value in values.items()}, rejected)
+
+
 class TestSlo:
-    def test_defaults_are_the_table(self) -> None:
-        table = slo_table(SloConfig(), Distribution(np.array([0.1])), Distribution(np.array([0.01])))
-        limits = {name: row["limit_s"] for name, row in table.items() if name != "pass"}
+    def test_without_limits_there_is_no_verdict(self) -> None:
+        """A first run without `slo:` used to fail six limits that nobody had asked for."""
+        summary = Results(by_hand()).summary
+        assert summary["slo"] == {"pass": None}
+        assert summary["goodput"]["requests"] is summary["goodput"]["share"] is None
+        assert summary["headline"]["goodput_per_s"] is None
+        assert "no SLO is set: --set slo.ttft" in Results(by_hand()).to_text()
+        assert "FAIL" not in Results(by_hand()).to_text(verbose=True)
+
+    def test_the_users_limits_decide(self) -> None:
+        slo = SloConfig(ttft=0.2, tpot=0.05)
+        found = table(slo, ttft=0.1, tpot=0.04)
+        assert found == {
+            "ttft": {"percentile": 99.0, "limit_s": 0.2, "value_s": 0.1, "share": 1.0, "pass": True},
+            "tpot": {"percentile": 99.0, "limit_s": 0.05, "value_s": 0.04, "share": 1.0, "pass": True}, "pass": True}
+        assert table(slo, ttft=0.1, tpot=0.06)["pass"] is False
+        assert table(SloConfig(e2e=0.5), ttft=0.1, tpot=0.04)["pass"] is False
+        text = Results(by_hand(), slo=SloConfig(ttft=0.1, tpot=0.02)).to_text(verbose=True)
+        assert "TTFT p99" in text
+        assert "TTFT p50" not in text
+
+    def test_a_limit_holds_at_its_percentile(self) -> None:
+        ten = Distribution(np.arange(1, 11) / 10)
+        samples = {"ttft": ten, "tpot": ten, "e2e": ten}
+        for percentile, passed in ((50, True), (90, True), (99, False)):
+            found = slo_table(SloConfig(ttft=0.93, percentile=percentile), samples)
+            assert found["ttft"]["value_s"] == pytest.approx(np.percentile(np.arange(1, 11) / 10, percentile))
+            assert found["ttft"]["share"] == 0.9
+            assert found["pass"] is passed
+
+    def test_a_rejected_request_misses_its_limits(self) -> None:
+        ten = Distribution(np.full(10, 0.1))
+        samples = {"ttft": ten, "tpot": ten, "e2e": ten}
+        slo = SloConfig(ttft=1.0, percentile=90)
+        assert slo_table(slo, samples, rejected=1)["pass"] is True
+        found = slo_table(slo, samples, rejected=2)["ttft"]
+        assert (found["value_s"], found["pass"]) == (None, False)
+        assert found["share"] == pytest.approx(10 / 12)
+
+    def test_slowdowns_over_baselines_are_the_papers(self) -> None:
+        found = table(PAPER, ttft=0.1, tpot=0.01)
+        limits = {name: row["limit_s"] for name, row in found.items() if name != "pass"}
         assert limits == {"ttft_p50": 0.5, "ttft_p90": 0.75, "ttft_p99": 1.5,
                           "tpot_p50": 0.03125, "tpot_p90": pytest.approx(0.0375), "tpot_p99": 0.125}
-        assert table["pass"] is True
+        assert found["pass"] is True
 
     @pytest.mark.parametrize(("ttft", "tpot", "failing"), [
         (0.6, 0.01, {"ttft_p50"}), (0.8, 0.01, {"ttft_p50", "ttft_p90"}), (0.1, 0.035, {"tpot_p50"}),
         (2.0, 0.2, {"ttft_p50", "ttft_p90", "ttft_p99", "tpot_p50", "tpot_p90", "tpot_p99"}), (0.5, 0.03125, set()),
     ])
     def test_each_limit(self, ttft: float, tpot: float, failing: set[str]) -> None:
-        table = slo_table(SloConfig(), Distribution(np.array([ttft])), Distribution(np.array([tpot])))
-        assert {name for name, row in table.items() if name != "pass" and not row["pass"]} == failing
-        assert table["pass"] is (not failing)
+        found = table(PAPER, ttft, tpot)
+        assert {name for name, row in found.items() if name != "pass" and not row["pass"]} == failing
+        assert found["pass"] is (not failing)
 
     def test_single_tokens_have_no_tpot_to_miss(self) -> None:
-        table = slo_table(SloConfig(), Distribution(np.array([0.1])), Distribution(np.array([math.nan])))
-        assert table["tpot_p99"] == {"limit_s": 0.125, "value_s": None, "pass": True}
+        assert table(PAPER, 0.1, math.nan)["tpot_p99"] == {"limit_s": 0.125, "value_s": None, "pass": True}
+        assert table(SloConfig(tpot=0.1), 0.1, math.nan)["tpot"]["pass"] is True
+
+    def test_a_slowdown_needs_a_baseline(self) -> None:
+        slowdown = {"p50": 1, "p90": 2, "p99": 3}
+        with pytest.raises(ValueError, match="baseline_ttft beside it"):
+            SloConfig(ttft_slowdown=slowdown)
+        SloConfig(ttft_slowdown=slowdown, workloads={"chat": {"baseline_ttft": 1.0}})
 
     def test_goodput(self) -> None:
         record = by_hand()
@@ -185,7 +239,8 @@ class TestSlo:
 
     def test_thresholds_default_to_the_table(self) -> None:
         slo = SloConfig(baseline_ttft="1 s", ttft_slowdown=Slowdowns(p50=1.0, p90=2.0, p99=3.0))
-        assert slo.thresholds() == {"ttft_s": 3.0, "tpot_s": 0.125, "e2e_s": None}
+        assert slo.thresholds() == {"ttft_s": 3.0, "tpot_s": None, "e2e_s": None}
+        assert SloConfig(tpot=0.1, baseline_ttft=1.0).thresholds() == {"ttft_s": None, "tpot_s": 0.1, "e2e_s": None}
 
     def test_units_and_strictness(self) -> None:
         assert SloConfig.model_validate({"ttft": "200 ms"}).ttft == 0.2

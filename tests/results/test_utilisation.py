@@ -45,7 +45,11 @@ def test_a_link_that_is_the_bottleneck_is_named(tmp_path: Path) -> None:
     found = results.summary["utilisation"]["bottlenecks"]
     assert list(found) == ["link left -> right"]
     assert 0.95 < found["link left -> right"]["utilisation"] <= 1.0
-    assert "link left -> right" in results.to_text()
+    assert "link left -> right" in results.to_text(verbose=True)
+    binds = results.summary["binds"]
+    assert (binds["what"], binds["where"]) == ("link", "left -> right")
+    assert binds["share"] > 0.95
+    assert "link of left -> right" in results.to_text()
     links = results.links.set_index("name")
     assert links.loc["left -> right", "bytes"] == pytest.approx(200 * 2e9)
     assert links.loc["right -> left", "bytes"] == 0
@@ -59,7 +63,8 @@ def test_a_link_that_is_the_bottleneck_is_named(tmp_path: Path) -> None:
 def test_no_bottleneck_where_there_is_none() -> None:
     results = simulate(scenario("400 GB/s", rate=5.0))
     assert results.summary["utilisation"]["bottlenecks"] == {}
-    assert "bottleneck" not in results.to_text()
+    assert results.summary["binds"]["what"] == "arrivals"
+    assert "used nearly all the time" not in results.to_text(verbose=True)
     top = results.summary["utilisation"]["most_used"]["link"]
     assert top["name"] == "left -> right"
     window = results.summary["makespan_s"]

@@ -15,7 +15,7 @@ class StandIn:
 
     def __init__(self, index: int, **loads: int) -> None:
         self.index, self.name = index, f"c{index}"
-        self.loads = {"input_tokens": 0, "output_tokens": 0, "kv_tokens": 0, "tokens_left": 0, **loads}
+        self.loads = {"input_tokens": 0, "output_tokens": 0, "kv_tokens": 0, "tokens_left": 0, "requests": 0, **loads}
         self.tracks: list[tuple[Any, int]] = []
         self.stages, self.model, self.platform = frozenset({"generate"}), "", ""
 

@@ -14,8 +14,9 @@ from hermes.testing.routers import RouterContract
 CONFIGS: list[dict[str, Any]] = [
     {"kind": "round_robin"},
     *({"kind": "least_loaded", "load": load} for load in LOADS),
-    *({"kind": "heavy_light", "load": load, "threshold": 100} for load in LOADS),
-    {"kind": "power_of_two"}, {"kind": "session", "load": "kv_tokens"}, {"kind": "locality"},
+    *({"kind": "heavy_light", "load": load, "threshold": 100} for load in LOADS if load != "requests"),
+    {"kind": "power_of_two"}, {"kind": "power_of_two", "load": "requests"}, {"kind": "random"},
+    {"kind": "session", "load": "kv_tokens"}, {"kind": "locality"},
 ]
 
 

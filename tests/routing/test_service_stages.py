@@ -41,7 +41,7 @@ def served(router: dict[str, Any], **more: Any) -> dict[str, Counter[str]]:
 def test_all_loads_spread_stages_that_generate_nothing(kind, load):
     router = {"kind": kind, "load": load} | ({"threshold": 150} if kind == "heavy_light" else {})
     first = served({**router, "load": "input_tokens"})
-    assert served(router) == first, "the tokens of their tasks stand for every load"
+    assert served(router) == first, "the tokens of their tasks stand for every load but their number"
     for counts in first.values():
         assert min(counts[f"m-{i}"] for i in range(3)) >= 5
 
@@ -50,6 +50,27 @@ def test_all_loads_spread_stages_that_generate_nothing(kind, load):
 def test_every_router_serves_every_kind(name):
     router = {"kind": name} | ({"threshold": 150} if name == "heavy_light" else {})
     assert [sum(counts.values()) for counts in served(router).values()] == [60, 60]
+
+
+@pytest.mark.parametrize("kind", ["least_loaded", "power_of_two", "session", "locality"])
+def test_requests_are_counted_whatever_their_size(kind):
+    """Of requests that all come at once, each client gets as many as any other; tokens would say otherwise."""
+    for clients, name in ((4, "services"), (4, "engines"), (40, "many engines")):
+        data = scenario({"kind": kind, "load": "requests"})
+        data["workload"] |= {"requests": 3 * clients, "arrivals": {"kind": "at_once"}}
+        del data["workload"]["sessions"]
+        data["clients"][0] |= {"count": clients}
+        if name != "services":
+            del data["pipelines"], data["workload"]["pipeline"]
+            data["clients"] = [{"name": "m", "count": clients, "memory": {"num_blocks": 1000}, "model": "mistral-7b",
+                                "hardware": {"kind": "roofline", "profile": "mistral-7b-a40"}}]
+        stages = hermes.simulate(data).stages
+        for _, rows in stages[stages["kind"].isin(["a", "generate"])].groupby("kind", observed=True):
+            counts = Counter(rows["client"].astype(str))
+            if kind != "power_of_two":
+                assert set(counts.values()) == {3}, name
+            assert sum(counts.values()) == 3 * clients
+            assert max(counts.values()) <= 3 + 2
 
 
 def test_heavy_stages_go_to_the_heavy_clients():

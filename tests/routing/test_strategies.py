@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from stand_ins import Routing
 
 from hermes.routing import ROUTERS
 
-LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
+TOKENS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left")
+LOADS = (*TOKENS, "requests")
 every_load = pytest.mark.parametrize("load", LOADS)
 
 
@@ -33,6 +35,20 @@ def test_least_loaded_takes_the_least_and_the_first_of_equals(load: str) -> None
         assert routing.choose() == chosen
 
 
+def test_random_takes_each_client_as_often_as_any_other() -> None:
+    routing = Routing(4, "random")
+    routing.load("requests", 0, 900, 900, 900)
+    chosen = [routing.choose() for _ in range(4000)]
+    counts = Counter(chosen)
+    assert set(counts) == {0, 1, 2, 3}
+    assert all(abs(count - 1000) < 5 * (1000 * 0.75) ** 0.5 for count in counts.values())
+    pairs = Counter(pairwise(chosen))   # and none depends on the one before
+    assert all(abs(count - 250) < 5 * (250 * 0.94) ** 0.5 for count in pairs.values())
+    again = Routing(4, "random")
+    assert [again.choose() for _ in range(50)] == chosen[:50]
+    assert Routing(1, "random").choose() == 0
+
+
 @every_load
 def test_least_loaded_of_many(load: str) -> None:
     routing = Routing(40, "least_loaded", load=load)
@@ -43,7 +59,7 @@ def test_least_loaded_of_many(load: str) -> None:
         assert routing.choose() == int(values.argmin())
 
 
-@every_load
+@pytest.mark.parametrize("load", TOKENS)
 def test_heavy_requests_go_to_the_heavy_clients(load: str) -> None:
     routing = Routing(4, "heavy_light", load=load, threshold=100, heavy_share=0.25)
     sizes = {"output_tokens": {"output": 101}, "tokens_left": {"output": 101}}.get(load, {"prompt": 101})

@@ -53,6 +53,14 @@ def test_the_package_runs_as_a_module():
     assert done.stderr.count("\n") == 1
 
 
+def test_completion_in_a_notebook_offers_the_whole_interface():
+    """They are imported when first used, and were not in `dir(hermes)` before."""
+    code = "import hermes; print(*dir(hermes))"
+    offered = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"__version__", "open_run", "open_sweep", "run_sweep", "simulate"} <= set(offered)
+    assert set(hermes.__all__) <= set(dir(hermes))
+
+
 def test_starting_is_quick():
     code = "import sys; from hermes.cli import main; main(['--version']); print(sorted(sys.modules))"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -71,7 +79,7 @@ def test_usage_errors(refused):
 def test_run_writes_and_prints(call, small_file, tmp_path):
     code, out, err = call("run", small_file, "-o", tmp_path / "out")
     assert (code, err) == (0, "")
-    assert "20 completed" in out
+    assert "20 of small: all completed" in out
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["completed"] == 20
     resolved = tmp_path / "out" / "scenario.resolved.yaml"
@@ -110,6 +118,64 @@ def test_run_refusals(refused, small_file, tmp_path):
     assert "expected a readable file" in refused("run", tmp_path / "none.yaml")
 
 
+def test_an_empty_output_is_refused_and_nothing_is_written(refused, small_file, tmp_path, monkeypatch):
+    """`-o "$UNSET"` used to write twelve files into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    for arguments in (["run", small_file, "-o", ""], ["run", small_file, "--output="], ["run", small_file, "-o", " "],
+                      ["sweep", small_file, "-o", ""], ["network", "draw", small_file, "-o", ""]):
+        assert "--output: the name is empty" in refused(*arguments)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_another_run_is_replaced_only_when_asked(call, refused, small_file, tmp_path):
+    out = tmp_path / "out"
+    few = ["run", small_file, "--set", "workload.requests=3", "-o", out]
+    assert call(*few)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for again in (few, [*few, "--seed", "1"]):
+        assert f"{out} holds another run (summary.json): choose another folder, or replace it with --overwrite" in (
+            refused(*again))
+    (out / "summary.json").unlink()   # a run that was killed while it wrote
+    assert "requests.parquet" in refused(*few)
+    assert call(*few, "--overwrite")[0] == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").touch()
+    assert "holds a sweep" in refused("run", small_file, "-o", tmp_path / "sweep", "--overwrite")
+
+
+def test_other_files_do_not_stand_in_the_way(call, small_file, tmp_path):
+    assert call("run", small_file, "--set", "workload.requests=1", "-o", tmp_path)[0] == 0
+    assert small_file.exists()
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_a_run_that_rejects_everything_says_why_and_fails(call, small_file, output):
+    code, out, err = call("run", small_file, "--set", "clients.0.memory.num_blocks=5", *output)
+    assert code == 1
+    assert out
+    assert err.startswith("hermes: all 20 requests were rejected: ")
+    assert "needs 14 KV blocks of 16 tokens" in err
+    assert err.count("\n") == 1
+    (small_file.parent / "one.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,9000,2\n1,20,3\n")
+    some = ["--set", "workload={arrivals: {kind: trace, path: one.csv}, lengths: {kind: trace, path: one.csv}}"]
+    code, out, err = call("run", small_file, "--set", "clients.0.memory.num_blocks=5", *some)
+    assert code == 0, "one of two was served"
+    assert err.startswith("hermes: warning: 1 of 2 requests of workload 'main' (50.00%) have more than 4,096 tokens")
+
+
+def test_a_trace_that_was_cut_is_said(call, small_file, tmp_path):
+    run = ["run", small_file, "--set", "workload.requests=5"]
+    assert call(*run, "-o", tmp_path / "whole")[2] == ""
+    code, _, err = call(*run, "-o", tmp_path / "cut", "--trace-events", "20")
+    assert code == 0
+    assert err.startswith(f"note: {tmp_path / 'cut' / 'trace.json.gz'}: trace cut at ")
+    assert "the limit is 20 (--trace-events)" in err
+    assert err.count("\n") == 1
+    assert (tmp_path / "cut" / "trace.json.gz").stat().st_size < (tmp_path / "whole" / "trace.json.gz").stat().st_size
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 def test_permissions(refused, small_file, tmp_path):
     small_file.chmod(0)
@@ -128,7 +194,9 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
     monkeypatch.setattr("hermes.api.simulate", interrupted)
     code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out")
     assert code == 130
-    assert err == "results of what was simulated until the interruption\nhermes: interrupted\n"
+    note, *rest = err.splitlines()
+    assert "trace.json.gz: trace cut at " in note
+    assert rest == ["results of what was simulated until the interruption", "hermes: interrupted"]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["requests"]["unfinished"] > 0
 
@@ -233,6 +301,9 @@ def test_compare(call, refused, small_file, tmp_path):
     call("run", small_file, "-o", run)
     reference = tmp_path / "reference.csv"
     reference.write_text("request,ttft_ms,e2e_ms\n0,100,900\n1,120,1000\n")
+    assert "request 2 of the run is not in the reference" in refused("compare", run, reference)
+    assert "NOT the same requests" in call("compare", run, reference, "--allow-different-requests")[1]
+    reference.write_text("request,ttft_ms,e2e_ms\n" + "".join(f"{n},{100 + n},900\n" for n in range(20)))
     code, out, err = call("compare", run, reference, "--json")
     assert (code, err) == (0, "")
     assert {row["metric"] for row in json.loads(out)["metrics"]} == {"ttft", "e2e"}
@@ -240,6 +311,10 @@ def test_compare(call, refused, small_file, tmp_path):
     assert "expected one of" in refused("compare", run, reference, "--map", "tfft=ttft_ms")
     assert "nothing.csv" in refused("compare", run, tmp_path / "nothing.csv")
     assert str(tmp_path / "not-a-run") in refused("compare", tmp_path / "not-a-run", reference)
+    for itself in (run, run / "requests.parquet"):
+        code, out, err = call("compare", run, itself, "--json")
+        assert (code, err) == (0, "")
+        assert {row["error"] for row in json.loads(out)["metrics"] if row["ours_s"]} == {0.0}
 
 
 def test_regress(call, refused, small_file, tmp_path):

@@ -145,7 +145,7 @@ def test_overrides(small_file):
     ("clients.9.count=3", "clients.9: expected a list index from 0 to 1 (1 appends), found '9'"),
     ("clients.0.count=[", "--set clients.0.count=[: clients.0.count: expected valid YAML, found "),
     ("clients.0.cuont=3", "--set clients.0.cuont=3: clients.0.cuont: expected one of the keys kind, name, count, "
-                          "model, role, platform, devices, device, hardware,"),   # of an `llm` client
+                          "model, role, platform, devices, engine, device,"),   # of an `llm` client
     ("clients.1.count=3", "--set clients.1.count=3: clients.1.hardware: expected a value (required), found nothing"),
 ])
 def test_wrong_overrides(small_file, override, line):

@@ -106,6 +106,51 @@ def test_an_arrival_without_room_does_not_cut_a_run() -> None:
     assert not it.scheduler.wants_cut(late)
 
 
+# -- passed over ----------------------------------------------------------------------------------------------------
+
+
+@reservations
+def test_a_decode_that_was_passed_over_too_often_goes_first(reservation: str) -> None:
+    def batches(limit: int | None) -> list[dict[str, int]]:
+        it = drive(max_num_batched_tokens=8, reservation=reservation, max_passed_over=limit)
+        it.add("a", 3, 3)
+        assert it.got(1) == [{"a": 3}]
+        for name in "bcdef":
+            it.add(name, 8, 1)
+        return it.rest()
+
+    prompts = [{name: 8} for name in "bcdef"]
+    assert batches(None) == batches(5) == [*prompts, {"a": 1}, {"a": 1}]
+    # Two prompts, then the decode, whose token leaves no room for a prompt of 8; then the same again.
+    assert batches(2) == [*prompts[:2], {"a": 1}, *prompts[2:4], {"a": 1}, prompts[4]]
+    assert batches(1) == [prompts[0], {"a": 1}, prompts[1], {"a": 1}, *prompts[2:]]
+
+
+def test_what_goes_first_leaves_the_rest_of_the_batch_to_prompts() -> None:
+    it = drive(max_num_batched_tokens=8, max_passed_over=1)
+    it.add("a", 3, 4)
+    it.got(1)
+    it.add("b", 8, 1)
+    it.add("c", 7, 1)
+    it.add("d", 7, 2)
+    assert it.rest() == [{"b": 8}, {"a": 1, "c": 7}, {"a": 1, "d": 7}, {"a": 1, "d": 1}]
+
+
+def test_a_prompt_that_a_policy_passes_over_too_often_goes_first() -> None:
+    def order(limit: int | None) -> list[str]:
+        it = drive(max_num_batched_tokens=4, policy="shortest_job_first", max_passed_over=limit)
+        got = []
+        for i in range(6):
+            it.add(f"s{i}", 4, 1)
+            if i == 0:
+                it.add("long", 4, 9)
+            got += [name for step in it.got(1) for name in step]
+        return got
+
+    assert "long" not in order(None)
+    assert order(2)[:4] == ["s0", "s1", "long", "s2"]
+
+
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
@@ -203,14 +248,15 @@ jobs = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30), st.integers(1, 
 @given(
     jobs=jobs, reservation=st.sampled_from(["on_demand", "up_front"]), blocks=st.sampled_from([42, 50, 64, 200]),
     block_size=st.sampled_from([1, 1, 3, 16]), cap=st.sampled_from([1, 4, 16, 2048]),
-    seats=st.sampled_from([1, 2, 5, 512]), caching=st.booleans(),
+    seats=st.sampled_from([1, 2, 5, 512]), caching=st.booleans(), limit=st.sampled_from([None, None, 1, 2, 4]),
+    policy=st.sampled_from(["fcfs", "fcfs", "shortest_job_first"]),
 )
 def test_nothing_is_lost_and_memory_is_conserved(
     jobs: list[tuple[int, int, int]], reservation: str, blocks: int, block_size: int, cap: int, seats: int,
-    caching: bool,
+    caching: bool, limit: int | None, policy: str,
 ) -> None:
     it = drive(-(-blocks // block_size), block_size=block_size, caching=caching, reservation=reservation,
-               max_num_batched_tokens=cap, max_num_seqs=seats)
+               max_num_batched_tokens=cap, max_num_seqs=seats, max_passed_over=limit, policy=policy)
     scheduler, pool = it.scheduler, it.pool
     tokens: dict[Sequence, int] = {}
     finished: list[Sequence] = []

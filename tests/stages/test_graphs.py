@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hermes.api import simulate
 from hermes.errors import InputError
+from hermes.pipelines.expressions import Amount
 from hermes.scenario import load_scenario
 from hermes.simulation import Simulation
 
@@ -219,6 +220,31 @@ def test_bad_graphs_are_refused_in_one_line(stages, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("amount", "says"), [
+    ("min(1)", "two amounts or more in min(...), found 'min(1)'"),
+    ("max(prompt)", "two amounts or more in max(...), found 'max(prompt)'"),
+    ("min()", "two amounts or more in min(...)"), ("ceil()", "one amount in ceil(...)"),
+    ("min(*prompt, 3)", "min(...) of amounts"), ("ceil(1, 2)", "one amount in ceil(...), found 'ceil(1, 2)'"),
+    ("ceil(prompt, output)", "one amount in ceil(...)"),
+    ("ceil(1e308) * ceil(1e308)", "an amount that can be computed, found 'ceil(1e308) * ceil(1e308)'"),
+    ("1e400", "numbers of at most 1e308"), ("min(prompt, 1e400)", "numbers of at most 1e308"),
+    ("prompt + ceil(1e308 * 10)", "an amount that can be computed"), ("prompt // 0", "an amount that can be computed"),
+    ("prompt * (2 - 3 % 0)", "an amount that can be computed"), ("ceil(1e308 * 10 % 5)", "an amount that can be"),
+    ("prompt + 1e308 * 10", "an amount that can be computed"), ("min(3, 1e308 * 10 % 5)", "an amount that can be"),
+])
+def test_amounts_that_can_be_none_for_any_request_are_found_before_the_run(amount, says):
+    with pytest.raises(InputError) as caught:
+        load_scenario(scenario({"a": {"kind": "x", "tokens": amount}}))
+    assert str(caught.value).startswith("pipelines.g.stages.a.tokens: expected ")
+    assert says in str(caught.value)
+
+
+def test_amounts_are_computed_as_written():
+    for text, value in (("min(prompt, 3, 1e300)", 3), ("ceil(prompt / 3)", 7), ("max(2, prompt) * (1 + 1)", 40),
+                        ("20 * 512 + prompt % 7", 10_246), ("1e3", 1000), (2.5, 2), ("output", 3)):
+        assert Amount(text)({"prompt": 20, "output": 3, "past": 0}) == value
+
+
 def test_a_stage_nobody_serves_is_named_before_the_run():
     data = scenario({"a": {"kind": "x"}})
     data["pipelines"]["g"]["stages"]["b"] = {"kind": "dance", "after": "a"}
@@ -229,9 +255,14 @@ def test_a_stage_nobody_serves_is_named_before_the_run():
 @pytest.mark.parametrize(("stages", "says"), [
     ({"a": {"kind": "generate", "branches": "prompt * 1000"}}, "g.stages.a.branches: expected 1 to 1024 branches"),
     ({"a": {"kind": "x", "copies": "prompt * 1000"}}, "g.stages.a.copies: expected 0 to 1024 copies"),
-    ({"a": {"kind": "x", "tokens": "1 / (prompt - prompt)"}}, "g.stages.a: expected an amount that can be computed"),
+    ({"a": {"kind": "x", "tokens": "1 / (prompt - prompt)"}},
+     "g.stages.a.tokens: expected an amount that can be computed, found '1 / (prompt - prompt)' with prompt 20"),
     ({"a": {"kind": "loop", "stages": {"b": {"kind": "x", "tokens": "0 - prompt"}}}},
-     "g.stages.a.stages.b: expected an amount from 0"),
+     "g.stages.a.stages.b.tokens: expected an amount from 0 to 2**53, found '0 - prompt' = -20 with prompt 20"),
+    ({"a": {"kind": "x", "tokens": "ceil(prompt * 1e308)"}}, "g.stages.a.tokens: expected an amount that can"),
+    ({"a": {"kind": "x", "items": "ceil(1e308) * prompt"}}, "expected an amount from 0 to 2**53, found "
+     "'ceil(1e308) * prompt' = more than 1e308 with prompt 20"),
+    ({"a": {"kind": "x", "items": "max(3, prompt * 1e308 % 5)"}}, "g.stages.a.items: expected an amount that can"),
 ])
 def test_amounts_that_a_request_makes_wrong_are_named_with_their_node(stages, says):
     with pytest.raises(InputError) as caught:

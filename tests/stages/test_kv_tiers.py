@@ -16,6 +16,7 @@ from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
 
 KV_BYTES = 131_072          # of a token of llama-3.1-8b in bf16
+LARGE = {"model": "llama-2-70b", "hardware": {"kind": "roofline", "model": "llama-2-70b", "device": "h100-sxm"}}
 SIZE = 1000 * KV_BYTES
 TIER = {"name": "dram", "capacity": "1 TB", "bandwidth": "10 GB/s", "lookup": "1 ms"}
 EVEN = {"population": "shared", "keys": 20, "zipf": 0.0, "tokens": {"kind": "fixed", "tokens": 1000}}
@@ -182,7 +183,7 @@ def test_expected_overlap_is_the_formula_of_the_exposed_bytes():
 def test_expected_needs_what_a_miss_costs():
     data = scenario([{**TIER, "hit_rate": 0.5}], mode="expected", keep=False, requests=3)
     assert fetches(hermes.simulate(data))[0][0] > 0.5 * (0.001 + SIZE / 10e9)   # of the LLM client's prefill
-    data["clients"][0]["model"] = "llama-2-70b"
+    data["clients"][0] |= LARGE
     data["workload"]["model"] = "llama-2-70b"
     data["pipelines"]["p"]["stages"]["fetch"]["model"] = "llama-3.1-8b"
     with pytest.raises(InputError, match="what a prefill costs"):
@@ -215,8 +216,7 @@ def test_blocks_are_found_by_their_hashes():
     data["pipelines"]["p"]["stages"]["answer"]["prompt"] = "prompt"
     del data["workload"]["contexts"]
     data["workload"]["lengths"] = {
-        "kind": "conversations", "users": 1, "turns": 1e6, "block_tokens": 100, "longest": 10**6,
-        "message": {"kind": "fixed", "tokens": 150}, "output": {"kind": "fixed", "tokens": 50}}
+        "kind": "conversations", "turns": 20, "longest": 10**6, "message": 150, "output": 50, "think_time": 1}
     data["workload"]["requests"] = 20
     _, tokens = fetches(hermes.simulate(data))
     # turn i has 150 + 200 i tokens; the full blocks of the turn before are there
@@ -253,7 +253,7 @@ def test_contexts_at_home_are_those_of_one_group(start):
 
 def test_kv_is_fetched_from_stores_of_its_model():
     data = scenario([TIER], keep=False)
-    data["clients"].append({**data["clients"][0], "name": "other", "model": "llama-2-70b"})
+    data["clients"].append({**data["clients"][0], "name": "other", **LARGE})
     data["clients"].append({**data["clients"][1], "name": "others", "model": "llama-2-70b"})
     data["workload"] |= {"pipeline": [{"name": "p", "model": model} for model in ("llama-3.1-8b", "llama-2-70b")]}
     requests, stages = (lambda run: (run.requests, run.stages))(hermes.simulate(data))
@@ -265,7 +265,7 @@ def test_kv_is_fetched_from_stores_of_its_model():
 def test_a_tier_tells_the_kv_of_models_apart():
     tier = {**TIER, "scope": "all"}
     data = scenario([tier], contexts=ONE, requests=40)
-    data["clients"].append({**data["clients"][0], "name": "other", "model": "llama-2-70b"})
+    data["clients"].append({**data["clients"][0], "name": "other", **LARGE})
     data["clients"].append({**data["clients"][1], "name": "others", "model": "llama-2-70b"})
     data["workload"] |= {"pipeline": [{"name": "p", "model": model} for model in ("llama-3.1-8b", "llama-2-70b")]}
     (store,) = hermes.simulate(data).record.tiers

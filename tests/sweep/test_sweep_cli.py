@@ -30,9 +30,9 @@ def test_run_dry_run_and_run_again(folder, write, call):
     assert not out.exists()
     code, printed, wrong = call(sweep, "-o", out, "--workers", 0)
     assert (code, wrong) == (0, "")
-    assert printed.startswith("two: 2 points, 2 run in ")
+    assert printed.splitlines()[-1].startswith("two: 2 points, 2 run in ")
     assert printed.endswith(f" s, 0 failed; written to {out / 'results.parquet'}\n")
-    assert call(sweep, "-o", out, "--workers", 0)[1].startswith("two: 2 points, 0 run in ")
+    assert call(sweep, "-o", out, "--workers", 0)[1].splitlines()[-1].startswith("two: 2 points, 0 run in ")
     code, printed, _ = call(sweep, "-o", out, "--workers", 0, "--dry-run", "--json")
     assert json.loads(printed) == {"name": "two", "to_run": 0, "points": [
         {"point": i, "workload.requests": 3 + i, "seed": 7, "finished": True} for i in range(2)]}

@@ -60,6 +60,19 @@ def test_the_scenario_replays_the_very_requests(script):
         assert ours.to_numpy().tolist() == theirs[["arrival_s", "prompt_len", "output_len"]].to_numpy().tolist()
 
 
+def test_a_run_of_other_requests_is_refused(script, tmp_path, capsys):
+    for run in script.RUNS:
+        frame = pd.read_csv(script.DATA / f"{run}.csv")
+        for column in ("arrival_s", "first_token_s", "finish_s"):   # half the rate, the same latencies
+            frame[column] += frame["arrival_s"].to_numpy(copy=True) if column != "arrival_s" else 0
+        frame["arrival_s"] *= 2
+        frame.to_csv(tmp_path / f"{run}.csv", index=False)
+    assert script.main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "not the same requests: request 1 arrives" in said
+    assert said.count("\n") == 1
+
+
 def test_a_folder_without_runs_is_one_line(script, tmp_path, capsys):
     assert script.main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hermes.errors import InputError
 from hermes.hardware.layerwise import STAIRS
 from hermes.hardware.operator_tables import load_operator_tables
 
@@ -64,3 +65,10 @@ def test_single_steps_are_within_a_few_percent():
         for label, windows, median, _low, _high in study.residuals(study.REFERENCE / folder):
             if label.startswith("skew single") and windows >= 10:
                 assert abs(median) < 0.10, label
+
+
+def test_a_simulation_of_other_requests_is_refused(monkeypatch):
+    case = "vllm-0.19-rtx-pro-6000"
+    monkeypatch.setitem(study.CAUSES, "shorter answers", ["workload.lengths={kind: fixed, prompt: 9, output: 2}"])
+    with pytest.raises(InputError, match="not the same requests: request 0 has 9 prompt tokens in the run"):
+        study.run(case, study.REFERENCE / study.CASES[case], "shorter answers")

@@ -15,6 +15,10 @@ from hermes.workload import TRACE_IMPORTERS, import_trace, read_trace, write_tra
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 MOONCAKE = {"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": [0, 7]}
 
+BAILIAN = {"chat_id": 159, "parent_chat_id": 55, "timestamp": 61.114, "input_length": 521, "output_length": 132,
+           "type": "text", "turn": 2, "hash_ids": list(range(33))}
+BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
 
 def file(folder: Path, text: str, name: str = "in.csv") -> Path:
     (folder / name).write_bytes(text.encode())
@@ -112,6 +116,70 @@ class TestMooncake:
         (tmp_path / "in").write_bytes(b"\xff\xfe")
         assert "UTF-8" in refused("mooncake", tmp_path / "in")
         assert "No such file" in refused("mooncake", tmp_path / "no")
+
+
+    def test_a_file_of_other_blocks_is_refused(self, tmp_path: Path) -> None:
+        """Bailian's files have the same keys, but seconds and blocks of 16: a thousand times too fast."""
+        path = file(tmp_path, json.dumps(BAILIAN), "in.jsonl")
+        text = refused("mooncake", path)
+        assert text.startswith("FILE:1: hash_ids: expected a hash for each 512 of 521 prompt tokens (blocks of 16")
+        assert text.endswith("import it as `bailian`), found 33 hashes")
+        few = file(tmp_path, json.dumps(MOONCAKE | {"input_length": 5000}), "few.jsonl")
+        assert "expected a hash for each 512 of 5000 prompt tokens" in refused("mooncake", few)
+
+
+class TestBailian:
+    def test_rows(self, tmp_path: Path) -> None:
+        rows = [
+            BAILIAN | {"chat_id": 1, "parent_chat_id": -1, "timestamp": 60.0},
+            BAILIAN | {"chat_id": 2, "parent_chat_id": 55},   # what came before is not in the file
+            BAILIAN | {"chat_id": 3, "parent_chat_id": 1, "hash_ids": list(range(32))},   # the partly filled one is not
+            BAILIAN | {"chat_id": 4, "parent_chat_id": 55}, BAILIAN | {"chat_id": 5, "parent_chat_id": 3},
+        ]
+        frame = import_trace("bailian", file(tmp_path, "\n".join(map(json.dumps, rows))))
+        assert frame["arrival_s"].round(9).tolist() == [0.0, 1.114, 1.114, 1.114, 1.114]
+        assert frame["session"].tolist() == [0, 1, 0, 1, 0]
+        assert frame["hash_ids"].map(len).tolist() == [33, 33, 32, 33, 33]
+        assert TRACE_IMPORTERS.get("bailian")().hash_block_tokens == 16
+
+    @pytest.mark.parametrize(("change", "message"), [
+        ({"hash_ids": [1, 2]}, "FILE:1: hash_ids: expected a hash for each 16 of 521 prompt tokens"),
+        ({"chat_id": "a"}, "FILE:1: chat_id: expected an integer, found 'a'"),
+        ({"output_length": 0}, "FILE:1: output_length: expected an integer from 1"),
+    ])
+    def test_malformed(self, tmp_path: Path, change: dict[str, Any], message: str) -> None:
+        assert refused("bailian", file(tmp_path, json.dumps(BAILIAN | change))).startswith(message)
+
+    def test_chats_that_go_round_in_circles(self, tmp_path: Path) -> None:
+        rows = [BAILIAN | {"chat_id": a, "parent_chat_id": b} for a, b in ((1, 2), (2, 1), (3, 3), (4, 1))]
+        frame = import_trace("bailian", file(tmp_path, "\n".join(map(json.dumps, rows))))
+        assert frame["session"].tolist() == [0, 0, 1, 0]
+
+
+class TestBurstGpt:
+    ROWS = "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,0,1087,API log\n118,GPT-4,417,276,693,API log\n"
+
+    def test_failed_requests_are_dropped_and_counted(self, tmp_path: Path) -> None:
+        path = file(tmp_path, BURSTGPT + self.ROWS)
+        frame = import_trace("burstgpt", path)
+        assert frame["arrival_s"].tolist() == [0.0, 113.0]
+        assert frame["prompt_tokens"].tolist() == [472, 417]
+        assert frame["output_tokens"].tolist() == [18, 276]
+        assert frame.attrs == {"rows_dropped": 1}
+        assert import_trace("burstgpt", path, zero_tokens="one")["output_tokens"].tolist() == [18, 1, 276]
+        assert refused("burstgpt", path, zero_tokens="refuse").startswith("FILE:3: Response tokens: expected an")
+
+    def test_a_part_of_it(self, tmp_path: Path) -> None:
+        path = file(tmp_path, BURSTGPT + self.ROWS)
+        assert import_trace("burstgpt", path, model="GPT-4")["prompt_tokens"].tolist() == [417]
+        assert import_trace("burstgpt", path, log="Conversation log")["prompt_tokens"].tolist() == [472]
+        assert "expected one of ChatGPT, GPT-4, found 'GPT4' (did you mean 'GPT-4'?)" in refused(
+            "burstgpt", path, model="GPT4")
+
+    def test_sessions_of_the_second_version(self, tmp_path: Path) -> None:
+        text = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        rows = "1,b,2.5,GPT-4,10,5,15,Chat\n2,,1,GPT-4,8,1,9,API log\n9,b,3,GPT-4,30,5,35,Chat\n"
+        assert import_trace("burstgpt", file(tmp_path, text + rows))["session"].tolist() == [0, -1, 0]
 
 
 class TestMapped:

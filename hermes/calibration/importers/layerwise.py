@@ -118,8 +118,7 @@ class Layerwise(ImporterConfig):
         notes = [
             "composed: the sum of operators measured one by one, eagerly; the engine's own time per step, gaps between "
             "kernels and prefix hits are not in it",
-            "several prefills in one step look up attention once, at their total of new tokens and the past that gives "
-            "the same number of attention pairs",
+            "several prefills in one step look up attention once, as one prefill of as many pairs of tokens",
         ]
         if tables.skew is None:
             notes.append("decodes of unequal context were not measured")

@@ -43,7 +43,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Dataset:
-    """input_tokens, output_tokens: the spec's ranges; pieces: number -> weight; joint: share of joint reasoning;
+    """input_tokens, output_tokens: least and most; pieces: number -> weight; joint: share of joint reasoning;
     complex_joint, complex_other: share of high complexity with and without it."""
 
     name: str

@@ -1,0 +1,40 @@
+"""Where a command writes: the options `-o` and `--overwrite`, and the checks before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Overwrite", "free_folder", "refuse_empty_names"]
+
+OUTPUT = ("-o", "--output")
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
+
+
+def refuse_empty_names(arguments: Sequence[str]) -> None:
+    """`InputError` for `-o ""` of any command: an unset shell variable must not mean the current folder."""
+    from hermes.errors import InputError, Verbatim
+
+    for option, value in pairwise([*arguments, "."]):
+        name, equals, rest = option.partition("=")
+        if (option in OUTPUT and not value.strip()) or (name in OUTPUT and equals and not rest.strip()):
+            raise InputError(Verbatim("the name is empty (an unset variable?); `-o .` is the current folder"),
+                             field="--output")
+
+
+def free_folder(folder: Path, *, overwrite: bool) -> None:
+    """Make `folder`. `InputError` if it holds another run and `overwrite` is False, or a sweep."""
+    from hermes.errors import InputError, Verbatim
+    from hermes.results.export import written_files
+
+    if (folder / "sweep.json").exists():
+        raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
+    found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
+    if found:
+        raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it with "
+                                  "--overwrite"), field="--output")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,148 @@
+"""Engine descriptions (`hw_profiles/engines`): which scheduling rules a version follows, and its defaults by device.
+
+A client names an engine (`engine: vllm-0.32`); what the scenario leaves open in `scheduler` and `memory` then takes the
+values that this version of the engine chooses on the client's device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hermes.config import Bytes, ConfigModel
+from hermes.errors import InputError
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.files import find, names_in
+from hermes.validation import validate
+from hermes.yamlfile import load_yaml
+
+__all__ = [
+    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "device_class", "engine_name",
+    "load_engine",
+]
+
+NEWEST_ENGINE = "vllm-0.32"
+"""The engine of clients that name none."""
+
+_CPU = re.compile(r"\b(cpu|epyc|xeon|ryzen|threadripper|graviton|neoverse)\b", re.IGNORECASE)
+
+Rules = Literal["0.19.0", "0.32.0"]
+Count = Annotated[int, Field(ge=1, le=2**31)]
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """What an engine looks at when it chooses its defaults."""
+
+    name: str = ""
+    memory_bytes: int | None = None   # of one device; None where nothing says
+    is_cpu: bool = False
+    num_devices: int = 1
+
+
+@dataclass(frozen=True)
+class EngineDefaults:
+    """The values of one engine version on one class of device."""
+
+    rules: Rules
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    async_scheduling: bool
+    prefix_caching: bool
+    block_size: int
+    utilization: float
+
+
+class EngineClass(ConfigModel):
+    """Defaults on one class of devices."""
+
+    devices: Literal["gpu", "cpu"]
+    memory_at_least: Bytes | None = None
+    """Smallest memory of one device for this class."""
+    not_named: str = ""
+    """The class does not hold for devices with this text in their name."""
+    max_num_batched_tokens: Count
+    max_num_seqs: Count
+    per_device: bool = False
+    """Whether both counts are multiplied by the number of devices."""
+    block_size: Count | None = None
+    async_scheduling: bool | None = None
+
+    def holds(self, device: DeviceClass) -> bool:
+        """Whether the device is of this class. A device whose memory is not known is of the class that asks for none.
+        """
+        if (self.devices == "cpu") != device.is_cpu:
+            return False
+        if self.memory_at_least is not None and (device.memory_bytes or 0) < self.memory_at_least:
+            return False
+        return not self.not_named or self.not_named not in device.name.lower()
+
+
+class EngineDescription(ConfigModel):
+    """A file of `hw_profiles/engines`."""
+
+    format: Literal["hermes-engine/1"]
+    name: str
+    version: str
+    """The exact version whose source and recordings the file follows."""
+    rules: Rules
+    """The rules of the `chunked` scheduler."""
+    block_size: Count
+    utilization: Annotated[float, Field(gt=0, le=1)]
+    prefix_caching: bool
+    async_scheduling: bool
+    classes: Annotated[list[EngineClass], Field(min_length=1)]
+    """Defaults that depend on the device; the first class that holds counts."""
+    sources: list[str]
+
+    def defaults(self, device: DeviceClass) -> EngineDefaults:
+        """What this version chooses on a device."""
+        chosen = next((c for c in self.classes if c.holds(device)), self.classes[-1])
+        times = device.num_devices if chosen.per_device else 1
+        return EngineDefaults(
+            self.rules, chosen.max_num_batched_tokens * times, chosen.max_num_seqs * times,
+            self.async_scheduling if chosen.async_scheduling is None else chosen.async_scheduling,
+            self.prefix_caching, chosen.block_size or self.block_size, self.utilization,
+        )
+
+
+def engine_name(text: str) -> str:
+    """The name of a supported engine from what a user writes: `vllm-0.32`, `vllm-0.32.0`. Raises `InputError`."""
+    names = names_in("engines")
+    short = re.sub(r"^(vllm-\d+\.\d+)\.\d+$", r"\1", text)
+    if short in names:
+        return short
+    raise InputError(f"an engine whose rules are known: {', '.join(names)}", text, suggestion=_nearest(short, names))
+
+
+def _nearest(text: str, names: list[str]) -> str | None:
+    """The supported version nearest to the one asked for."""
+    wanted = re.fullmatch(r"(?:vllm-)?v?(\d+)\.(\d+)(?:\.\d+)?", text)
+    if wanted is None:
+        return NEWEST_ENGINE if text.startswith("vllm") else None
+
+    def distance(name: str) -> tuple[int, int]:
+        major, minor = map(int, name.removeprefix("vllm-").split("."))
+        return abs(major - int(wanted[1])), abs(minor - int(wanted[2]))
+
+    return min(names, key=distance)
+
+
+def load_engine(name: str) -> EngineDescription:
+    """The description of a supported engine; `InputError` names the supported ones."""
+    return validate(EngineDescription, load_yaml(find(engine_name(name), None, "engines", "an engine")))
+
+
+def device_class(
+    device: DeviceDescription | None, facts: HardwareFacts, capacity: int | None, num_devices: int
+) -> DeviceClass:
+    """What an engine would see of a client's device: its description, else what the profile says, else a given
+    capacity."""
+    if device is not None:
+        return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices)
+    memory = capacity if facts.memory is None else facts.memory.capacity_bytes
+    return DeviceClass(facts.hardware, memory, bool(_CPU.search(facts.hardware)), num_devices)

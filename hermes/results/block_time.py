@@ -1,0 +1,120 @@
+"""KV blocks times time, exact, for runs of several steps.
+
+A run records the blocks in use when it ends. Inside a run of decode steps the number grows, one block for each sequence
+whose last block is full, so the blocks at the end, times the run's length, are too many. Which sequence takes a block
+at which step follows from where it began to decode and how long its prompt is: it takes one every `block_size` steps.
+So the correction needs no record of single steps, and what it gives is what `stepping: every_step` adds up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["block_ns", "block_ns_of_runs", "blocks_taken"]
+
+IntArray = npt.NDArray[np.int64]
+Segments = list[tuple[int, int, int]]   # of a sequence that was interrupted, see `hermes.schedulers.sequence.Sequence`
+
+
+def blocks_taken(spans: IntArray, block_size: int, num_ticks: int) -> IntArray:
+    """Blocks that decoding sequences take in each tick, shape (num_ticks,). A sequence takes one in a tick before which
+    its tokens fill whole blocks.
+
+    spans: when sequences decode, shape (n, 3): first tick, the one after the last, tokens in KV memory before the first
+    """
+    first, stop, before = spans.T
+    take = first + -before % block_size
+    some = take < stop
+    take, stop = take[some], stop[some]
+    change = np.zeros(-(-(num_ticks + block_size) // block_size) * block_size, dtype=np.int64)
+    np.add.at(change, take, 1)
+    np.add.at(change, take + -(-(stop - take) // block_size) * block_size, -1)
+    return change.reshape(-1, block_size).cumsum(axis=0).ravel()[:num_ticks]
+
+
+def block_ns(
+    runs: dict[str, IntArray], step_ends: IntArray, ticks: IntArray | None, spans: IntArray, block_size: int
+) -> IntArray:
+    """Blocks in use, times nanoseconds, of each of a client's runs (in order), shape (runs,). A step counts the blocks
+    that are in use when it ends.
+
+    ticks: the steps in which all decoding sequences advance; None where that is every step
+    spans: as for `blocks_taken`; several of a sequence that was interrupted
+    """
+    span_ns = runs["end_ns"] - runs["start_ns"]
+    whole = runs["used_blocks"] * span_ns
+    if not len(step_ends) or (runs["num_steps"] == 1).all():
+        return whole
+    taken = blocks_taken(spans, block_size, len(step_ends) if ticks is None else len(ticks))
+    if ticks is not None:
+        of_ticks, taken = taken, np.zeros(len(step_ends), dtype=np.int64)
+        taken[ticks] = of_ticks
+    late = np.zeros(len(step_ends), dtype=np.int64)   # when a step starts, since the start of its run
+    late[1:] = step_ends[:-1] - np.repeat(runs["start_ns"], runs["num_steps"])[1:]
+    late[runs["first_step"]] = 0
+    return np.asarray(whole - np.add.reduceat(taken * late, runs["first_step"]), dtype=np.int64)
+
+
+def block_ns_of_runs(
+    clients: list[Any], runs: dict[str, IntArray], stages: dict[str, IntArray], gaps: dict[int, Segments],
+    decode_steps: list[IntArray | None], decode: int,
+) -> IntArray:
+    """`block_ns` of all runs of a simulation that has ended, shape (runs,).
+
+    gaps: stage row -> segments of sequences that were interrupted; decode_steps: as in `RunRecord`;
+    decode: code of that kind of stage
+    """
+    runs_of, stages_of = (_rows_by_client(table, len(clients)) for table in (runs, stages))
+    out = np.zeros(len(runs["client"]), dtype=np.int64)
+    for client in clients:
+        mine, ticks = runs_of[client.index], decode_steps[client.index]
+        if not len(mine):
+            continue
+        scheduler = client.scheduler
+        spans = np.empty((0, 3), dtype=np.int64)
+        if scheduler.group.grows:
+            spans = _spans(client, stages, stages_of[client.index], gaps, ticks, decode)
+        names = ("start_ns", "end_ns", "first_step", "num_steps", "used_blocks")
+        out[mine] = block_ns({name: runs[name][mine] for name in names}, client.steps.array(), ticks, spans,
+                             scheduler.pool.block_size)
+        for row, moved in client.moved_in_run:
+            out[row] -= moved
+    return out
+
+
+def _rows_by_client(table: dict[str, IntArray], num_clients: int) -> list[IntArray]:
+    order = np.argsort(table["client"], kind="stable")
+    return np.split(order, np.searchsorted(table["client"][order], np.arange(1, num_clients)))
+
+
+def _spans(client: Any, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
+           ticks: IntArray | None, decode: int) -> IntArray:
+    """When sequences of a client decoded, and from how many tokens on (see `blocks_taken`)."""
+    rows = rows[(stages["output_tokens"][rows] > 1) & (stages["first_step"][rows] >= 0)]
+    irregular = [row for row in rows.tolist() if row in gaps]
+    rows = rows[~np.isin(rows, irregular)]
+    stop = stages["last_step"][rows] + 1
+    if ticks is not None:
+        stop = np.searchsorted(ticks, stop)
+    tokens = stages["output_tokens"]
+    came = stages["kind"] == decode   # the first token came with the prompt's KV
+    spans = [np.stack((stop - tokens[rows] + 1, stop, stages["prompt_tokens"][rows] + came[rows]), axis=1)]
+    spans += [_interrupted(int(stages["prompt_tokens"][row] + came[row]), gaps[row]) for row in irregular]
+    scheduler, end = client.scheduler, client.num_steps if ticks is None else len(ticks)
+    for seq in (*scheduler.running, *scheduler.waiting, *scheduler.holding):   # cut off by the horizon
+        segments = [*(seq.segments or ())] + ([(seq.emit_step, seq.join_tick, end)] if seq.emit_step >= 0 else [])
+        spans.append(_interrupted(seq.prompt_tokens + bool(seq.transferred), segments))
+    return np.concatenate(spans)
+
+
+def _interrupted(tokens: int, segments: Segments) -> IntArray:
+    """The spans of a sequence with so many tokens in memory when its first token comes."""
+    spans = []
+    for emit, start, stop in segments:
+        tokens += emit >= 0
+        spans.append((start, stop, tokens - 1))
+        tokens += stop - start
+    return np.array(spans, dtype=np.int64).reshape(-1, 3)

@@ -1,0 +1,226 @@
+"""The ten lines that a run prints: what was asked and served, latencies, goodput, what binds, memory, cost, what next.
+
+Everything else is a table of `hermes.results.render`. No line is longer than 80 columns.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from hermes.results.layout import (
+    WIDTH,
+    fitted,
+    format_number,
+    format_s,
+    gibibytes,
+    percent,
+    sections_html,
+    sections_rich,
+    sections_text,
+    shortened,
+)
+from hermes.results.render import grouped_clients, limits_text, mean_of, most_of, sections
+
+__all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
+
+LABEL = 9        # columns of a line's first word
+NAME = 24        # most columns of the scenario's name
+REASONS = 3
+OUTSIDE = 0.01   # share of steps outside the measured range that a reader has to know of
+NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
+_LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+
+Line = tuple[str, str]   # its first word, and the rest
+
+
+def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    """One line: how many requests in what time, and the medians."""
+    requests, latency = summary["requests"], summary["latency"]
+    parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
+    parts += [f"{label} p50 {format_s(latency[metric]['p50'])}" for metric, label in _LATENCIES.items()]
+    parts += ["interrupted"] if meta.get("interrupted") else []
+    name = meta.get("name")
+    return (f"{name}: " if name else "") + ", ".join(parts)
+
+
+def brief(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
+    """The lines, in order; more than ten only where something is wrong. `meta` may say where the files are and what to
+    type next (`files`)."""
+    latency = summary["latency"]
+    out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
+    out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}")
+            for metric, label in _LATENCIES.items()]
+    out += [("goodput", _goodput(summary)), ("binds", _binds(summary)), ("KV", _memory(summary)),
+            ("cost", _cost(summary))]
+    if meta.get("files"):
+        out.append(("files", str(meta["files"])))
+    return out
+
+
+def _requests(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    counts = summary["requests"]
+    total, completed = counts["total"], counts["completed"]
+    parts = ["all completed"] if completed == total else [f"{completed:,} completed"]
+    parts += [f"{counts[name]:,} {name}" for name in ("rejected", "unfinished") if counts[name]]
+    name = f" of {shortened(str(meta['name']), NAME)}" if meta.get("name") else ""
+    text = f"{total:,}{name}: {', '.join(parts)} in {format_s(summary['makespan_s'])}"
+    if meta.get("wall_s") is None:
+        return text
+    took = f"{text} (simulated in {float(meta['wall_s']):.3g} s)"
+    return took if len(took) <= WIDTH - LABEL else text
+
+
+def _wrong(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
+    """What a reader has to know before any figure."""
+    out: list[Line] = []
+    reasons = summary["requests"]["reject_reasons"]
+    for reason, count in list(reasons.items())[:REASONS]:
+        out.append(("rejected", f"{count:,}: {reason}"))
+    if len(reasons) > REASONS:
+        out.append(("", f"and {len(reasons) - REASONS} other reasons (-v)"))
+    if meta.get("interrupted"):
+        out.append(("warning", "interrupted: results up to the interruption"))
+    steps = summary["steps"]
+    if (steps["out_of_range_share"] or 0.0) >= OUTSIDE:
+        out.append(("warning", f"{steps['out_of_range']:,} steps ({percent(steps['out_of_range_share'])}) lie outside "
+                               "the measured range"))
+    return out
+
+
+def _rate(summary: dict[str, Any]) -> str:
+    found = summary.get("headline")
+    if not found:   # results from before there was one
+        return f"served {_per_s(summary['throughput']['requests_per_s'])}, whole run"
+    offered = f"offered {_per_s(found['offered_per_s'])}, " if found["offered_per_s"] is not None else ""
+    if found["stable"] is False:
+        return f"{offered}served: not stable, the queue grows"
+    served = f"served {_per_s(found['served_per_s'])}"
+    if found["served_low_per_s"] is not None:
+        served += f" ({_short(found['served_low_per_s'])} to {_short(found['served_high_per_s'])})"
+    if found["window"] == "whole":
+        return f"{offered}{served}, whole run ({found['why']})"
+    word = {"steady": "steady", "measured": "measured"}[found["window"]]
+    return f"{offered}{served}, {word} {_short(found['start_s'])} to {_short(found['until_s'])} s"
+
+
+def _per_s(rate: float | None) -> str:
+    return "-" if rate is None else f"{_short(rate)}/s"
+
+
+def _short(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _goodput(summary: dict[str, Any]) -> str:
+    good, found = summary["goodput"], summary.get("headline")
+    if good["requests"] is None:
+        return NO_SLO
+    passed = summary["slo"]["pass"]
+    verdict = "" if passed is None else f"SLO {'met' if passed else 'MISSED'}, "
+    if found and found["stable"] is False:
+        return f"{verdict}{percent(good['share'])} of the requests within {limits_text(good)}"
+    rate, share = ((found["goodput_per_s"], found["goodput_share"]) if found
+                   else (good["requests_per_s"], good["share"]))
+    return f"{verdict}{_per_s(rate)} ({percent(share)}) within {limits_text(good)}"
+
+
+def _binds(summary: dict[str, Any]) -> str:
+    binds = summary.get("binds")
+    if not binds:
+        return "-"
+    if binds["what"] == "arrivals":
+        return "arrivals: the load that is offered is served as it comes"
+    if binds["what"] == "nothing":
+        return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
+    held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch",
+            "KV memory": "work waits for blocks", "link": "full", "tier": "its link is full", "machine": "used up"}
+    return (f"{binds['what']} of {shortened(binds['where'], 24)}: {held[binds['what']]}"
+            f" {binds['share']:.0%} of the time")
+
+
+def _memory(summary: dict[str, Any]) -> str:
+    parts = []
+    groups = {name: mine for name, mine in grouped_clients(summary["clients"]).items() if mine[0].get("memory")}
+    if groups:
+        name, fullest = max(groups.items(), key=lambda item: most_of(item[1], "kv_peak_share") or 0.0)
+        size = fullest[0]["memory"]["kv_bytes"]
+        of = f" of {gibibytes(size)}" if size else f" of {fullest[0]['memory']['kv_tokens']:,} tokens"
+        where = f" at {shortened(name, 20)}" if len(groups) > 1 else ""
+        parts.append(f"mean {percent(mean_of(fullest, 'kv_mean_share'))}, "
+                     f"peak {percent(most_of(fullest, 'kv_peak_share'))}{of}{where}")
+    cache = summary.get("cache")
+    if cache:
+        parts.append(f"prefix hits {percent(cache['hit_rate'])} of prompts")
+    return "; ".join(parts) or "-"
+
+
+def _cost(summary: dict[str, Any]) -> str:
+    found = summary.get("headline") or {}
+    cost, energy = summary.get("cost"), summary["energy"]
+    engines = [c for c in summary["clients"].values() if c.get("memory") or c["steps"]]
+    wanted = not all(c.get("device") for c in engines)
+    hint = ": say what it runs on, --set clients.0.device=NAME" if wanted else ""
+    if cost is None and energy is None:
+        return f"no price, no watts{hint}"
+    if found.get("stable") is False:
+        return "no figure per token: the queue grows"
+    if not summary["tokens"]["output"]:
+        return "no figure per token: there are none"
+    dollars = found.get("per_million_output_tokens_dollars")
+    joules = found.get("per_output_token_j")
+    parts = [f"{format_number(found.get('output_tokens_per_s'))} output tokens/s"]
+    if cost is not None:
+        parts.append(f"${format_number(dollars)} per million")
+    if energy is not None:
+        parts.append(f"{format_number(joules)} J each")
+    missing = [word for word, part in (("price", cost), ("watts", energy)) if part is None]
+    if missing:
+        parts.append(f"no {missing[0]}" + (" without a `device:`" if wanted else ""))
+    return ", ".join(parts)
+
+
+def _text_lines(lines: Sequence[Line]) -> list[str]:
+    out = []
+    for word, text in lines:
+        parts = textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False) or [""]
+        out.append(f"{word:<{LABEL}}{parts[0]}")
+        out += [" " * LABEL + part for part in parts[1:]]
+    return out
+
+
+def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> str:
+    """The ten lines; with `verbose`, every table after them."""
+    text = "\n".join(_text_lines(brief(summary, meta))) + "\n"
+    if not verbose:
+        return text
+    return text + "\n" + sections_text([one for part in sections(summary, meta) for one in fitted(part)], WIDTH)
+
+
+def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> Group:
+    """The same for a terminal."""
+    lines = []
+    for line in _text_lines(brief(summary, meta)):
+        text = Text(line)
+        text.stylize("bold", 0, LABEL)
+        lines.append(text)
+    if not verbose:
+        return Group(*lines)
+    tables = sections_rich([one for part in sections(summary, meta) for one in fitted(part)])
+    return Group(*lines, Text(""), tables)
+
+
+def to_html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
+    """The ten lines as a table, everything else folded below."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(word)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+        for word, text in brief(summary, meta))
+    title = f"<caption style='text-align:left'><b>{escape(str(meta['name']))}</b></caption>" if meta.get("name") else ""
+    rest = sections_html(sections(summary, meta))
+    return f"<div><table>{title}{rows}</table><details><summary>everything</summary>{rest}</details></div>"

@@ -1,0 +1,120 @@
+"""The headline: rates, and cost and energy per token, over the steady state (`hermes.results.steady`).
+
+Served rates count what completes in the window; tokens are those of the steps that end in it. Energy and dollars are
+those of the window, busy or not. The rate's interval is that of 20 batch means.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.measure import steps_within
+from hermes.results.metrics import RequestMetrics
+from hermes.results.record import RunRecord
+from hermes.results.steady import MIN_REQUESTS, Window
+from hermes.results.usage import covered_ns
+from hermes.units import NS_PER_S
+
+__all__ = ["headline_summary"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+RATE_BATCHES = 20
+STUDENT_T = 2.093   # 97.5% of Student's t with 19 degrees of freedom
+HOUR_S = 3600.0
+
+
+def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray | None, window: Window
+                     ) -> dict[str, Any]:
+    """`headline` of the summary. good: requests within the SLO, shape (requests,); None without one."""
+    start, end = window.start_ns, window.end_ns
+    length = (end - start) / NS_PER_S
+
+    def per_s(count: float) -> float | None:
+        return count / length if length > 0 else None
+
+    # the first arrival, which begins a whole run, is in it
+    arrived = (record.arrival_ns >= 0) & _inside(record.arrival_ns, start, end)
+    arrived |= record.arrival_ns == (start if window.kind == "whole" else -2)
+    done = (record.finish_ns >= 0) & _inside(record.finish_ns, start, end)
+    gone = int(done.sum()) + int((arrived & np.isin(np.arange(len(arrived)), list(record.reject_reasons))).sum())
+    output = _output_tokens(record, start, end)
+    total = output + int(metrics.computed_prompt_tokens[done].sum())
+    low, high = _interval(record, window) if window.kind != "whole" else (None, None)
+    kept = None if good is None else int((good & done).sum())
+    joules, dollars = _energy_j(record, start, end), _dollars(record, length)
+    return {
+        "window": window.kind, "why": window.why, "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
+        "stable": window.stable,
+        "offered_per_s": _offered(record) if window.kind == "whole" else per_s(int(arrived.sum())),
+        "served_per_s": per_s(int(done.sum())), "served_low_per_s": low, "served_high_per_s": high,
+        "output_tokens_per_s": per_s(output), "total_tokens_per_s": per_s(total),
+        "goodput_per_s": None if kept is None else per_s(kept),
+        "goodput_share": None if kept is None or not gone else kept / gone,
+        "per_output_token_j": None if joules is None or not output else joules / output,
+        "output_tokens_per_j": None if not joules else output / joules,
+        "per_million_output_tokens_dollars": None if dollars is None or not output else dollars / output * 1e6,
+        "per_million_tokens_dollars": None if dollars is None or not total else dollars / total * 1e6,
+    }
+
+
+def _offered(record: RunRecord) -> float | None:
+    """Arrivals per second of the time in which requests arrive; None where that is a moment."""
+    times = record.arrival_ns[record.arrival_ns >= 0]
+    span = int(times.max() - times.min()) if len(times) else 0
+    return (len(times) - 1) * NS_PER_S / span if span else None
+
+
+def _inside(times: npt.NDArray[np.int64], start: int, end: int) -> BoolArray:
+    return np.asarray((times > start) & (times <= end))
+
+
+def _output_tokens(record: RunRecord, start: int, end: int) -> int:
+    """Tokens of steps that end in the window, and of stages without steps that do."""
+    stages = record.stages
+    stepless = (stages["first_step"] < 0) & (stages["first_token_ns"] >= 0) & _inside(stages["end_ns"], start, end)
+    return int((record.runs["sampled"] * steps_within(record, start, end)).sum()) + int(
+        stages["output_tokens"][stepless].sum())
+
+
+def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | None]:
+    """The served rate's 95% interval, by batch means."""
+    edges = np.linspace(window.start_ns, window.end_ns, RATE_BATCHES + 1)
+    width = float(edges[1] - edges[0]) / NS_PER_S
+    counts = np.histogram(record.finish_ns[record.finish_ns >= 0], edges)[0]
+    if width <= 0 or counts.sum() < MIN_REQUESTS:
+        return None, None
+    half = STUDENT_T * float(counts.std(ddof=1)) / math.sqrt(RATE_BATCHES)
+    mean = float(counts.mean())
+    return max(mean - half, 0.0) / width, (mean + half) / width
+
+
+def _energy_j(record: RunRecord, start: int, end: int) -> float | None:
+    """Joules of all clients in the window; None where none was given watts."""
+    if not any(c.idle_w or c.prefill_w or c.decode_w for c in record.clients):
+        return None
+    runs, stages, n = record.runs, record.stages, len(record.clients)
+    span = np.maximum(np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start), 0)
+    prompts = runs["prefill_seqs"] > 0
+    prefill, decode = (np.bincount(runs["client"][rows], weights=span[rows], minlength=n) for rows in
+                       (prompts, ~prompts))
+    stepping = np.bincount(runs["client"], minlength=n) > 0
+    joules = []
+    for index, info in enumerate(record.clients):
+        if not stepping[index]:
+            mine = stages["client"] == index
+            prefill[index] = covered_ns(np.clip(stages["start_ns"][mine], start, end),
+                                        np.clip(stages["end_ns"][mine], start, end))
+        idle = max(end - start - prefill[index] - decode[index], 0)
+        joules.append((info.prefill_w * prefill[index] + info.decode_w * decode[index] + info.idle_w * idle) / NS_PER_S)
+    return math.fsum(joules)
+
+
+def _dollars(record: RunRecord, length: float) -> float | None:
+    if not any(info.price_per_hour for info in record.clients):
+        return None
+    return math.fsum(info.price_per_hour for info in record.clients) * length / HOUR_S

@@ -1,0 +1,173 @@
+"""The part of a run in which the system was in its steady state.
+
+**Start.** MSER-5 (White, 1997): the time from the first arrival to the end is cut into 500 slices, the mean number of
+requests in the system in each; five slices are a batch. The warm-up ends where the standard error of the mean of the
+batches after it is least. If that is not in the first half, the run never settled. What counts as "in the system" is a
+request, or a whole conversation from its first turn to the last answer, the user's time to think included.
+
+**End.** The last arrival; in a closed loop, the moment at which a user first finds no request left. With several
+workloads, the first of these moments, and the start is not before the last of their first arrivals. Conversations end
+when the number of those under way begins to fall: the same rule, from the end backwards.
+
+**None.** Everything arrives at once, the queue grows, the run does not settle, or it is too short: fewer than 100
+requests complete in the steady state, or it is shorter than the mean request takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.results.measure import MeasureConfig
+from hermes.results.metrics import RequestMetrics
+from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
+from hermes.results.stability import Stability, stability
+from hermes.results.usage import window_ns
+from hermes.units import s_to_ns
+
+__all__ = ["Window", "find_window", "mser"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+BATCHES, PER_BATCH = 100, 5
+MIN_REQUESTS = 100
+MIN_DRIFT = 0.02   # share of what arrives that is not served; less, a system at its limit shows by chance
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time that the headline is of.
+
+    kind: "steady"; "measured", the user's own `measure`; or "whole", because of `why`
+    stable: False if the queue grows; None where the run is too short to tell
+    """
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    why: str | None = None
+    stable: bool | None = None
+
+
+def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfig | None) -> Window:
+    """The user's window, else the steady state, else the whole run."""
+    whole = window_ns(record)
+    arrival = record.arrival_ns[record.arrival_ns >= 0]
+    if not len(arrival):
+        return Window("whole", *whole, why="no request arrived")
+    stable = _keeps_up(record, metrics)
+    if chosen is not None:
+        until = record.end_ns if chosen.until is None else s_to_ns(chosen.until)
+        start = s_to_ns(chosen.start)
+        return Window("measured", start, max(start, min(until, record.end_ns)), stable=stable)
+    if arrival.max() == arrival.min():
+        return Window("whole", *whole, why="all requests arrive at once")
+    if stable is False:
+        return Window("whole", *whole, why="the queue grows", stable=False)
+    found = _settled(record)
+    if found is None:
+        return Window("whole", *whole, why="too short to settle", stable=stable)
+    start, end = found
+    done = (record.finish_ns > start) & (record.finish_ns <= end)
+    completed = record.status == STATUS_COMPLETED
+    if int(done.sum()) < MIN_REQUESTS:
+        return Window("whole", *whole, why=f"too short: {int(done.sum())} requests", stable=stable)
+    if end - start < metrics.e2e_ns[completed].mean():
+        return Window("whole", *whole, why="too short: a request takes longer", stable=stable)
+    return Window("steady", start, end, stable=stable)
+
+
+def _keeps_up(record: RunRecord, metrics: RequestMetrics) -> bool | None:
+    """False if the number of requests in the system grows, as `stability` has it, by more than chance does."""
+    completed = record.status == STATUS_COMPLETED
+    served = metrics.e2e_ns[completed] - metrics.queue_ns[completed]
+    seen: Stability = stability(record, float(served.mean()) if completed.any() else 0.0)
+    if seen.stable is not False:
+        return seen.stable
+    arrived = int((record.arrival_ns >= 0).sum())
+    return bool(seen.in_system_late - seen.in_system_early <= MIN_DRIFT * arrived / 2)
+
+
+def _settled(record: RunRecord) -> tuple[int, int] | None:
+    """Start and end of the steady state; None where there is none."""
+    low, high = _arrivals_span(record)
+    if high <= low:
+        return None
+    begin, end, several = _stays(record)
+    slices = PER_BATCH * BATCHES
+    edges = np.linspace(low, high, slices + 1)
+    held = _held(begin, end, edges).reshape(BATCHES, PER_BATCH).sum(axis=1)
+    first, last = mser(held, both_ends=several)
+    if first >= BATCHES // 2 or last < BATCHES // 2:
+        return None
+    return int(edges[first * PER_BATCH]), int(edges[last * PER_BATCH])
+
+
+def _arrivals_span(record: RunRecord) -> tuple[int, int]:
+    """When requests of all workloads arrive: the last of the first arrivals, the first of the last."""
+    arrived = record.arrival_ns >= 0
+    codes = record.labels["workload"][0] if "workload" in record.labels else np.zeros(len(arrived), dtype=np.int64)
+    firsts, lasts = [], []
+    for code in np.unique(codes[arrived]):
+        mine = record.arrival_ns[arrived & (codes == code)]
+        firsts.append(int(mine.min()))
+        lasts.append(int(mine.max()))
+    if record.out_of_requests_ns >= 0:
+        lasts.append(record.out_of_requests_ns)
+    return max(firsts), min(min(lasts), record.end_ns)
+
+
+def _stays(record: RunRecord) -> tuple[FloatArray, FloatArray, bool]:
+    """When requests, or whole conversations, come and go; and whether there are conversations."""
+    rows = np.flatnonzero((record.arrival_ns >= 0) & (record.status != STATUS_REJECTED))
+    begin = record.arrival_ns[rows].astype(np.float64)
+    end = np.where(record.status[rows] == STATUS_COMPLETED, record.finish_ns[rows], np.inf)
+    session = record.session[rows]
+    if not (session >= 0).any():
+        return begin, end, False
+    own = np.where(session >= 0, session, session.max() + 1 + np.arange(len(rows)))
+    names, of = np.unique(own, return_inverse=True)
+    if len(names) > 0.75 * len(rows):   # hardly anybody comes back
+        return begin, end, False
+    first, last = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    np.minimum.at(first, of, begin)
+    np.maximum.at(last, of, end)
+    return first, last, True
+
+
+def _held(begin: FloatArray, end: FloatArray, edges: FloatArray) -> FloatArray:
+    """Time integral of how many are there, in each interval between `edges`."""
+    def since(times: FloatArray) -> FloatArray:
+        """Sum over times of how long ago each was, at each edge."""
+        times = np.sort(times[np.isfinite(times)]) - edges[0]
+        upto = np.concatenate(([0.0], np.cumsum(times)))
+        at = edges - edges[0]
+        count = np.searchsorted(times, at)
+        return np.asarray(count * at - upto[count], dtype=np.float64)
+
+    return np.diff(since(begin) - since(end))
+
+
+def mser(values: FloatArray, *, both_ends: bool = False) -> tuple[int, int]:
+    """The part of a series, [first, last), whose mean has the least standard error for its length: the least sum of
+    squares over the square of the number of values.
+
+    Searched: warm-ups of at most half the series, and what is left to its end; or with `both_ends`, to any end in the
+    second half, of parts of at least a fifth.
+    """
+    n = len(values)
+    sums, squares = (np.concatenate(([0.0], np.cumsum(v))) for v in (values - values.mean(),
+                                                                     (values - values.mean()) ** 2))
+    first = np.arange(n // 2 + 1)[:, None]
+    last = np.arange(n // 2, n + 1)[None, :] if both_ends else np.array([[n]])
+    count = np.maximum(last - first, 1)
+    spread = np.maximum(squares[last] - squares[first] - (sums[last] - sums[first]) ** 2 / count, 0.0) / count**2
+    spread[np.broadcast_to(last - first < n // 5, spread.shape)] = np.inf
+    best = np.flatnonzero(spread.ravel() <= spread.min() * (1 + 1e-9) + 1e-12 * (squares[-1] / n**2))
+    # of equals the longest: constant series have no warm-up
+    chosen = best[np.argmax(count.ravel()[best] if both_ends else -best)]
+    row, column = np.unravel_index(chosen, spread.shape)
+    return int(first[row, 0]), int(last[0, column])

@@ -1,0 +1,34 @@
+"""Random routing."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from hermes.clients.base import Client
+from hermes.config import ConfigModel
+from hermes.routing.base import ROUTERS, RouterContext
+
+__all__ = ["RandomConfig"]
+
+_BLOCK = 1024   # numbers drawn at a time
+
+
+@ROUTERS.register("random")
+class RandomConfig(ConfigModel):
+    """A client drawn at random, each as likely as any other, whatever its load."""
+
+    kind: Literal["random"] = "random"
+
+    def build(self, context: RouterContext) -> RandomChoice:
+        return RandomChoice(context)
+
+
+class RandomChoice:
+    def __init__(self, context: RouterContext) -> None:
+        self._candidates, self._rng = list(context.candidates), context.rng
+        self._draws: list[int] = []
+
+    def choose(self, stage: Any) -> Client:
+        if not self._draws:
+            self._draws = self._rng.integers(0, len(self._candidates), _BLOCK).tolist()
+        return self._candidates[self._draws.pop()]

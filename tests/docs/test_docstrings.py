@@ -1,0 +1,78 @@
+"""Docstrings name what is there: no names that the code does not have, and no document that readers do not have."""
+
+import ast
+import re
+from pathlib import Path
+
+import hermes
+
+PACKAGE = Path(hermes.__file__).parent
+# names of other software, of scripts, and of keys that are put together
+FOREIGN = {
+    "build_azure_workloads", "build_lookahead", "cum_seq_k", "gpu_memory_utilization", "mixed_step_breakdown",
+    "prefill_moddeling", "ttft_p50",
+}
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def docstrings(tree):
+    """Strings that stand as statements: docstrings of modules, classes, functions and attributes."""
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)]
+
+
+def names(tree, but=()):
+    """Every word of a tree's names and strings, those of the nodes in `but` left out."""
+    left_out, found = {id(node) for node in but}, set()
+    for node in ast.walk(tree):
+        texts = [getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module")]
+        if isinstance(node, ast.Constant) and id(node) not in left_out:
+            texts.append(node.value)
+        found |= {word for text in texts if isinstance(text, str) for word in re.findall(r"\w+", text)}
+    return found
+
+
+def test_names_in_docstrings_exist():
+    known = FOREIGN | {part for path in TREES for part in path.with_suffix("").parts}
+    for tree in TREES.values():
+        known |= names(tree, but=docstrings(tree))
+    wrong = [
+        f"{path}:{node.lineno}: {word}" for path, tree in TREES.items() for node in docstrings(tree)
+        for quoted in re.findall(r"`([^`\n]+)`", node.value)
+        for word in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", quoted) if word not in known
+    ]
+    assert not wrong
+
+
+def documented(kinds):
+    """(file, node, docstring) of functions or classes."""
+    return ((path, node, text) for path, tree in TREES.items() for node in ast.walk(tree)
+            if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False)))
+
+
+def test_parameters_in_docstrings_exist():
+    """A line `name: what it is` is about a parameter, or a field of what is returned."""
+    wrong = []
+    for path, node, text in documented(ast.FunctionDef | ast.ClassDef):
+        lines = re.findall(r"\n\s*([a-z]\w*(?:, [a-z]\w*)*): \S", text)
+        said = [name for line in lines for name in line.split(", ") if "_" in name]
+        have = names(node, but=docstrings(node)) if said else ()
+        wrong += [f"{path}:{node.lineno}: {name}" for name in said if name not in have]
+    assert not wrong
+
+
+def test_what_a_docstring_says_is_set_is_set():
+    wrong = []
+    for path, node, text in documented(ast.FunctionDef):
+        if said := re.findall(r"\b[Ss]ets `(\w+)`", text):
+            targets = [getattr(part, "targets", None) or [part.target] for part in ast.walk(node)
+                       if isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign)]
+            assigned = {name for group in targets for target in group for name in names(target)}
+            wrong += [f"{path}:{node.lineno}: {name}" for name in said if name not in assigned]
+    assert not wrong
+
+
+def test_no_document_that_readers_do_not_have():
+    wrong = [f"{path}:{node.lineno}" for path, tree in TREES.items() for node in docstrings(tree)
+             if re.search(r"\b[Ss]pec section|\bthe spec\b", node.value)]
+    assert not wrong
