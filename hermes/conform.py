@@ -23,7 +23,7 @@ from hermes.errors import InputError
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
 from hermes.kernel import ARRIVAL, Clock
-from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.memory import BlockPool, PrefixBlockPool, ReferencePrefixPool
 from hermes.recorder import RowLog
 from hermes.results.record import RUN_FIELDS
 from hermes.schedulers.base import Plan
@@ -120,8 +120,10 @@ def _config(recorded: RecordedSchedule) -> ChunkedConfig:
     })
 
 
-def _pool(recorded: RecordedSchedule) -> BlockPool:
-    pool_type = PrefixBlockPool if recorded.prefix_caching else BlockPool
+def _pool(recorded: RecordedSchedule, *, every_step: bool) -> BlockPool:
+    if not recorded.prefix_caching:
+        return BlockPool(recorded.num_blocks, recorded.block_size)
+    pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
     return pool_type(recorded.num_blocks, recorded.block_size)
 
 
@@ -145,7 +147,7 @@ def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
 
 def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: arrivals are seen between steps."""
-    scheduler = _config(recorded).build(_pool(recorded), every_step=every_step)
+    scheduler = _config(recorded).build(_pool(recorded, every_step=every_step), every_step=every_step)
     arrivals = _sequences(recorded)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
@@ -253,7 +255,7 @@ class _OneTick:
 def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
     """Let the LLM client that simulations use drive the scheduler. `arrival_step` counts steps that took time."""
     env = Clock()
-    scheduler = _Recorder(_config(recorded), _pool(recorded), every_step=every_step)
+    scheduler = _Recorder(_config(recorded), _pool(recorded, every_step=every_step), every_step=every_step)
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), every_step=every_step)
     client.on_done = lambda _client, seq: scheduler.release(seq)
     for arrival, seq in _sequences(recorded):

@@ -3,16 +3,42 @@
 The simulator has no tokens. Two requests share KV blocks exactly where their prompts begin with the same text, and
 that is all these classes say: for a full block, a key that is equal for two sequences if and only if everything up to
 the block's end is the same. They play the role of the engine's chained block hashes.
+
+`block_key(index, block_size)` is the definition. A content that can name many consecutive blocks at once has a second
+method, which makes a prefix cache cheap:
+
+`name_runs(block_size)` gives, in order, (name, end): blocks up to `end` (exclusive), from where the run before ended,
+have that name. Block `index` of two sequences is the same content if and only if it has the same name in both. The runs
+end where `block_key` is None; a content that covers the answer as well ends beyond the prompt, at any large number. An
+empty run is allowed. A name is hashable, not None, and begins with the kind of content, so that no other kind has it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "TokenPrompt"]
+__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "TokenPrompt", "name_runs"]
+
+NameRuns = Iterable[tuple[Hashable, int]]
+
+
+def name_runs(content: Any, block_size: int) -> NameRuns:
+    """The runs of a content, or of a sequence. One that has only `block_key` gives one run for each block."""
+    runs = getattr(content, "name_runs", None)
+    found: NameRuns = block_by_block(content, block_size) if runs is None else runs(block_size)
+    return found
+
+
+def block_by_block(content: Any, block_size: int) -> Iterator[tuple[Hashable, int]]:
+    """A run for each block, up to the first without a key."""
+    end = 1
+    while (key := content.block_key(end - 1, block_size)) is not None:
+        yield key, end
+        end += 1
 
 
 class GroupPrefix:
@@ -26,6 +52,9 @@ class GroupPrefix:
     def block_key(self, index: int, block_size: int) -> object:
         """Key of full block `index`, or None where it holds tokens of the sequence's own."""
         return ("group", self.group, index) if (index + 1) * block_size <= self.num_tokens else None
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        return ((("group", self.group), self.num_tokens // block_size),)
 
 
 class ConversationText:
@@ -53,9 +82,7 @@ class ConversationText:
             return None
         return ("group", self.group, index) if end <= self.shared_tokens else ("conversation", self.session, index)
 
-    def name_runs(self, block_size: int) -> tuple[tuple[tuple[str, int], int], ...]:
-        """The same for many blocks at once: (name, end): blocks up to `end`, from where the run before ended.
-        The key of a block is its run's name and its index."""
+    def name_runs(self, block_size: int) -> NameRuns:
         shared = min(self.shared_tokens, self.num_tokens) // block_size
         return (("group", self.group), shared), (("conversation", self.session), self.num_tokens // block_size)
 
@@ -78,6 +105,11 @@ class HashedPrompt:
         end = (index + 1) * block_size
         return ("hash", self.ids[(end - 1) // self.unit], index) if end <= self.num_tokens else None
 
+    def name_runs(self, block_size: int) -> NameRuns:
+        last, unit, ids = self.num_tokens // block_size, self.unit, self.ids
+        return [(("hash", number), end // block_size if end < self.num_tokens else last)
+                for number, end in zip(ids, range(unit, unit * len(ids) + 1, unit), strict=True)]
+
 
 class TokenPrompt:
     """A prompt whose tokens are known: a block's key is the SHA-256 of its tokens, chained with the block before."""
@@ -98,3 +130,6 @@ class TokenPrompt:
             text = self.tokens[start:start + block_size].tobytes()
             chain.append(hashlib.sha256((chain[-1] if chain else b"") + text).digest())
         return "sha256", chain[index]
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        return block_by_block(self, block_size)   # every block may be where another prompt goes on differently

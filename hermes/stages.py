@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hermes.content import NameRuns
+
 __all__ = ["AnyOf", "Stage"]
 
 _NOTHING: Mapping[str, Any] = {}
@@ -64,6 +66,14 @@ class Stage:
     def block_key(self, index: int, block_size: int) -> object:
         """Nobody's KV: an embedding goes through an adapter, which changes keys and values."""
         return (self.kind, self.arrival_order, index)
+
+    @property
+    def own_name(self) -> tuple[str, int]:
+        """See `Sequence.own_name`."""
+        return (self.kind, self.arrival_order)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        return ()
 
     @property
     def tokens(self) -> int:

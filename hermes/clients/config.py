@@ -24,7 +24,7 @@ from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.facts import HardwareFacts, facts_of
 from hermes.kernel import Clock
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
 from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
@@ -134,7 +134,9 @@ class LLMClientConfig(ConfigModel):
         model = self._memory_model(facts, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type: Any = PrefixBlockPool if self.memory.prefix_caching else BlockPool
+        pool_type: Any = BlockPool
+        if self.memory.prefix_caching:
+            pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
         options: dict[str, Any] = {}
         if self.memory.prefix_eviction != "lru":
             pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction

@@ -3,6 +3,7 @@
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.memory.ranked import RankedPrefixPool
+from hermes.memory.reference import ReferencePrefixPool
 from hermes.memory.size_aware import Gdsf, Tamm
 
-__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "RankedPrefixPool", "Tamm"]
+__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "RankedPrefixPool", "ReferencePrefixPool", "Tamm"]

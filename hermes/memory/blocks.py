@@ -6,9 +6,10 @@ branches of a prompt share is counted by a `CommonPrompt`. `PrefixBlockPool` has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from hermes.content import NameRuns
 from hermes.memory.common import CommonPrompt
 
 __all__ = ["BlockHolder", "BlockPool"]
@@ -27,6 +28,18 @@ class BlockHolder(Protocol):
         """Identity of the content of full block `index` and of everything before it (a chained hash)."""
         ...
 
+    def name_runs(self, block_size: int) -> NameRuns:
+        """The same for many blocks at once (`hermes.content`). What comes after the last run has the `own_name`.
+
+        May be left out, together with `own_name`: the pool asks for each block's key then.
+        """
+        ...
+
+    @property
+    def own_name(self) -> Hashable:
+        """Name of what no other sequence has."""
+        ...
+
 
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens. `free_blocks` never leaves [0, num_blocks].
@@ -37,6 +50,7 @@ class BlockPool:
     """
 
     caching = False
+    by_block = False   # whether each sequence has to take its blocks itself (`grow`), also in a decode group
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:
@@ -95,6 +109,14 @@ class BlockPool:
         if need > 0:
             self.free_blocks -= need
             seq.num_blocks += need
+        return True
+
+    def take(self, num_blocks: int) -> None:
+        """A decode group takes so many free blocks, whichever of its members they are for."""
+        self.free_blocks -= num_blocks
+
+    def answers_alone(self, seq: BlockHolder) -> bool:
+        """Whether no other sequence can look up what `seq` writes from here on."""
         return True
 
     def commit(self, seq: BlockHolder, num_tokens: int) -> None:

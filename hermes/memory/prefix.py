@@ -1,27 +1,34 @@
-"""Paged KV memory with a prefix cache, as vLLM V1's block pool keeps it.
+"""Paged KV memory with a prefix cache, as vLLM V1's block pool keeps it; in segments.
 
-Blocks have names here, because a freed block that still carries the hash of its content can be hit by a later request
-until it is allocated to something else. The free queue is the eviction order: allocation takes from its front; a freed
-sequence's blocks go tail first, those with a hash to the back, those without to the front (engine versions before
-0.32: all to the back). Two blocks may carry the same hash; a lookup returns the older one.
+`hermes.memory.reference` says block by block what a prefix cache does; docs/vllm-v1.md gives the rules. Which physical
+block a sequence holds cannot be observed, so this pool does the same with ranges of blocks that have one history
+(`hermes.memory.segments`). A request costs it a few operations for each name in its prompt, not one for each block.
 
-A block's hash chains its parent's with its tokens, so equal keys mean equal content of the whole prefix. The simulator
-has no tokens; `block_key` of a sequence plays that role.
+- A content gives its names in runs (`hermes.content.name_runs`); a sequence that shares nothing is one segment.
+- Blocks without a hash have no identity. Those at the very front of the free queue are one number: with the engine's
+  present rule that is all of them.
+- A hit of a part of a segment splits it. Nothing is put together again, except what a sequence hashes right after
+  what it hashed last, where nobody could tell the difference.
+- A decode group takes blocks as a number (`take`). What a member writes is its own: no lookup can hit it before it has
+  left the group, so that is when its blocks are hashed (`commit`). Members whose answers have names that others may
+  look up (`answers_alone` is False) are hashed as they go.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
+from hermes.content import name_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
+from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
 
 __all__ = ["PrefixBlockPool"]
 
+Hit = tuple[Segment, int, int]   # (segment, first block, block after the last)
+
 
 class PrefixBlockPool(BlockPool):
-    """Reference-counted blocks with hashes.
+    """See the module's docstring.
 
     unhashed_to_front: a freed block without a hash goes to the front of the free queue, as in vLLM 0.32; otherwise to
         the back, as in 0.19
@@ -32,126 +39,242 @@ class PrefixBlockPool(BlockPool):
     def __init__(self, num_blocks: int, block_size: int, *, unhashed_to_front: bool = True) -> None:
         super().__init__(num_blocks, block_size)
         self.unhashed_to_front = unhashed_to_front
-        self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
-        self._refs = [0] * num_blocks
-        self._key_of: list[Any] = [None] * num_blocks
-        self._cached: dict[Any, int | list[int]] = {}   # key -> the block that carries it, or several, oldest first
-        self._blocks: dict[Any, list[int]] = {}         # sequence -> its blocks, in order
-        self._committed: dict[Any, int] = {}            # sequence -> how many of its blocks were offered to the cache
+        self._index = SegmentIndex()
+        self._queue = FreeQueue()
+        self._num_unhashed = num_blocks   # blocks without a hash in front of `_queue`
+        self._chains: dict[BlockHolder, Chain] = {}
+        # The latest lookup, which holds as long as no segment has changed: whose, of how many tokens, and the hits.
+        self._version = 0
+        self._hits_of: BlockHolder | None = None
+        self._hits_version = self._hits_tokens = 0
+        self._hits: list[Hit] = []
 
-    def _hits(self, seq: BlockHolder) -> list[int]:
-        cached, bs, block_key = self._cached, self.block_size, seq.block_key
-        hits: list[int] = []
-        for index in range((seq.num_tokens - 1) // bs):
-            block = cached.get(block_key(index, bs))
-            if block is None:
-                break
-            hits.append(block if type(block) is int else block[0])  # type: ignore[index]
+    # -- lookups -------------------------------------------------------------------------------------------------
+
+    def _find(self, seq: BlockHolder) -> list[Hit]:
+        """The blocks that `seq` would hit: whole ones, up to the first miss, at most num_tokens - 1 tokens."""
+        num_tokens = seq.num_tokens
+        if self._hits_of is seq and self._hits_version == self._version and self._hits_tokens == num_tokens:
+            return self._hits
+        self._hits_of, self._hits_version, self._hits_tokens = seq, self._version, num_tokens
+        hits: list[Hit] = []
+        self._hits = hits
+        match, block = self._index.match, 0
+        limit = (num_tokens - 1) // self.block_size
+        for name, end in name_runs(seq, self.block_size):
+            if block >= limit:
+                return hits
+            if end > block:
+                end = min(end, limit)
+                block = match(name, block, end, hits)
+                if block < end:
+                    return hits
+        if block < limit:
+            match(seq.own_name, block, limit, hits)
         return hits
 
     def hit_tokens(self, seq: BlockHolder) -> int:
-        return len(self._hits(seq)) * self.block_size
+        hits = self._find(seq)
+        return hits[-1][2] * self.block_size if hits else 0
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
-        held = self._blocks.get(seq)
-        if held is not None:
-            return max(0, self.blocks_for(num_tokens) - len(held))
-        hits = self._hits(seq)
-        refs = self._refs
+        need = -(-num_tokens // self.block_size)
+        if seq in self._chains:
+            return max(0, need - seq.num_blocks)
+        hits = self._find(seq)
+        if not hits:
+            return need
         # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
-        return max(0, self.blocks_for(num_tokens) - len(hits)) + sum(1 for b in hits if refs[b] == 0)
+        return max(0, need - hits[-1][2]) + sum([end - first for segment, first, end in hits if not segment.refs])
+
+    # -- taking --------------------------------------------------------------------------------------------------
+
+    def _chain(self, seq: BlockHolder) -> Chain:
+        """A sequence that holds nothing yet."""
+        chain = self._chains[seq] = Chain(name_runs(seq, self.block_size), getattr(seq, "own_name", None))
+        return chain
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
-        if seq not in self._blocks:
-            hits = self._hits(seq)
-            for block in hits:   # before allocating, so that a sequence never evicts its own hits
-                if self._refs[block] == 0:
-                    del self._queue[block]
-                    self.free_blocks -= 1
-                else:
-                    self.shared_blocks += 1
-                self._refs[block] += 1
+        if seq not in self._chains:
+            hits = self._find(seq)
+            chain = self._chain(seq)
+            if hits:
+                # before new blocks are taken, so that a sequence never evicts its own hits
+                chain.parts = [self._hold(*hit) for hit in hits]
+                chain.end = seq.num_blocks = hits[-1][2]
             self._note_shared()
-            self._blocks[seq] = hits
-            self._committed[seq] = seq.num_blocks = len(hits)
         self.grow(seq, num_tokens, known)
 
+    def _hold(self, segment: Segment, first: int, end: int) -> Segment:
+        """One more sequence holds these blocks of `segment`; returns the segment that is just these."""
+        while segment.hi <= first:   # split since it was found
+            assert segment.rest is not None
+            segment = segment.rest
+        if segment.refs:
+            self.shared_blocks += end - first
+            if segment.lo < first:
+                segment = self._split(segment, first)
+            if end < segment.hi:
+                self._split(segment, end)
+            segment.refs += 1
+            return segment
+        self.free_blocks -= end - first
+        if segment.lo == first and segment.hi == end:
+            self._queue.remove(segment)
+            segment.refs = 1
+            return segment
+        # The others stay where they are in the free queue.
+        self._version += 1
+        if end < segment.hi:
+            if segment.lo < first:
+                tail = Segment(segment.name, end, segment.hi)
+                self._index.add_part(segment, tail)
+                self._queue.put_before(tail, segment)
+                segment.hi, segment.rest = first, tail
+            else:
+                segment.lo = end
+        else:
+            segment.hi = first
+        part = Segment(segment.name, first, end)
+        self._index.add_part(segment, part)
+        part.refs = 1
+        return part
+
+    def _split(self, segment: Segment, block: int) -> Segment:
+        """Split a segment that somebody holds; returns the part from `block` on."""
+        part = Segment(segment.name, block, segment.hi)
+        part.refs, part.rest = segment.refs, segment.rest
+        segment.hi, segment.rest = block, part
+        self._index.add_part(segment, part)
+        self._version += 1
+        return part
+
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
-        held = self._blocks.setdefault(seq, [])
-        need = self.blocks_for(num_tokens) - len(held)
-        if need > self.free_blocks:
-            return False
-        for _ in range(need):
-            block, _none = self._queue.popitem(last=False)
-            key = self._key_of[block]
-            if key is not None:
-                self._evict(block, key)
-            self._refs[block] = 1
-            held.append(block)
+        chain = self._chains.get(seq) or self._chain(seq)
+        need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > 0:
-            self.free_blocks -= need
-            seq.num_blocks = len(held)
-        self._commit(seq, held, min(num_tokens, seq.num_tokens) if known is None else known)
+            if need > self.free_blocks:
+                return False
+            self.take(need)
+            seq.num_blocks += need
+        if known is None:
+            known = num_tokens if num_tokens < seq.num_tokens else seq.num_tokens
+        full = known // self.block_size
+        if full > chain.end:
+            self._hash(chain, full)
         return True
 
+    def take(self, num_blocks: int) -> None:
+        """Take blocks from the front of the free queue; what they held is evicted."""
+        if num_blocks > self.free_blocks:
+            raise ValueError(f"{num_blocks} blocks taken of {self.free_blocks} free ones")
+        self.free_blocks -= num_blocks
+        if num_blocks <= self._num_unhashed:
+            self._num_unhashed -= num_blocks
+            return
+        num_blocks -= self._num_unhashed
+        self._num_unhashed = 0
+        self._version += 1
+        ring, remove = self._queue.ring, self._index.remove
+        segment = ring.after
+        while num_blocks:
+            size = segment.hi - segment.lo
+            if size > num_blocks:
+                segment.hi -= num_blocks
+                break
+            num_blocks -= size
+            if segment.name is not None:
+                remove(segment)
+            gone, segment = segment, segment.after
+            del gone.before, gone.after   # else they would keep each other in memory: no collector runs meanwhile
+        ring.after, segment.before = segment, ring
+
+    # -- hashing -------------------------------------------------------------------------------------------------
+
     def commit(self, seq: BlockHolder, num_tokens: int) -> None:
-        self._commit(seq, self._blocks[seq], num_tokens)
+        chain = self._chains[seq]
+        full = num_tokens // self.block_size
+        if full > chain.end:
+            self._hash(chain, full)
 
-    def _evict(self, block: int, key: Any) -> None:
-        self._key_of[block] = None
-        carriers = self._cached[key]
-        if type(carriers) is int:
-            del self._cached[key]
-            return
-        carriers.remove(block)  # type: ignore[union-attr]
-        if len(carriers) == 1:  # type: ignore[arg-type]
-            self._cached[key] = carriers[0]  # type: ignore[index]
+    def _hash(self, chain: Chain, full: int) -> None:
+        """The blocks up to `full` are full (visible within the same step)."""
+        self._version += 1
+        by_name, parts = self._index.by_name, chain.parts
+        while chain.end < full:
+            if chain.end >= chain.name_end:
+                chain.next_name()
+            first, name = chain.end, chain.name
+            chain.end = end = full if full < chain.name_end else chain.name_end
+            known = by_name.get(name)
+            if known is not None and parts:
+                last = parts[-1]
+                # What it hashed last is held by nobody else, and of this name nothing is younger (which it would be
+                # after a split): it is one segment.
+                if last.refs == 1 and (known is last or (type(known) is list and known[-1] is last)):
+                    last.hi = end
+                    continue
+            segment = Segment(name, first, end)
+            segment.refs = 1
+            parts.append(segment)
+            if known is None:
+                by_name[name] = segment
+            elif type(known) is list:
+                known.append(segment)
+            else:
+                by_name[name] = [known, segment]
 
-    def _commit(self, seq: BlockHolder, held: list[int], num_tokens: int) -> None:
-        """Hash the blocks that are full once `num_tokens` tokens are scheduled (visible within the same step)."""
-        first, bs = self._committed.get(seq, 0), self.block_size
-        full = num_tokens // bs
-        if full <= first:
-            return
-        self._committed[seq] = full
-        cached, key_of, block_key = self._cached, self._key_of, seq.block_key
-        for index in range(first, full):
-            block = held[index]
-            key_of[block] = key = block_key(index, bs)
-            carriers = cached.setdefault(key, block)
-            if carriers is not block and carriers != block:
-                if type(carriers) is int:
-                    cached[key] = [carriers, block]
-                else:
-                    carriers.append(block)  # type: ignore[union-attr]
+    def answers_alone(self, seq: BlockHolder) -> bool:
+        chain = self._chains[seq]
+        if chain.end >= chain.name_end:
+            chain.next_name()
+        return chain.runs is None
 
-    def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
-        """Nothing to do: `others` find what they have in common with `lead` by its content."""
-
-    def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
-        held = self._blocks[lead][: lead.prompt_tokens // self.block_size]
-        for block in held:
-            self._refs[block] += 1
-        self._note_copies(lead, len(held))
-        self._blocks[seq] = held
-        self._committed[seq] = seq.num_blocks = len(held)
+    # -- giving back ---------------------------------------------------------------------------------------------
 
     def free(self, seq: BlockHolder) -> None:
-        held = self._blocks.pop(seq, [])
-        self._committed.pop(seq, None)
+        chain = self._chains.pop(seq, None)
+        if chain is None:
+            seq.num_blocks = 0
+            return
+        unhashed = seq.num_blocks - chain.end
         seq.num_blocks = 0
-        refs, key_of, queue = self._refs, self._key_of, self._queue
-        unhashed: list[int] = []
-        for block in reversed(held):
-            refs[block] -= 1
-            if refs[block]:
-                self.shared_blocks -= 1
+        if unhashed:
+            self.free_blocks += unhashed
+            if self.unhashed_to_front:
+                self._num_unhashed += unhashed
             else:
-                self.free_blocks += 1
-                if key_of[block] is None and self.unhashed_to_front:
-                    unhashed.append(block)
-                else:
-                    queue[block] = None
-        for block in reversed(unhashed):   # the tail block ends up at the very front
-            queue[block] = None
-            queue.move_to_end(block, last=False)
+                self._queue.append(Segment(None, 0, unhashed))
+        ring = self._queue.ring
+        for segment in reversed(chain.segments()):   # the tail is to be evicted first
+            size = segment.hi - segment.lo
+            segment.refs -= 1
+            if segment.refs:
+                self.shared_blocks -= size
+            else:
+                self.free_blocks += size
+                segment.rest = None
+                last = ring.before   # `FreeQueue.append`, written out
+                segment.before, segment.after = last, ring
+                last.after = ring.before = segment
+
+    # -- branches of one prompt ------------------------------------------------------------------------------------
+
+    def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
+        """`others` find what they have in common with `lead` by its content, which may have changed just now."""
+        chain = self._chains.get(lead)
+        if chain is not None:
+            chain.rename(name_runs(lead, self.block_size))
+
+    def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
+        whole = lead.prompt_tokens // self.block_size   # the lead has computed them
+        chain = self._chain(seq)
+        for segment in self._chains[lead].segments():
+            if segment.lo >= whole:
+                break
+            if segment.hi > whole:
+                self._split(segment, whole)
+            segment.refs += 1
+            chain.parts.append(segment)
+        chain.end = seq.num_blocks = whole
+        self._note_copies(lead, whole)

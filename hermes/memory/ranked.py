@@ -1,7 +1,7 @@
 """A prefix cache whose unused blocks go in another order than that of their last use.
 
-`PrefixBlockPool` takes blocks from the front of a queue (least recently used, tail of a chain first). Here blocks that
-carry a hash are ranked when their last holder leaves, and the least goes first:
+`ReferencePrefixPool` takes blocks from the front of a queue (least recently used, tail of a chain first). Here blocks
+that carry a hash are ranked when their last holder leaves, and the least goes first:
 
 - `tamm`: number of the access / tokens of the sequence that left: token-aware LRU over whole prompts
 - `gdsf`: L + times the block was held / tokens of that sequence; L is the rank of the last one that went
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from hermes.indexed_heap import IndexedHeap
 from hermes.memory.blocks import BlockHolder
-from hermes.memory.prefix import PrefixBlockPool
+from hermes.memory.reference import ReferencePrefixPool
 
 __all__ = ["PrefixEviction", "RankedPrefixPool"]
 
@@ -59,7 +59,7 @@ class _Ranking:
         return block, None
 
 
-class RankedPrefixPool(PrefixBlockPool):
+class RankedPrefixPool(ReferencePrefixPool):
     """See the module's docstring. `policy`: which rank."""
 
     def __init__(

@@ -90,7 +90,9 @@ class LLMScheduler:
         self.holding: deque[Sequence] = deque()
         self.running: dict[Sequence, None] = {}
         self.partial: dict[Sequence, None] = {}   # running, and not (or not any more) in the decode group
-        self.group = DecodeGroup(pool.block_size, grows=grows)
+        self.group = DecodeGroup(
+            pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
+        )
         self.num_preemptions = 0
         self._run = Plan()   # of pure decode runs; one is in flight at a time, and it is made for most events
         self._run.decodes = True
@@ -148,10 +150,13 @@ class LLMScheduler:
         finished: list[Sequence] = []
         if plan.decodes:
             if plan.taken < num_steps:
-                if plan.taken or self.pool.caching or not group.grows:
+                pool = self.pool
+                if plan.taken or pool.by_block or not group.grows or group.looked_up:
                     self.take_blocks(plan, num_steps)
+                elif pool.caching:
+                    pool.take(group.blocks_for(num_steps))
                 else:
-                    self.pool.free_blocks -= group.blocks_for(num_steps)
+                    pool.free_blocks -= group.blocks_for(num_steps)
             group.clock += num_steps
             group.ctx += group.n * num_steps
             if group.heap and group.heap[0][0] <= group.clock:
@@ -280,31 +285,44 @@ class LLMScheduler:
 
     # -- helpers for subclasses ----------------------------------------------------------------------------------
 
-    def take_blocks(self, plan: Plan, num_steps: int) -> None:
-        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet."""
+    def take_blocks(self, plan: Plan, num_steps: int, *, hashed: bool = True) -> None:
+        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet.
+
+        Even where blocks have names, the order in which members take theirs does not matter: whoever takes a block from
+        the front of the free queue evicts it. hashed: False leaves out the hashes of what others may look up already.
+        """
         first, group, pool = plan.taken, self.group, self.pool
         if not plan.decodes or first >= num_steps:
             return
         plan.taken = num_steps
         if not group.grows:
             return
-        if not pool.caching:
+        if pool.by_block:
+            self._grow_members(first, num_steps)
+        else:
             blocks = group.blocks_for(num_steps)
             if first:
                 blocks -= group.blocks_for(first)
-            pool.free_blocks -= blocks
-            return
-        # With named blocks, the order in which members take theirs does not matter: whoever takes a block from the
-        # front of the free queue evicts it, and the blocks that fill up here hold the members' own answers. Planned
-        # ahead, the last token is not known when its step is, and a block that it fills is hashed a step later.
-        bs, clock, ahead = pool.block_size, group.clock, int(self.asynchronous)
+            if pool.caching:
+                pool.take(blocks)
+            else:
+                pool.free_blocks -= blocks
+        if group.looked_up and hashed:
+            for _step, _order, seq, known in group.fills(first, num_steps):
+                pool.commit(seq, known)
+
+    def _grow_members(self, first: int, num_steps: int) -> None:
+        """Each member takes its blocks of the steps after `first` up to `num_steps` itself."""
+        group, pool = self.group, self.pool
+        # Planned ahead, the last token is not known when its step is, and a block that it fills is hashed a step later.
+        bs, clock, ahead, looked_up = pool.block_size, group.clock, int(self.asynchronous), group.looked_up
         for seq in group.members:
             before = clock + seq.base + first
             after = clock + seq.base + num_steps
             # fills a block, or takes one
             if (after - ahead) // bs != (before - ahead) // bs or -after // bs != -before // bs:
                 seq.num_tokens = after
-                pool.grow(seq, after, after - ahead)
+                pool.grow(seq, after, 0 if seq in looked_up else after - ahead)
 
     def _steps_of_run(self, max_steps: int) -> int:
         """Steps the whole group can decode: until the first completion, or until blocks run out.

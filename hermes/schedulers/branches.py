@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.content import ConversationText
+from hermes.content import ConversationText, NameRuns
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Branches", "branch_into"]
@@ -75,6 +75,15 @@ class _SharedPrompt:
     def block_key(self, index: int, block_size: int) -> object:
         lead = self._lead
         return lead.block_key(index, block_size) if (index + 1) * block_size <= lead.prompt_tokens else None
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        whole = self._lead.prompt_tokens // block_size
+        for name, end in self._lead.name_runs(block_size):
+            if end >= whole:
+                yield name, whole
+                return
+            yield name, end
+        yield self._lead.own_name, whole
 
 
 def branch_into(stage: Any, outputs: tuple[int, ...]) -> Any:

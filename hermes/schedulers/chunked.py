@@ -169,7 +169,10 @@ class ChunkedScheduler(LLMScheduler):
             chunks.append((seq, n))
         if group.n:
             plan.decodes = True
-            self.take_blocks(plan, 1)
+            if group.looked_up and chunks:
+                self._take_in_order(plan, chunks)
+            else:
+                self.take_blocks(plan, 1)
         # Blocks are taken in running order. Members of the group and chunks interleave there, but which of them takes
         # which block changes nothing: popped blocks lose their hash whoever takes them.
         for seq, n in chunks:
@@ -184,6 +187,18 @@ class ChunkedScheduler(LLMScheduler):
             if not plan.prefills:   # the next cannot be admitted before somebody is done
                 plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
         return plan
+
+    def _take_in_order(self, plan: Plan, chunks: list[tuple[Sequence, int]]) -> None:
+        """`take_blocks` for a step in which prompts and answers may give the same name to blocks: of equal blocks the
+        one whose sequence comes first in running order is the older."""
+        self.take_blocks(plan, 1, hashed=False)
+        filled = {seq: known for _step, _order, seq, known in self.group.fills(0, 1)}
+        taken = {seq: seq.num_computed + n for seq, n in chunks}
+        for seq in sorted([*filled, *taken], key=run_order):
+            if seq in filled:
+                self.pool.commit(seq, filled[seq])
+            else:
+                self.pool.grow(seq, taken[seq])
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
         """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from hermes.memory.blocks import BlockPool
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["DecodeGroup"]
@@ -21,13 +22,27 @@ class DecodeGroup:
     that is those whose cached tokens then fill whole blocks. The list is kept twice over, so that any window of less
     than block_size steps is one slice. `grows`: members take blocks as they go; otherwise those they have suffice.
     heap: (clock at which it finishes, admission, sequence); a member that left otherwise keeps its entry for a while.
+
+    pool: the prefix cache that members' blocks are hashed in, None where there is none, or where the group does not
+    take blocks. in_flight: tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
+    looked_up: members whose answers other sequences may look up while they are written; what the others write is hashed
+    when they leave the group, unless the pool goes `by_block` (then `late` is None).
     """
 
-    __slots__ = ("_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "members", "n")
+    __slots__ = (
+        "_max_base", "_max_known", "block_size", "clock", "crossing", "ctx", "grows", "heap", "in_flight", "late",
+        "looked_up", "members", "n", "pool",
+    )
 
-    def __init__(self, block_size: int, *, grows: bool = True) -> None:
+    def __init__(
+        self, block_size: int, *, grows: bool = True, pool: BlockPool | None = None, in_flight: int = 0,
+    ) -> None:
         self.block_size = block_size
         self.grows = grows
+        self.pool = pool if grows else None
+        self.late = None if pool is None or pool.by_block else self.pool
+        self.in_flight = in_flight
+        self.looked_up: dict[Sequence, None] = {}
         self.clock = 0
         self.n = 0
         self.ctx = 0
@@ -58,6 +73,8 @@ class DecodeGroup:
             self._max_base, self._max_known = base, True
         elif base > self._max_base:
             self._max_base = base
+        if self.pool is not None and seq.content is not None and not self.pool.answers_alone(seq):
+            self.looked_up[seq] = None
 
     def _leave(self, seq: Sequence) -> int:
         """Take `seq` out of the aggregates; returns its computed tokens."""
@@ -85,6 +102,10 @@ class DecodeGroup:
         seq.num_tokens = computed + 1
         if self.grows:
             seq.num_blocks = -(-computed // self.block_size)
+        if self.looked_up:
+            self.looked_up.pop(seq, None)
+        if self.late is not None:
+            self.late.commit(seq, computed - self.in_flight)
 
     def clear(self) -> list[Sequence]:
         """Take out everybody (in order of admission); their own counts become true again."""
@@ -147,6 +168,19 @@ class DecodeGroup:
             steps += 1
         return min(steps, num_steps)
 
+    def fills(self, first: int, last: int) -> list[tuple[int, int, Sequence, int]]:
+        """Which members whose answers others may look up fill blocks in the steps after `first` up to `last`.
+
+        (step, order of admission, sequence, its tokens that are known then), in this order.
+        """
+        bs, found = self.block_size, []
+        for seq in self.looked_up:
+            known = self.clock + seq.base - self.in_flight
+            for tokens in range(((known + first) // bs + 1) * bs, known + last + 1, bs):
+                found.append((tokens - known, seq.run_order, seq, tokens))
+        found.sort()
+        return found
+
     def advance(self, num_steps: int) -> None:
         """`num_steps` steps have run."""
         self.clock += num_steps
@@ -175,5 +209,9 @@ class DecodeGroup:
                 seq.num_tokens = computed + 1
                 if self.grows:
                     seq.num_blocks = -(-computed // bs)
+                if self.looked_up:
+                    self.looked_up.pop(seq, None)
+                if self.late is not None:
+                    self.late.commit(seq, computed - self.in_flight)
                 done.append(seq)
         return done

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.content import NameRuns, name_runs
 from hermes.memory.common import CommonPrompt
 
 __all__ = ["Sequence"]
@@ -92,3 +93,12 @@ class Sequence:
             if key is not None:
                 return key
         return (self.arrival_order, index)
+
+    @property
+    def own_name(self) -> int:
+        """Name of the blocks that its content does not name (see `hermes.content`)."""
+        return self.arrival_order
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        """The names its content gives; the blocks after them have its `own_name`."""
+        return () if self.content is None else name_runs(self.content, block_size)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.content import HashedPrompt, TokenPrompt
+from hermes.content import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
 from hermes.memory.common import CommonPrompt
 from hermes.memory.eviction import EVICTION
@@ -40,6 +40,13 @@ class _Prompt:
     def block_key(self, index: int, block_size: int) -> object:
         key = self.content.block_key(index, block_size)
         return (id(self), index) if key is None else key
+
+    @property
+    def own_name(self) -> int:
+        return id(self)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        return name_runs(self.content, block_size)
 
 
 def savings() -> Table:

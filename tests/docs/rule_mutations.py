@@ -21,7 +21,7 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.conform import conform_file, find_files
-from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.memory import BlockPool, ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
@@ -77,7 +77,7 @@ class Replacement(Mutation):
             setattr(self.owner, self.method, original)
 
 
-C, L, P, B = ChunkedScheduler, LLMScheduler, PrefixBlockPool, BlockPool
+C, L, P, B = ChunkedScheduler, LLMScheduler, ReferencePrefixPool, BlockPool
 A, K = AsyncChunkedScheduler, LLMClient
 MUST_FIT = r"seq\.num_tokens if self\.whole_must_fit else past \+ n"
 UNHASH = """dropped = scheduled.pop(victim, 0)
@@ -184,7 +184,7 @@ MUTATIONS = [
              r"if may_admit:", "if not plan.preempted:", "async/last-in-flight-37"),
     Mutation("20", "a block is hashed while its last token is in flight", C, "_literal_plan",
              r"known = seq\.num_computed if seq in in_flight else None", "known = None", "async/own-blocks-1"),
-    Mutation("20", "the same, in a run", L, "take_blocks", r"int\(self\.asynchronous\)", "0", "async/own-blocks-1",
+    Mutation("20", "the same, in a run", L, "__init__", r"int\(self\.asynchronous\)", "0", "async/own-blocks-1",
              False),
     Mutation("20", "the last block of one that ends is not hashed", A, "_let_go",
              r"self\.pool\.commit\(seq, seq\.num_computed\)", "pass", "async/last-block-3"),
