@@ -2,9 +2,8 @@
 
 Measured times fall here and there: noise, and kernels that suit one size less than a larger one. Added work must not
 make a step cheaper, so a table is replaced by one that rises (`rising`): between the largest rising one below it and
-the smallest rising one above, a third of the way up. Points that no larger batch undercuts keep their time. Noise only
-ever adds, so the middle would be too high: a third leaves the sum of the matrix products in the tables of vLLM 0.19.0
-at hand where it was (-0.3 to 0.0% on average, attention -0.5 to -0.1%; single points move by up to a few percent).
+the smallest rising one above, at the height that leaves the sum of the table's times as it was measured. Points that no
+larger batch undercuts keep their time.
 
 Beyond the last measured point an operator keeps the efficiency it has there, and its time grows with its work:
 
@@ -29,16 +28,18 @@ from hermes.hardware.operator_tables import Attention, line
 __all__ = ["AttentionCube", "Curve", "brackets", "rising"]
 
 FAR = 2.0**20        # how many times the last measured point the grid reaches after it was extended
-UP = 1 / 3           # how far above the largest rising table below the measured one
 MAX_CELLS = 2**18    # entries of the table that are looked up at once
 
 
 def rising(values: FloatArray) -> FloatArray:
-    """An array that rises along all axes, never negative, a third of the way from the largest one below `values` to the
-    smallest one above; equal to `values` where they rise."""
+    """An array that rises along all axes, never negative, with the sum of `values`, between the largest one below
+    `values` and the smallest one above; equal to `values` where they rise."""
     values = np.maximum(values, 0.0)
-    below = -np.flip(_rising_above(np.flip(-values)))
-    return np.asarray(below + (_rising_above(values) - below) * UP)
+    below, above = -np.flip(_rising_above(np.flip(-values))), _rising_above(values)
+    between = float((above - below).sum())
+    if between == 0.0:
+        return values
+    return np.asarray(below + (above - below) * (float((values - below).sum()) / between))
 
 
 def _rising_above(values: FloatArray) -> FloatArray:
