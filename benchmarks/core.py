@@ -165,7 +165,7 @@ def with_trace(spec: dict[str, Any], source: Path, folder: Path) -> dict[str, An
     return spec
 
 
-def measure(name: str, data: Path) -> dict[str, float]:
+def measure(name: str, data: Path = DATA) -> dict[str, float]:
     """Run one case in this process, several times if it is cheap."""
     spec, source = CASES[name][1], trace_of(name, data)
     with TemporaryDirectory() as folder:
@@ -216,7 +216,7 @@ def verdict(result: dict[str, float]) -> str:
     return classify(result["cv"]) if result["repetitions"] > 1 else "single"
 
 
-def run_case(name: str, data: Path) -> dict[str, float]:
+def run_case(name: str, data: Path = DATA) -> dict[str, float]:
     """Run one case in a process of its own, on one core."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--case", name, "--data", str(data)]
@@ -278,7 +278,7 @@ def main() -> None:
         if source is not None and not source.exists():
             print(f"{CASES[name][0]:58} left out: no {source} (--data names the folder)", flush=True)
             continue
-        result = results[name] = run_case(name, options.data)
+        result = results[name] = run_case(name) if source is None else run_case(name, options.data)
         print(
             f"{CASES[name][0]:58} {result['requests']:9.0f} {result['requests_per_s']:8.0f} "
             f"{result['us_per_request']:7.1f} {result['steps_per_s']:9.0f} {result['simulated_s_per_s']:8.0f} "
