@@ -129,7 +129,9 @@ def test_ratios_are_taken_seed_by_seed():
 @pytest.mark.slow
 @pytest.mark.long(quick=12)
 def test_the_quick_study_gives_all_tables(tmp_path, monkeypatch):
-    size = replace(sections.Size.of(quick=True), requests=count(12, sections.Size.of(quick=True).requests))
+    size = sections.Size.of(quick=True)
+    if count(1, 2) == 1:
+        size = replace(size, requests=10, datasets=size.datasets[:1])
     monkeypatch.setattr(sections.Size, "of", lambda quick: size)
     report = metis.MetisStudy().run(Context("metis", tmp_path, quick=True))
     assert len(report.tables) == 17
