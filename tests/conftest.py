@@ -1,8 +1,13 @@
 """Settings of all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
 from long_runs import full_runs
+
+# Two test processes with two threads of linear algebra each wait for each other. Read when numpy is first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # How long an example takes says nothing about whether it is right, and on a busy machine nothing at all: the first one
 # of a process also builds the models of a scenario.
