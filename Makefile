@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           long property runs, which `make test` leaves out
+#   make test-long           property tests with many more examples (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make lint                ruff and mypy
 
@@ -20,7 +20,7 @@ test: $(VENV)/.stamp-dev
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 test-long: $(VENV)/.stamp-dev
-	$(PY) -m pytest -n 2 --dist worksteal -m long $(ARGS)
+	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
 
 bench: $(VENV)/.stamp
 	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
@@ -96,7 +96,11 @@ class FileResult:
 
 def load_schedule(path: Path) -> RecordedSchedule:
     """Read a recorded schedule; `InputError` names file and field."""
-    return validate(RecordedSchedule, as_node(read_json(path)), str(path))
+    data = read_json(path)
+    try:
+        return RecordedSchedule.model_validate(data)
+    except (ValidationError, RecursionError):   # say where, which takes longer than all the rest
+        return validate(RecordedSchedule, as_node(data), str(path))
 
 
 def find_files(paths: list[Path]) -> list[Path]:

@@ -215,7 +215,7 @@ class MetisPipeline:
 
     def _hindsight(self, query: datasets.Query, lengths: Lengths) -> Configuration:
         configs, ranks = self._grid, self._ranks(query, self.quality)
-        f1 = [self.quality.f1(query.profile, ranks, config) for config in configs]
+        f1 = self.quality.f1_of_each(query.profile, ranks, configs)
         return configs[quickest_best(f1, [work(config, lengths) for config in configs], 0.02)]
 
     @staticmethod

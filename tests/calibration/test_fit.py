@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from machines import cpu_seconds, cpu_steps, gpu_and_mixed_steps, gpu_seconds, gpu_steps, grid, measured
 
 from hermes.calibration.fit import fit_file, fit_steps
@@ -302,7 +303,7 @@ row = st.tuples(
 ).filter(lambda entry: any(entry))
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@quick_and_full(2, 6, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(row, min_size=18, max_size=30), st.integers(0, 2**32 - 1))
 def test_whatever_was_measured_the_profile_is_positive_finite_and_monotone(entries, seed):
     """Times without any relation to the batches: the worst a fit can get."""

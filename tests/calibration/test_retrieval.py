@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
@@ -152,7 +153,7 @@ def test_points_that_vary_too_much_are_kept_and_not_fitted(tmp_path):
 SIZES = st.integers(1, 4096)
 
 
-@settings(max_examples=150, deadline=None)
+@quick_and_full(50, 150)
 @given(st.data())
 def test_price_is_positive_finite_and_grows_with_the_work(fitted, data):
     kind = data.draw(st.sampled_from(sorted(TRUE)))

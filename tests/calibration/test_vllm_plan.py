@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.calibration.engines import planner
 from hermes.calibration.plan import request_for
@@ -23,7 +24,7 @@ workloads = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 300), st.integ
                      min_size=1, max_size=20)
 
 
-@settings(max_examples=150, deadline=None)
+@quick_and_full(50, 150)
 @given(workloads, st.integers(1, 200), st.integers(1, 10))
 def test_batches_compute_every_token_once(requests, budget, seats):
     steps = list(batches(requests, (budget, seats)))

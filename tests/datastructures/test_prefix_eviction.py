@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 import hermes
 from hermes.content import TokenPrompt
@@ -36,7 +37,7 @@ def serve(pool, tokens):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=40, deadline=None)
+@quick_and_full(13, 40)
 @given(prompts=PROMPTS, extra=st.integers(0, 8))
 def test_never_above_the_budget_and_heads_outlive_tails(policy, prompts, extra):
     pool, before = RankedPrefixPool(12 + extra, 1, policy=policy), {}
@@ -65,7 +66,7 @@ def test_of_prompts_of_one_block_go_those_that_go_from_a_tier(policy, keys, room
             store.put(key, 1)
 
 
-@settings(max_examples=40, deadline=None)
+@quick_and_full(13, 40)
 @given(prompts=PROMPTS, extra=st.integers(0, 8))
 def test_prompts_of_one_length_go_as_with_lru(prompts, extra):
     prompts = [(tokens * 6)[:6] for tokens in prompts]
@@ -121,7 +122,7 @@ def test_without_a_prefix_cache_there_is_nothing_to_evict():
         hermes.simulate(wrong)
 
 
-@settings(max_examples=5, deadline=None)
+@quick_and_full(2, 5)
 @given(st.integers(1, 10**7), st.sampled_from(["tamm", "gdsf", "lru", "lfu", "fifo"]))
 def test_shifting_the_clock_changes_no_eviction(shift_ms, policy):
     """Recency counts accesses: the same requests, any time later, find and lose the same, on the device and beyond."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.errors import InputError
 from hermes.hardware import StepStats
@@ -105,7 +106,7 @@ def test_the_engines_time_hides_behind_the_device_or_adds(tables):
     assert model(tables, overhead_s=1e-3, asynchronous=False).step_ns(stats) == bare + 10**6
 
 
-@settings(max_examples=60, deadline=None)
+@quick_and_full(15, 60)
 @given(
     prefill=st.integers(0, 300), past=st.integers(0, 300), decodes=st.integers(0, 20), context=st.integers(0, 500),
     longest=st.integers(0, 300), steps=st.integers(1, 40), skew=st.sampled_from(["single", "by_batch", "none"]),

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.hardware import PolynomialModel
 from hermes.hardware.monotone import Batch, cheaper_steps, falling_terms, unproved
@@ -42,7 +43,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@quick_and_full(75, 300)
 @given(st.dictionaries(pieces, st.integers(-4, 4).map(float), min_size=1), st.integers(0, 2**32 - 1))
 def test_what_is_proved_never_falls(polynomial, seed):
     parsed = terms(**polynomial)

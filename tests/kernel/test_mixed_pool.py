@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from outcomes import Outcome, assert_same, run
 from random_scenarios import groups, networks, workloads
 
@@ -195,7 +196,7 @@ def elastic(draw: st.DrawFn) -> Data:
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True,
+@quick_and_full(20, 60, derandomize=True,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=elastic())
 def test_runs_equal_single_steps_and_books_balance(data: Data) -> None:

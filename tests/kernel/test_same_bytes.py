@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from digest_scenarios import digests
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from long_runs import count
 from outcomes import digest, run
 from random_scenarios import FAMILIES, scenarios
 
@@ -42,8 +44,9 @@ def in_a_process(path: Path, hash_seed: str) -> list[str]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.long(quick=3)
 def test_same_bytes_in_any_process(tmp_path: Path) -> None:
-    chosen = some_scenarios(8)
+    chosen = some_scenarios(count(3, 8))
     path = tmp_path / "scenarios.json"
     path.write_text(json.dumps(chosen))
     here = digests(chosen)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from naive_pool import NaiveSequence
 
 from hermes.memory import BlockPool, PrefixBlockPool
@@ -12,7 +13,7 @@ from hermes.memory import BlockPool, PrefixBlockPool
 actions = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 40))), max_size=40)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@quick_and_full(50, 200, derandomize=True)
 @given(num_blocks=st.integers(1, 20), block_size=st.integers(1, 5), actions=actions)
 def test_blocks_are_conserved(num_blocks: int, block_size: int, actions: list[tuple[int, int | None]]) -> None:
     pool = BlockPool(num_blocks, block_size)

@@ -13,8 +13,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.rag.metis import decision
 from hermes.rag.metis.decision import (
@@ -200,7 +201,7 @@ readings = st.builds(
     st.integers(0, 60_000), st.sampled_from([1, 16, 64]), st.integers(0, 40), st.sampled_from([256, 2048, 8192]))
 
 
-@settings(max_examples=150, deadline=None)
+@quick_and_full(37, 150)
 @given(st.lists(profiles, min_size=1, max_size=2), sizes, readings, st.sampled_from([0.0, 0.5, 1.0]))
 def test_best_fit_is_that_of_brute_force(known, lengths, free, partial):
     space = tuple(dict.fromkeys(box for profile in known for box in prune(profile)))
@@ -217,7 +218,7 @@ def test_best_fit_is_that_of_brute_force(known, lengths, free, partial):
         assert (choice.configuration, choice.how) == found
 
 
-@settings(max_examples=200, deadline=None)
+@quick_and_full(50, 200)
 @given(profiles, sizes, readings, st.floats(0, 1))
 def test_what_is_chosen_fits_or_is_the_documented_fallback(profile, lengths, free, partial):
     space = prune(profile)

@@ -7,8 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.api import simulate
 from hermes.errors import InputError
@@ -170,7 +171,7 @@ def test_queries_are_the_same_whoever_chooses():
     assert a.requests["note_f1"].tolist()[:30] == b.requests["note_f1"].tolist()
 
 
-@settings(max_examples=8, deadline=None)
+@quick_and_full(2, 8)
 @given(st.sampled_from(sorted(DATASETS)), st.integers(300, 4000), st.sampled_from([0.5, 2.0, 8.0]),
        st.sampled_from(["free", "uncommitted"]), st.sampled_from([512, 2048]))
 def test_both_steppings_see_the_same_memory(dataset, blocks, rate, reading, budget):
@@ -183,7 +184,7 @@ def test_both_steppings_see_the_same_memory(dataset, blocks, rate, reading, budg
     assert made[0].record.finish_ns.tolist() == made[1].record.finish_ns.tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(st.sampled_from(METHODS), st.integers(1, 35), st.integers(30, 200), st.sampled_from(sorted(DATASETS)),
        st.sampled_from([512, 2048, 8192]), st.sampled_from([4, 16, 256]))
 def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dataset, budget, seqs):
@@ -198,7 +199,7 @@ def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dat
     assert results.record.runs["used_blocks"].max() * 16 <= need
 
 
-@settings(max_examples=20, deadline=None)
+@quick_and_full(6, 20)
 @given(st.sampled_from(sorted(DATASETS)), st.integers(200, 3000), st.sampled_from([0.3, 1.0, 4.0]),
        st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([8, 256]), st.sampled_from(["one", "space"]))
 def test_on_the_clock_what_is_chosen_fits_or_is_the_documented_fallback(dataset, blocks, rate, partial, seqs, full):

@@ -27,6 +27,13 @@ def drawn(name, n=200, seed=7):
     return [DATASETS[name].draw(np.random.default_rng([seed, i])) for i in range(n)]
 
 
+@pytest.mark.parametrize("model", QUALITY.values(), ids=list(QUALITY))
+def test_many_configurations_at_once_are_those_one_by_one(model):
+    for query in drawn("qmsum", 20):
+        assert model.f1_of_each(query.profile, query.ranks, GRID) == [
+            model.f1(query.profile, query.ranks, config) for config in GRID]
+
+
 def test_simple_queries_need_one_method_and_one_or_two_chunks():
     queries = [q for q in drawn("squad", 600) if not q.profile.joint and not q.profile.complex and len(q.ranks) == 1]
     mean = {(m, k): np.mean([MODEL.f1(q.profile, q.ranks, Configuration(m, k, 100 if m == "map_reduce" else 0))

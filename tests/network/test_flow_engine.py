@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from simpy.core import Environment
 
 from hermes.kernel import ARRIVAL, at
@@ -144,7 +145,7 @@ def exact_ends(bandwidths: list[float], flows: list[Flow]) -> list[Fraction]:
     return end
 
 
-@settings(max_examples=150, deadline=None)
+@quick_and_full(37, 150)
 @given(traffic())
 def test_ends_are_those_of_the_exact_fluid_model(case: tuple[list[float], list[Flow]]) -> None:
     bandwidths, flows = case
@@ -165,7 +166,7 @@ def test_ends_are_those_of_the_exact_fluid_model(case: tuple[list[float], list[F
     assert not engine.rates()
 
 
-@settings(max_examples=50, deadline=None)
+@quick_and_full(12, 50)
 @given(traffic())
 def test_same_flows_same_ends(case: tuple[list[float], list[Flow]]) -> None:
     assert ends(*case)[:2] == ends(*case)[:2]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.network.sharing import NO_LIMIT, MaxMin, Stream, fair_levels
 
@@ -131,7 +132,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, ...]], list[l
     return capacities, paths, draw(st.lists(st.lists(change, min_size=1, max_size=4), max_size=20))
 
 
-@settings(max_examples=400, deadline=None)
+@quick_and_full(80, 400)
 @given(histories())
 def test_rates_are_max_min_after_every_change(
     history: tuple[list[int], list[tuple[int, ...]], list[list[tuple[int, int]]]],

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from simpy.core import Environment
 
 from hermes.errors import InputError
@@ -182,7 +183,7 @@ def networks(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[int, int
     return links, draw(st.lists(transfer, max_size=20))
 
 
-@settings(max_examples=100, deadline=None)
+@quick_and_full(33, 100)
 @given(networks())
 def test_bytes_are_conserved_whatever_the_graph(
     case: tuple[list[dict[str, Any]], list[tuple[int, int, int, int]]],

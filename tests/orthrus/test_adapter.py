@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.errors import InputError
 from hermes.hardware.adapters import Adapter
@@ -39,7 +40,7 @@ def test_without_embeddings_a_step_costs_what_it_did() -> None:
     assert "adapter" not in adapted.operators_ns(stats)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@quick_and_full(25, 100, derandomize=True)
 @given(tokens=st.integers(1, 4000), more=st.integers(0, 500), decodes=st.integers(0, 200))
 def test_more_rank_and_more_embedding_tokens_never_cost_less(tokens: int, more: int, decodes: int) -> None:
     models = [Roofline(profile="mistral-7b-a100-40gb", embed_lora_rank=rank).build() for rank in (0, 16, 64)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.memory import BlockPool
 from hermes.schedulers import HeterogeneousConfig, Sequence
@@ -57,7 +58,7 @@ arrivals = st.lists(
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@quick_and_full(20, 60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(arrivals=arrivals, places=st.sampled_from([1, 2, 4, 16]), spare=st.sampled_from([0, 3, 20]),
        num_blocks=st.sampled_from([30, 50, 80, 1000]))
 def test_every_request_ends_within_the_bound(

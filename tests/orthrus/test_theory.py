@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from theory import (
     EMBED_FIRST,
     GENERATE_FIRST,
@@ -21,7 +22,7 @@ from theory import (
 
 from hermes.schedulers import SLOTS, BatchState
 
-quick = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+quick = quick_and_full(25, 100, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 class GenerationsFirst:

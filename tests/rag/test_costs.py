@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.calibration.retrieval_profile import load_retrieval_profile
 from hermes.errors import InputError
@@ -142,7 +143,7 @@ INDICES: list[Any] = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@quick_and_full(33, 100)
 @given(config=st.sampled_from(INDICES), effort=st.integers(1, 500), queries=st.integers(1, 300))
 def test_retrieval_grows_with_the_work(config, effort, queries):
     index: Service = config.build(SPEC)
@@ -157,7 +158,7 @@ def test_retrieval_grows_with_the_work(config, effort, queries):
     assert alone <= queries * seconds(effort, 1) * (1 + 1e-9)    # a batch is no slower than one after the other
 
 
-@settings(max_examples=60, deadline=None)
+@quick_and_full(20, 60)
 @given(
     vectors=st.integers(10**5, 10**9), dim=st.integers(8, 2048), code=st.integers(1, 128), shrink=st.floats(1, 8),
 )
@@ -243,7 +244,7 @@ def test_items_are_sequences_of_their_own():
     assert service.sequences([query(4, tokens=0)]) == [1, 1, 1, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@quick_and_full(20, 60)
 @given(items=st.integers(1, 60), tokens=st.integers(0, 9000), most=st.integers(1, 600))
 def test_sequences_have_all_tokens(items, tokens, most):
     service = validate(

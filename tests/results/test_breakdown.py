@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from synthetic_records import MS, by_hand, columns, stage
 
 from hermes.api import simulate
@@ -86,7 +87,7 @@ def scenario(stages: dict[str, Any], **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(graphs())
 def test_the_parts_add_up_to_the_latency(stages: dict[str, Any]) -> None:
     results = simulate(scenario(stages))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from synthetic_records import by_hand, random_record
 
 from hermes import simulate
@@ -49,7 +50,7 @@ def assert_adds_up(results: Results) -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=60)
+@quick_and_full(20, 60)
 def test_shares_and_idle_are_all_there_is(seed: int) -> None:
     record, _ = random_record(seed)
     usages = client_usages(record)

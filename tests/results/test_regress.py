@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 from synthetic_records import by_hand, random_record
 
 from hermes.errors import HermesError, InputError
@@ -141,7 +142,7 @@ def test_malformed(tmp_path: Path, text: str, message: str) -> None:
         check(tmp_path / "none.yaml", lambda path: SUMMARY)
 
 
-@settings(max_examples=25)
+@quick_and_full(8, 25)
 @given(st.integers(0, 10**6))
 def test_any_summary_survives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     summary = Results(random_record(seed)[0]).summary

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import count, quick_and_full
 from synthetic_records import by_hand, large_record, random_record
 
 from hermes.results.distribution import Distribution
@@ -85,6 +86,7 @@ def test_no_watts_no_energy() -> None:
     assert "energy_j" not in summary["clients"]["llm-a"]
 
 
+@quick_and_full(30, 100)
 @given(seeds)
 def test_invariants(seed: int) -> None:
     record, _ = random_record(seed)
@@ -110,6 +112,7 @@ def test_invariants(seed: int) -> None:
     assert summary["goodput"]["requests"] <= requests["completed"]
 
 
+@quick_and_full(30, 100)
 @given(seeds)
 def test_same_record_same_summary(seed: int) -> None:
     first, second = (Results(random_record(seed)[0]) for _ in range(2))
@@ -250,8 +253,10 @@ class TestSlo:
 
 
 @pytest.mark.slow
+@pytest.mark.long(quick=200_000)
 def test_a_million_requests() -> None:
-    record = large_record(1_000_000)
+    n = count(200_000, 1_000_000)
+    record = large_record(n)
     summary = Results(record).summary
-    assert summary["requests"]["completed"] == int((record.status == STATUS_COMPLETED).sum()) == 1_000_000
-    assert summary["latency"]["itl_s"]["count"] == int(record.output_tokens.sum()) - 1_000_000
+    assert summary["requests"]["completed"] == int((record.status == STATUS_COMPLETED).sum()) == n
+    assert summary["latency"]["itl_s"]["count"] == int(record.output_tokens.sum()) - n

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.routing.tracking import LoadTrack
 
@@ -38,7 +39,7 @@ clients = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@quick_and_full(75, 300, derandomize=True)
 @given(running=st.lists(clients, min_size=1, max_size=12), later=st.lists(st.integers(0, 15), min_size=1, max_size=5))
 def test_the_least_loaded_is_found(running: list[Running], later: list[int]) -> None:
     track = LoadTrack(running, "tokens_left")   # type: ignore[arg-type]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from driving import Drive
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.schedulers import Sequence
 from hermes.schedulers.branches import branch_into
@@ -216,7 +217,7 @@ workloads = st.lists(
     st.tuples(st.integers(1, 30), st.lists(st.integers(1, 12), min_size=1, max_size=5)), min_size=1, max_size=8)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@quick_and_full(50, 150, derandomize=True)
 @given(kind=st.sampled_from(["chunked", "async", "continuous", "mixed"]), requests=workloads,
        block_size=st.sampled_from([1, 2, 4, 8]), tokens=st.sampled_from([42, 60, 100, 4000]),
        slots=st.sampled_from([1, 2, 4, 64]))
@@ -242,7 +243,7 @@ def test_memory_is_the_sum_by_hand(
     assert pool.free_blocks == pool.num_blocks
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@quick_and_full(33, 100, derandomize=True)
 @given(prompt=st.integers(1, 60), outputs=st.lists(st.integers(2, 10), min_size=2, max_size=6),
        block_size=st.sampled_from([1, 3, 4, 16]), kind=st.sampled_from(["chunked", "continuous", "mixed", "static"]))
 def test_branches_save_the_whole_blocks_of_their_prompt(

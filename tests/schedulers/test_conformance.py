@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.conform import RecordedSchedule, conform_file, find_files, replay
 
@@ -73,7 +74,7 @@ def schedules(draw: st.DrawFn) -> RecordedSchedule:
     return RecordedSchedule.model_validate(content)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@quick_and_full(50, 150, derandomize=True)
 @given(recorded=schedules())
 def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedSchedule) -> None:
     rows = replay(recorded, every_step=True)

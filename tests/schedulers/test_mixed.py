@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from driving import Drive
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.schedulers import Plan, Sequence
 
@@ -244,7 +245,7 @@ def test_what_can_never_fit_is_refused() -> None:
 jobs = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 30), st.integers(1, 12)), min_size=1, max_size=20)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@quick_and_full(50, 150, derandomize=True)
 @given(
     jobs=jobs, reservation=st.sampled_from(["on_demand", "up_front"]), blocks=st.sampled_from([42, 50, 64, 200]),
     block_size=st.sampled_from([1, 1, 3, 16]), cap=st.sampled_from([1, 4, 16, 2048]),

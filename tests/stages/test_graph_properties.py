@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_reference import FIRST_PROMPT, Reader, Stages, graphs, rows_of, walk
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.results.record import RunRecord
 from hermes.scenario import load_scenario
@@ -70,7 +71,7 @@ def same(one: RunRecord, other: RunRecord) -> bool:
     ) and np.array_equal(one.finish_ns, other.finish_ns) and one.reject_reasons == other.reject_reasons
 
 
-@settings(max_examples=60, deadline=None)
+@quick_and_full(20, 60)
 @given(data=st.data(), stages=graphs())
 def test_a_graph_is_kept_to_whoever_serves(data, stages):
     """Each stage exactly once, handed over the moment its parents are done; the request ends with its last stage; the
@@ -86,7 +87,7 @@ def test_a_graph_is_kept_to_whoever_serves(data, stages):
     assert same(record, run({**chosen, "stepping": "every_step"}))
 
 
-@settings(max_examples=40, deadline=None)
+@quick_and_full(13, 40)
 @given(stages=graphs(generations=False, chance=False), slow=st.booleans())
 def test_alone_a_request_takes_as_long_as_its_longest_path(stages, slow):
     """Where nobody waits, latency is the largest sum of transfers and service times over all paths."""
@@ -110,7 +111,7 @@ def test_alone_a_request_takes_as_long_as_its_longest_path(stages, slow):
     assert record.finish_ns[0] - record.arrival_ns[0] == max(done.values())
 
 
-@settings(max_examples=40, deadline=None)
+@quick_and_full(13, 40)
 @given(data=st.data(), stages=graphs(chance=False))
 def test_no_path_takes_longer_than_its_request(data, stages):
     """And the path that decided takes as long as the request less its waits."""
@@ -130,7 +131,7 @@ def test_no_path_takes_longer_than_its_request(data, stages):
         assert (at, path) == (arrival, finish - arrival - waits)
 
 
-@settings(max_examples=25, deadline=None)
+@quick_and_full(8, 25)
 @given(data=st.data(), stages=graphs(chance=False))
 def test_nothing_is_lost_where_some_never_fit(data, stages):
     """A generation that never fits rejects its request, with the reason; all others are served as the graph says."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.api import simulate
 from hermes.errors import InputError
@@ -68,7 +69,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
     return stages
 
 
-@settings(max_examples=40, deadline=None)
+@quick_and_full(13, 40)
 @given(stages=graphs(), cores=st.integers(1, 4), seed=st.integers(0, 3))
 def test_every_stage_runs_exactly_once_after_its_parents(stages, cores, seed):
     for request in rows_of(scenario(stages, cores=cores, seed=seed)):
@@ -83,7 +84,7 @@ def test_every_stage_runs_exactly_once_after_its_parents(stages, cores, seed):
                 assert {assigned for assigned, _, _ in mine} == {ready}
 
 
-@settings(max_examples=20, deadline=None)
+@quick_and_full(6, 20)
 @given(stages=graphs(), cores=st.integers(1, 3))
 def test_the_critical_path_is_the_latency_less_the_waits(stages, cores):
     data = scenario(stages, cores=cores)

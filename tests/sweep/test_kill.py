@@ -105,6 +105,7 @@ def test_killed_and_run_again(package, folder, write):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sixty_points_killed_five_times(package, folder, write):
     sweep = write("""\
 cases:

@@ -11,8 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from long_runs import quick_and_full
 
 from hermes.errors import InputError
 from hermes.workload import describe, read_trace, write_trace
@@ -189,7 +190,7 @@ def test_damaged_parquet(tmp_path: Path) -> None:
             read_trace(path)
 
 
-@settings(max_examples=200, deadline=None)
+@quick_and_full(50, 200)
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_one_line(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("junk")
@@ -201,7 +202,7 @@ def test_any_bytes_give_one_line(tmp_path_factory: pytest.TempPathFactory, data:
 FIELDS = st.one_of(st.text(max_size=5), st.integers().map(str), st.floats().map(str), st.just("1"), st.just(""))
 
 
-@settings(max_examples=300, deadline=None)
+@quick_and_full(75, 300)
 @given(rows=st.lists(st.lists(FIELDS, min_size=3, max_size=3), max_size=4))
 def test_any_csv_is_a_trace_or_an_input_error(tmp_path_factory: Any, rows: list[list[str]]) -> None:
     path = tmp_path_factory.mktemp("csv") / "t.csv"

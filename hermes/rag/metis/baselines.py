@@ -59,8 +59,8 @@ class AdaptiveRag:
         works = [work(config, dataset.lengths(dataset.question_tokens[1])) for config in configs]
         self._best: dict[tuple[bool, bool], Configuration] = {}
         for kind, group in queries.items():
-            f1 = [sum(model.f1(q.profile, q.heavy_ranks if model.heavy_tail else q.ranks, config) for q in group)
-                  for config in configs]
+            each = [model.f1_of_each(q.profile, q.heavy_ranks if model.heavy_tail else q.ranks, configs) for q in group]
+            f1 = [sum(of_one) for of_one in zip(*each, strict=True)]
             self._best[kind] = configs[quickest_best(f1, works, within)]
 
     def choose(self, profile: Profile) -> Configuration:

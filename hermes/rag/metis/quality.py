@@ -19,7 +19,8 @@ It decides signs and orderings. Sizes follow from the assumptions, which is why 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hermes.errors import InputError, suggest
@@ -55,6 +56,28 @@ class QualityModel:
             covered = float(found == len(ranks))
         return ((self.floor + (1 - self.floor) * covered) * self.synthesis(profile, config.method)
                 * self.diluted(config.num_chunks - found, config.method) * self.summarised(profile, config))
+
+    def f1_of_each(self, profile: Profile, ranks: Sequence[int], configs: Iterable[Configuration]) -> list[float]:
+        """`f1` of an answer by each configuration; what configurations have in common is computed once."""
+        ordered, pieces = sorted(ranks), len(ranks)
+        synthesis: dict[str, float] = {}
+        diluted: dict[tuple[int, str], float] = {}
+        summarised: dict[tuple[str, int], float] = {}
+        out = []
+        for config in configs:
+            method = config.method
+            found = bisect_right(ordered, config.num_chunks)
+            covered = float(found == pieces) if self.whole and profile.joint else found / pieces
+            if method not in synthesis:
+                synthesis[method] = self.synthesis(profile, method)
+            in_vain, summary = (config.num_chunks - found, method), (method, config.summary_words)
+            if in_vain not in diluted:
+                diluted[in_vain] = self.diluted(*in_vain)
+            if summary not in summarised:
+                summarised[summary] = self.summarised(profile, config)
+            out.append((self.floor + (1 - self.floor) * covered) * synthesis[method] * diluted[in_vain]
+                       * summarised[summary])
+        return out
 
     def synthesis(self, profile: Profile, method: str) -> float:
         """What the method loses of a query of this kind."""
