@@ -223,6 +223,7 @@ def scenario(rate: float, **changes: Any) -> Results:
                                 "memory": {"num_blocks": 999}}],
         "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": rate},
                      "lengths": {"kind": "fixed", "prompt": 200, "output": 3}, **changes},
+        "slo": {"ttft": "1 s"},
     }
     return simulate(data)
 

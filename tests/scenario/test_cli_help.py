@@ -98,7 +98,7 @@ def test_values_are_completed(monkeypatch, capsys, tmp_path):
     assert completed(monkeypatch, capsys, "hermes run qu").split() == ["quickstart", "queues.yaml"]
     assert completed(monkeypatch, capsys, "hermes validate batching/co").split() == ["batching/continuous"]
     assert completed(monkeypatch, capsys, f"hermes run {tmp_path}/q").split() == [f"{tmp_path}/queues.yaml"]
-    assert completed(monkeypatch, capsys, "hermes sweep sweeps/").split() == ["sweeps/which-batching"]
+    assert completed(monkeypatch, capsys, "hermes sweep sweeps/w").split() == ["sweeps/which-batching"]
     assert completed(monkeypatch, capsys, "hermes plot x --kind la").split() == ["latency"]
     assert completed(monkeypatch, capsys, "hermes run no/such/folder/x").strip() == ""
 

@@ -46,6 +46,7 @@ WITH: dict[str, dict[str, Any]] = {
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
     "LognormalCounts.median": {"mean": None, "median": 9},
     "WorkloadConfig.prefixes": {"lengths": LENGTHS}, "WorkloadConfig.sessions": {"lengths": LENGTHS},
+    "SloConfig.ttft_slowdown": {"baseline_ttft": 1.0}, "SloConfig.tpot_slowdown": {"baseline_tpot": 1.0},
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},
