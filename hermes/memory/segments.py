@@ -75,9 +75,12 @@ class Chain:
 
     def segments(self) -> list[Segment]:
         """The segments of blocks 0 to `end` as they are now, in order."""
+        parts = self.parts
+        if len(parts) == 1 and parts[0].hi == self.end:
+            return parts
         found: list[Segment] = []
         first = 0
-        for part in self.parts:
+        for part in parts:
             while first < part.lo:   # the one before was split
                 split = found[-1].rest
                 assert split is not None

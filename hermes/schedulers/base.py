@@ -285,32 +285,35 @@ class LLMScheduler:
 
     # -- helpers for subclasses ----------------------------------------------------------------------------------
 
-    def take_blocks(self, plan: Plan, num_steps: int) -> None:
-        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet."""
-        first, group = plan.taken, self.group
+    def take_blocks(self, plan: Plan, num_steps: int, *, hashed: bool = True) -> None:
+        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet.
+
+        Even where blocks have names, the order in which members take theirs does not matter: whoever takes a block from
+        the front of the free queue evicts it. hashed: False leaves out the hashes of what others may look up already.
+        """
+        first, group, pool = plan.taken, self.group, self.pool
         if not plan.decodes or first >= num_steps:
             return
         plan.taken = num_steps
         if not group.grows:
             return
-        self._count_blocks(first, num_steps)
-        if group.looked_up:
-            for _step, _order, seq, known in group.fills(first, num_steps):
-                self.pool.commit(seq, known)
-
-    def _count_blocks(self, first: int, num_steps: int) -> None:
-        """The group takes the blocks of the steps after `first` up to `num_steps`.
-
-        Even where blocks have names, the order in which members take theirs does not matter: whoever takes a block from
-        the front of the free queue evicts it.
-        """
-        group, pool = self.group, self.pool
-        if not pool.by_block:
+        if pool.by_block:
+            self._grow_members(first, num_steps)
+        else:
             blocks = group.blocks_for(num_steps)
             if first:
                 blocks -= group.blocks_for(first)
-            pool.take(blocks)
-            return
+            if pool.caching:
+                pool.take(blocks)
+            else:
+                pool.free_blocks -= blocks
+        if group.looked_up and hashed:
+            for _step, _order, seq, known in group.fills(first, num_steps):
+                pool.commit(seq, known)
+
+    def _grow_members(self, first: int, num_steps: int) -> None:
+        """Each member takes its blocks of the steps after `first` up to `num_steps` itself."""
+        group, pool = self.group, self.pool
         # Planned ahead, the last token is not known when its step is, and a block that it fills is hashed a step later.
         bs, clock, ahead, looked_up = pool.block_size, group.clock, int(self.asynchronous), group.looked_up
         for seq in group.members:

@@ -191,8 +191,7 @@ class ChunkedScheduler(LLMScheduler):
     def _take_in_order(self, plan: Plan, chunks: list[tuple[Sequence, int]]) -> None:
         """`take_blocks` for a step in which prompts and answers may give the same name to blocks: of equal blocks the
         one whose sequence comes first in running order is the older."""
-        plan.taken = 1
-        self._count_blocks(0, 1)
+        self.take_blocks(plan, 1, hashed=False)
         filled = {seq: known for _step, _order, seq, known in self.group.fills(0, 1)}
         taken = {seq: seq.num_computed + n for seq, n in chunks}
         for seq in sorted([*filled, *taken], key=run_order):
