@@ -1,6 +1,6 @@
 """How fast the kernel is: requests per second, how cost scales with requests and clients, every scheduler.
 
-    python benchmarks/core.py [--json FILE] [--quick]
+    python benchmarks/core.py [--json FILE] [--quick] [--data DIR]
 
 Every case runs in a process of its own, on one core, and counts everything from building the simulation to the finished
 summary (imports excluded). Cheap cases are repeated five times; the figure is the median, and beside it stand the
@@ -19,8 +19,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"   # --data
+MOONCAKE_REQUESTS = 12_031
 # as these benchmarks have always been, whatever an engine's defaults are
 PLAIN = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "async_scheduling": False}
 BASE: dict[str, Any] = {
@@ -53,6 +56,24 @@ def scenario(
         out["clients"][0]["scheduler"] = scheduler
     if router is not None:
         out["router"] = {"kind": "least_loaded", "load": router}
+    return out
+
+
+def cached(requests: int) -> dict[str, Any]:
+    """The benchmark's scenario with a prefix cache in which nothing is ever found."""
+    out = scenario(requests)
+    out["clients"][0]["memory"]["prefix_caching"] = True
+    return out
+
+
+def mooncake(*, prefix_caching: bool) -> dict[str, Any]:
+    """Mooncake's conversation trace at three times its rate; `measure` fills in the trace."""
+    out = scenario(MOONCAKE_REQUESTS, 8)
+    out["workload"] |= {"arrivals": {"kind": "trace", "path": "", "scale": 3}, "lengths": {"kind": "trace", "path": ""}}
+    out["clients"][0] |= {
+        "model": "llama-3.1-70b", "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp8-bf16"},
+        "memory": {"prefix_caching": prefix_caching, "block_size": 16},
+    }
     return out
 
 
@@ -96,6 +117,9 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "disaggregated": ("5 prefill + 5 decode clients", disaggregated(50_000)),
     "preemption": ("chunked, 1,500 blocks: preemption", scenario(20_000, blocks=1_500)),
     "prefix_cache": ("chunked with a prefix cache", prefix_cache(20_000)),
+    "cached": ("chunked with a prefix cache, nothing shared", cached(50_000)),
+    "mooncake": ("Mooncake's trace, 8 clients, a prefix cache", mooncake(prefix_caching=True)),
+    "mooncake_uncached": ("the same without a cache", mooncake(prefix_caching=False)),
     "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
     "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
@@ -124,14 +148,39 @@ def bare_process(count: int, in_flight: int) -> float:
     return (time.perf_counter() - started) / count
 
 
-def measure(name: str) -> dict[str, float]:
+def trace_of(name: str, data: Path) -> Path | None:
+    """The file that a case needs from `data`; None where it needs none."""
+    return data / "mooncake" / "conversation_trace.jsonl" if name.startswith("mooncake") else None
+
+
+def with_trace(spec: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:
+    """`spec` with the trace that `source` is imported to."""
+    from hermes.workload.importers import import_trace
+    from hermes.workload.traces import write_trace
+
+    path = folder / "trace.parquet"
+    write_trace(import_trace("mooncake", source), path, source=source.name)
+    for part in ("arrivals", "lengths"):
+        spec["workload"][part]["path"] = str(path)
+    return spec
+
+
+def measure(name: str, data: Path = DATA) -> dict[str, float]:
     """Run one case in this process, several times if it is cheap."""
+    spec, source = CASES[name][1], trace_of(name, data)
+    with TemporaryDirectory() as folder:
+        if source is not None:
+            assert isinstance(spec, dict)
+            spec = with_trace(spec, source, Path(folder))
+        return measured(name, spec)
+
+
+def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
     from hermes.results.results import Results
     from hermes.scenario import load_scenario
     from hermes.simulation import Simulation
     from hermes.svab import peak_rss_bytes, spread
 
-    _, spec = CASES[name]
     seconds, bare = [], []
     while len(seconds) < REPEATS and (not seconds or sum(seconds) + seconds[-1] <= REPEAT_S):
         simulation = record = results = None    # peak memory is that of one run
@@ -167,10 +216,10 @@ def verdict(result: dict[str, float]) -> str:
     return classify(result["cv"]) if result["repetitions"] > 1 else "single"
 
 
-def run_case(name: str) -> dict[str, float]:
+def run_case(name: str, data: Path = DATA) -> dict[str, float]:
     """Run one case in a process of its own, on one core."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--case", name]
+    command = [sys.executable, __file__, "--case", name, "--data", str(data)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"case {name} failed:\n{done.stderr}")
@@ -194,6 +243,13 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
 
     if "requests_1e4" in results and "requests_1e6" in results:
         flat["requests_scaling_ratio"] = ratio("requests_1e4", "requests_1e5", "requests_1e6")
+    # What a prefix cache costs: where prompts are full of hashes, and where nothing is shared.
+    if "mooncake" in results and "mooncake_uncached" in results:
+        flat["prefix_cache_cost_ratio"] = (
+            results["mooncake"]["us_per_request"] / results["mooncake_uncached"]["us_per_request"]
+        )
+    if "chunked" in results and "cached" in results:
+        flat["prefix_cache_unshared_ratio"] = results["cached"]["us_per_request"] / results["chunked"]["us_per_request"]
     if "clients_10" in results and "clients_100" in results:
         flat["clients_scaling_ratio"] = ratio("clients_10", "clients_100", "clients_1000")
     return flat
@@ -204,19 +260,25 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures as flat JSON")
     parser.add_argument("--quick", action="store_true", help="the short cases only")
     parser.add_argument("--only", nargs="*", metavar="CASE", help="these cases only")
+    parser.add_argument("--data", metavar="DIR", type=Path, default=DATA,
+                        help="folder with mooncake/conversation_trace.jsonl (default: %(default)s)")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-        print(json.dumps(measure(options.case)))
+        print(json.dumps(measure(options.case, options.data)))
         return
     names = options.only or (QUICK if options.quick else list(CASES))
     heads = f"{'requests':>9} {'req/s':>8} {'us/req':>7} {'steps/s':>9} {'sim s/s':>8} {'RSS MB':>7} {'CV':>5}  n class"
     print(f"{'case':58} {heads}")
     results: dict[str, dict[str, float]] = {}
     for name in names:
-        result = results[name] = run_case(name)
+        source = trace_of(name, options.data)
+        if source is not None and not source.exists():
+            print(f"{CASES[name][0]:58} left out: no {source} (--data names the folder)", flush=True)
+            continue
+        result = results[name] = run_case(name) if source is None else run_case(name, options.data)
         print(
             f"{CASES[name][0]:58} {result['requests']:9.0f} {result['requests_per_s']:8.0f} "
             f"{result['us_per_request']:7.1f} {result['steps_per_s']:9.0f} {result['simulated_s_per_s']:8.0f} "
@@ -224,7 +286,8 @@ def main() -> None:
             f"{verdict(result)}", flush=True,
         )
     flat = figures(results)
-    watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "clients_scaling_ratio")
+    watched = ("bare_process_us", "bare_process_ratio", "requests_scaling_ratio", "clients_scaling_ratio",
+               "prefix_cache_cost_ratio", "prefix_cache_unshared_ratio")
     for key in watched:
         if key in flat:
             print(f"{key}: {flat[key]:.2f}")

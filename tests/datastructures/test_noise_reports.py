@@ -139,6 +139,29 @@ def test_benchmarks_print_the_class_of_their_repetitions(monkeypatch, capsys):
     assert result["rss_bytes"] > 10e6
 
 
+def test_benchmarks_say_which_case_lacks_its_data(monkeypatch, capsys, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import core
+
+    monkeypatch.setattr(sys, "argv", ["core", "--only", "mooncake", "--data", str(tmp_path), "--json",
+                                      str(tmp_path / "f.json")])
+    core.main()
+    assert f"left out: no {tmp_path}/mooncake/conversation_trace.jsonl" in capsys.readouterr().out
+    assert (tmp_path / "f.json").read_text() == "{}\n"
+
+
+def test_what_a_prefix_cache_costs_is_a_figure(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks import core
+
+    costs = {"mooncake": 300.0, "mooncake_uncached": 200.0, "chunked": 40.0, "cached": 50.0}
+    keys = ("requests_per_s", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv")
+    found = core.figures({name: dict.fromkeys(keys, 1.0) | {"us_per_request": us, "bare_process_us": 10.0}
+                          for name, us in costs.items()})
+    assert (found["prefix_cache_cost_ratio"], found["prefix_cache_unshared_ratio"]) == (1.5, 1.25)
+    assert "mooncake_requests_per_s" in found
+
+
 def test_benchmarks_of_structures_print_it_too(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks import structures
