@@ -95,7 +95,8 @@ def _throughput(axis: Any, frame: pd.DataFrame) -> None:
     rows = np.arange(len(frame))
     done, good = (_values(frame, f"{part}.requests_per_s").to_numpy() for part in ("throughput", "goodput"))
     axis.barh(rows, np.nan_to_num(done), color=_RATE, height=0.7, label="completed")
-    axis.barh(rows, np.nan_to_num(good), color=_GOOD, height=0.35, label="within the SLO")
+    if np.isfinite(good).any():   # without an SLO there is nothing to be within
+        axis.barh(rows, np.nan_to_num(good), color=_GOOD, height=0.35, label="within the SLO")
     axis.set_xlabel("requests/s")
     axis.set_xlim(0, float(np.nanmax(done)) * 1.08 or 1.0)
     _legend(axis)

@@ -273,7 +273,7 @@ def test_profiles_are_found_by_name_and_by_path(tmp_path):
     with pytest.raises(InputError, match=r"did you mean 'splitwise-2023-llama-2-70b-h100-tp8'"):
         shipped("splitwise-2023-llama-2-70b-h100-tp9")
     text = yaml.safe_dump(load_profile("splitwise-2023-llama-2-70b-h100-tp8").model_dump())
-    (tmp_path / "own.yaml").write_text(re.sub("name: llama.*", "name: own", text))
+    (tmp_path / "own.yaml").write_text(re.sub("name: splitwise.*", "name: own", text))
     component = HARDWARE.get("polynomial").model_validate({"kind": "polynomial", "profile": "own.yaml"})
     model = component.build(tmp_path)
     assert model.name == "own"

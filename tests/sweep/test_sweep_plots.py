@@ -31,8 +31,8 @@ def rows(figure):
 
 
 def test_latency_and_throughput_by_case(ran):
-    sweep = ran("name: three\ncases: [{label: one}, {label: two, set: {clients.0.count: 2}}]\n"
-                "grid: {workload.requests: [3, 4]}\n")
+    cases = "cases: [{label: one, set: {slo: {ttft: 1 s}}}, {label: two, set: {clients.0.count: 2, slo: {ttft: 1 s}}}]"
+    sweep = ran(f"name: three\n{cases}\ngrid: {{workload.requests: [3, 4]}}\n")
     frame, figure = sweep.frame(), overview(sweep)
     assert rows(figure) == ["one, requests 3", "one, requests 4", "two, requests 3", "two, requests 4"]
     assert [axis.get_xlabel() for axis in figure.axes] == [
