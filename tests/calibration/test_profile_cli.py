@@ -58,6 +58,8 @@ def test_show_takes_every_name_that_list_prints(capsys):
     assert {"hardware tables", "models", "devices", "links", "workload profiles"} <= set(listed)
     for what, names in listed.items():
         assert names, what
+        if what == "hardware profiles":   # `test_show_states_provenance_ranges_and_errors_of_every_shipped_profile`
+            continue
         for name in names:
             assert main(["profile", "show", name]) == 0, (what, name)
             assert name in capsys.readouterr().out

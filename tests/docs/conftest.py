@@ -12,29 +12,35 @@ from pathlib import Path
 
 import pytest
 
+from hermes.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# a command with quoted arguments that bash takes as they are
-_ONLY_HERMES = re.compile(r"hermes( ([\w./:=,+-]+|'[^']*'))*")
+# a command with arguments that bash takes as they are; where its output goes; what happens if it fails
+_ONLY_HERMES = re.compile(
+    r"(?P<command>hermes(?: (?:[\w./:=,+-]+|'[^']*'))*)(?: > (?P<file>[\w./-]+))?"
+    r"(?: \|\| (?P<else>true|echo \"exit code \$\?\"))?"
+)
 
 
 def _in_this_process(script: str, folder: Path) -> tuple[int, str]:
-    from hermes.cli import main
-
+    """What bash does with a script of lines that match `_ONLY_HERMES`."""
     printed = io.StringIO()
-    environment = {"COLUMNS": "120", "NO_COLOR": "1"}
-    before = {name: os.environ.get(name) for name in environment}
-    with contextlib.chdir(folder), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        os.environ.update(environment)
-        try:
-            for line in script.splitlines():
-                code = main(shlex.split(line)[1:])
-                if code:
-                    return code, printed.getvalue()
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+    with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), contextlib.redirect_stderr(printed):
+        patch.setenv("COLUMNS", "120")
+        patch.setenv("NO_COLOR", "1")
+        for line in script.splitlines():
+            found = _ONLY_HERMES.fullmatch(line)
+            assert found is not None
+            with contextlib.ExitStack() as stack:
+                file = stack.enter_context(open(found["file"], "w")) if found["file"] else printed
+                stack.enter_context(contextlib.redirect_stdout(file))
+                code = main(shlex.split(found["command"])[1:])
+            if code and not found["else"]:
+                return code, printed.getvalue()
+            if code and found["else"] != "true":
+                print(f"exit code {code}", file=printed)
     return 0, printed.getvalue()
 
 
@@ -42,8 +48,8 @@ def _in_this_process(script: str, folder: Path) -> tuple[int, str]:
 def bash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[int, str]]:
     """Runs a script in `tmp_path`, with `hermes` on the path: (exit code, what it printed).
 
-    Lines that are nothing but a `hermes` command run in this process: a new one imports for more than a second. The
-    shell runs the scripts with anything of its own: pipes, redirections, variables, other programs.
+    Scripts of nothing but `hermes` commands run in this process: a new one imports for more than a second. Bash runs
+    those with pipes, variables or other programs.
     """
     programs = tmp_path_factory.mktemp("bin")
     command = programs / "hermes"
