@@ -6,17 +6,32 @@ work themselves; those with run-time state have a method that builds the statefu
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
 from hermes.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
 
 __all__ = [
-    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens", "quantity",
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens",
+    "field_docs", "quantity",
 ]
 
 
@@ -24,9 +39,60 @@ class ConfigModel(BaseModel):
     """Base of every scenario model: unknown keys refused, no silent coercion, NaN and infinities refused, frozen."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True,
-        arbitrary_types_allowed=False,
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler,
+    ) -> JsonSchemaValue:
+        made = handler(schema)
+        properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in properties:
+                properties[name]["description"] = text
+        return made
+
+
+@cache
+def field_docs(cls: type[object]) -> dict[str, str]:
+    """What the docstring under each field of a component says, by the name of the field; no entry where there is none.
+
+    Read from the source when somebody asks: reading it as each class is made, as pydantic can, takes a quarter of the
+    start of every command.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        try:
+            classes = _docs_of_classes(inspect.getsource(sys.modules[base.__module__]))
+        except (KeyError, OSError, TypeError):   # written at a prompt, or compiled
+            continue
+        docs |= classes.get(base.__qualname__, {})
+    fields = getattr(cls, "model_fields", {})
+    return {name: inspect.cleandoc(text) for name, text in docs.items() if name in fields}
+
+
+@cache
+def _docs_of_classes(source: str) -> dict[str, dict[str, str]]:
+    """Of each class in the source of a module, by its qualified name: the string after each annotated name."""
+    found: dict[str, dict[str, str]] = {}
+    inside: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
+    while inside:
+        prefix, node = inside.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                found[prefix + child.name] = {
+                    of.target.id: text.value.value for of, text in pairwise(child.body)
+                    if isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)
+                }
+                inside.append((f"{prefix}{child.name}.", child))
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside.append((f"{prefix}{child.name}.<locals>.", child))
+            else:
+                inside.append((prefix, child))
+    return found
 
 
 def quantity(parse: Callable[[object], float], description: str) -> WithJsonSchema:

@@ -197,6 +197,24 @@ def _outline(node: Node) -> Verbatim:
     return Verbatim("a mapping" if isinstance(node.value, dict) else "a list")
 
 
+_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[object, dict[str, Any]]] = {}
+"""By model: what it was built from, and its JSON Schema."""
+
+
+def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a model, made once until the model is rebuilt because something registered: 0.1 s otherwise
+    for each mistake in a scenario; empty where a plug-in's field type has none."""
+    built = model.__pydantic_core_schema__
+    known = _KNOWN_SCHEMAS.get(model)
+    if known is None or known[0] is not built:
+        try:
+            schema = model.model_json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticUserError):
+            schema = {}
+        known = _KNOWN_SCHEMAS[model] = (built, schema)
+    return known[1]
+
+
 class _Schema:
     """A place in a JSON Schema, entered step by step beside a document; knows which keys and kinds are valid there."""
 
@@ -205,10 +223,7 @@ class _Schema:
 
     @classmethod
     def of(cls, model: type[BaseModel] | None) -> _Schema:
-        try:
-            schema = model.model_json_schema() if model else {}
-        except (PydanticInvalidForJsonSchema, PydanticUserError):  # a plug-in's field type without a schema
-            schema = {}
+        schema = _json_schema(model) if model else {}
         return cls([schema], schema.get("$defs", {}))
 
     def _concrete(self, node: Node) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from hermes.config import Component, Shorthand
+from hermes.config import Component, Shorthand, field_docs
 from hermes.registry import Registry
 from hermes.scenario import Scenario
 from hermes.scenario.registries import refresh
@@ -66,9 +66,10 @@ class Reference:
             yield self._model(registry.get(name), "###", f"{title(registry)}: {name}")
 
     def _model(self, model: type[BaseModel], level: str, heading: str) -> str:
+        docs = field_docs(model)
         rows = [
             f"| `{name}` | {cell(self.type_of(field.annotation, field.metadata))} | {default(field)} "
-            f"| {cell(description(field))} |"
+            f"| {cell(' '.join(docs.get(name, '').split()))} |"
             for name, field in model.model_fields.items() if name != "kind" and not field.exclude
         ]
         table = "\n".join(["| key | type | default | |", "| --- | --- | --- | --- |", *rows]) if rows else "No keys."
@@ -124,10 +125,6 @@ def default(field: FieldInfo) -> str:
     if isinstance(value, BaseModel) and value == type(value).model_construct():
         return "its defaults"
     return "**required**" if value is PydanticUndefined else f"`{cell(to_flow(value))}`"
-
-
-def description(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())
 
 
 def cell(text: str) -> str:

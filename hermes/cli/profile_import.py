@@ -43,11 +43,15 @@ class ImportGroup(TyperGroup):
 def _command(importer: type[Any]) -> Callable[..., None]:
     """A function whose signature is the importer's fields and `--output`: what typer builds a command from."""
 
+    from hermes.config import field_docs
+
     def run(**values: Any) -> None:
         output = values.pop("output")
         _import(importer, {name: value for name, value in values.items() if value is not None}, output)
 
-    parameters = [_parameter(name, field) for name, field in importer.model_fields.items() if name != "kind"]
+    docs = field_docs(importer)  # type: ignore[arg-type]  # classes are hashable
+    fields = importer.model_fields.items()
+    parameters = [_parameter(name, field, docs.get(name, "")) for name, field in fields if name != "kind"]
     parameters.append(inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=Output))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -65,11 +69,11 @@ def _scalar(annotation: Any) -> type | None:
     return next((kind for part in get_args(annotation) if (kind := _scalar(part)) is not None), None)
 
 
-def _parameter(name: str, field: Any) -> inspect.Parameter:
+def _parameter(name: str, field: Any, doc: str) -> inspect.Parameter:
     from hermes.calibration.importers.base import option_name
 
     kind = _scalar(field.annotation) or str  # choices are checked by the importer itself
-    text = " ".join((field.description or "").split())
+    text = " ".join(doc.split())
     if name == "source":
         described: Any = typer.Argument(help=text, show_default=False)
     else:

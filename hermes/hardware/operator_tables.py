@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray
 from hermes.resources import note_file
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["AXES", "ONCE", "PER_LAYER", "PER_SEQUENCE", "Attention", "OperatorTables", "Skew", "line",
            "load_operator_tables"]
@@ -62,6 +64,8 @@ class OperatorTables(NamedTuple):
 
 
 def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
     path = folder / name
     note_file(path)
     try:

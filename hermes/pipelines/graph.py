@@ -20,7 +20,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Self
 
-import networkx as nx
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from hermes.config import ConfigModel
@@ -124,6 +123,8 @@ class Graph:
 
     def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
         """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
+        import networkx as nx  # takes longer to import than all of the package's pipelines
+
         if len(nodes) > MAX_NODES:
             raise InputError(f"at most {MAX_NODES} stages in a graph", len(nodes))
         self.nodes, self.path = dict(nodes), path

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import networkx as nx
-
 from hermes.pipelines.graph import Graph, Node
 
 __all__ = ["Block", "Drawing", "Style", "describe", "lay_out"]
@@ -91,6 +89,8 @@ def describe(name: str, node: Node) -> list[str]:
 
 def lay_out(graph: Graph, style: Style, say: Describe = describe) -> Drawing:
     """The drawing of a checked graph."""
+    import networkx as nx
+
     blocks = {name: _block(name, graph, style, say) for name in graph.order}
     rank = {name: depth for depth, names in enumerate(nx.topological_generations(graph.net)) for name in names}
     drawing = Drawing(layers=[[] for _ in range(1 + max(rank.values()))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from hermes.config import field_docs
 from hermes.pipelines.graph import Graph, Node
 
 __all__ = ["as_yaml", "parameter_lines"]
@@ -41,5 +42,6 @@ def parameter_lines(entry: Any) -> Iterator[str]:
 
         yield f"A hand-written pipeline, as it goes for a prompt of {PROMPT} and an output of {OUTPUT} tokens."
         return
+    docs = field_docs(entry)
     for key, field in fields.items():
-        yield f"{key}: {field.get_default(call_default_factory=True)!r}. {' '.join((field.description or '').split())}"
+        yield f"{key}: {field.get_default(call_default_factory=True)!r}. {' '.join(docs.get(key, '').split())}"

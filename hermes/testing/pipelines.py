@@ -193,18 +193,20 @@ class PipelineContract(ABC):
             assert list(self.yields(request)), "it yields no stage at all"
 
     def test_stages_are_of_the_declared_kinds(self) -> None:
+        kinds = self.kinds
         for request in self.requests():
             for stages in self.yields(request):
                 for stage in stages:
-                    assert stage.kind in self.kinds, f"{stage.kind!r} is not among `stages`: {self.kinds}"
+                    assert stage.kind in kinds, f"{stage.kind!r} is not among `stages`: {kinds}"
 
     def test_declared_options_are_given(self) -> None:
         assert set(self.options) <= set(self.kinds), "options of a kind that it never asks for"
         if isinstance(self.made, GraphPipeline):
             return   # says them where it gives them
+        options = self.options
         for request in self.requests():
             for stage in (stage for stages in self.yields(request) for stage in stages):
-                missing = set(self.options.get(stage.kind, ())) - set(getattr(stage, "options", ()))
+                missing = set(options.get(stage.kind, ())) - set(getattr(stage, "options", ()))
                 assert not missing, f"{stage.kind!r} without {missing}, which `stage_options` promises"
 
     def test_generations_have_tokens(self) -> None:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
-from scipy.special import ndtr, ndtri
 
 from hermes.config import Duration, Rate, quantity
 from hermes.errors import InputError, Verbatim
@@ -83,6 +82,8 @@ class Normal(ArrivalProcess):
     """Standard deviation of the gaps over their mean, before truncation."""
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
+        from scipy.special import ndtr, ndtri
+
         z0 = -1.0 / self.cv  # where a gap is zero, in standard deviations from the mean
         tail = float(ndtr(-z0))
         # Inverse CDF from the upper side, where the mass is: precise for small cv too.

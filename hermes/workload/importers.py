@@ -9,10 +9,9 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
 from pydantic import Field
 
 from hermes.config import ConfigModel
@@ -31,6 +30,9 @@ from hermes.workload.traces import (
     require_columns,
     to_floats,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
@@ -232,6 +234,8 @@ class BurstGptTrace(TraceImporter):
         texts: dict[str, Any] = {ours: [columns[theirs][row] for row in rows] for ours, theirs in names.items()}
         texts["arrival_s"] = arrivals_s(texts["arrival_s"], "s", path, locate)
         if "Session ID" in columns:
+            import pandas as pd
+
             sessions = pd.Series([columns["Session ID"][row] for row in rows])
             texts["session"] = np.where(sessions == "", -1, pd.factorize(sessions.where(sessions != ""))[0])
         return self.finish(texts, path, locate)
@@ -296,6 +300,8 @@ class _Mapped(TraceImporter):
 
     def mapped(self, columns: Mapping[str, Any], path: Path, lines: Sequence[int] | None) -> pd.DataFrame:
         """The trace in `columns` (by the file's own names)."""
+        import pandas as pd
+
         names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
         for ours in ("priority", "session", "prefix_group", "prefix_tokens"):
             if (theirs := getattr(self, ours)) is not None:
@@ -371,6 +377,8 @@ def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]
 
 def arrivals_s(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
     """Times in any unit as seconds after the earliest of them (float64); `InputError` at the first that is no time."""
+    import pandas as pd
+
     if unit != "timestamp":
         floats = to_floats(values, "arrival_s", str(path), locate)
         return (floats - floats.min()) / _PER_SECOND[unit] if len(floats) else floats

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
-from scipy.special import ndtr, ndtri
 
 from hermes.config import Component, Shorthand, Tokens
 from hermes.errors import InputError, Verbatim
@@ -70,6 +69,8 @@ class _Bounded(TokenCounts):
 
     def _truncated_normal(self, n: int, rng: np.random.Generator, low: float, high: float) -> FloatArray:
         """Standard normal numbers from `low` to `high`, one uniform each; `InputError` where hardly any mass lies."""
+        from scipy.special import ndtr, ndtri
+
         below, above = float(ndtr(low)), float(ndtr(-high))
         if 1.0 - below - above < 1e-6:
             expected = "bounds with some of the distribution between them"
@@ -239,6 +240,8 @@ class EmpiricalLengths(_FromProfile, LengthModel):
     kind: Literal["empirical"] = "empirical"
 
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        from scipy.special import ndtr
+
         profile = self.table()
         r = 2.0 * math.sin(math.pi * profile.spearman / 6.0)
         of_prompts, of_outputs = rng.spawn(2)

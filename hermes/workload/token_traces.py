@@ -12,14 +12,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 from pydantic import Field
 
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.memory.pages import page_hashes
 from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, arrivals_s, json_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["TokenTrace"]
 
@@ -81,6 +83,8 @@ class TokenTrace(TraceImporter):
         columns: dict[str, Any] = dict(found)
         columns["arrival_s"] = arrivals_s(found["arrival_s"], self.arrival_unit, path, locate)
         if self.session is not None:
+            import pandas as pd
+
             columns["session"] = pd.factorize(pd.Series(sessions, dtype=object))[0]
         return self.finish(columns, path, locate)
 

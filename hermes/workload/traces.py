@@ -14,18 +14,18 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.resources import note_file
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 from hermes.workload.table import RequestTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame", "open_text",
@@ -86,6 +86,9 @@ def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_bloc
 
     Raises `InputError` where the file cannot be written.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     checked = check_trace({str(name): column for name, column in frame.items()}, str(path))
     metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
     table = pa.Table.from_pandas(checked, preserve_index=False)
@@ -105,6 +108,8 @@ def check_trace(
     columns: per name a sequence of numbers or of their texts; locate: says where a row stands in the file; sort: bring
     rows into order instead of refusing them; zero_tokens: what becomes of rows without prompt or output tokens
     """
+    import pandas as pd
+
     locate = locate or _row
     known = [*_REQUIRED, *_INTEGERS, "hash_ids"]
     for column in columns:
@@ -180,7 +185,7 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
 
 def _plain(values: Any) -> Any:
     """A column as an array or a sequence: something whose rows are found by their position."""
-    return values.to_numpy() if isinstance(values, pd.Series) else values
+    return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
 def _in_order(frame: pd.DataFrame, file: str, locate: Locate) -> None:
@@ -233,6 +238,9 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     expected = "a trace: a Parquet file, or a CSV file with the suffix .csv"
     note_file(path)
     try:

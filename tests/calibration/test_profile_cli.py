@@ -131,5 +131,5 @@ def test_every_option_of_an_importer_has_the_type_of_its_field(kind):
         schema = properties[name]
         parts = [part["type"] for part in schema.get("anyOf", [schema]) if part.get("type", "null") != "null"]
         wanted = types[parts[0] if parts else "string"]
-        made = get_args(_parameter(name, importer.model_fields[name]).annotation)[0]
+        made = get_args(_parameter(name, importer.model_fields[name], "").annotation)[0]
         assert made in (wanted, wanted | None), name
