@@ -1,9 +1,12 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples (10 minutes)
+#   make test-long           property tests with many more examples, whole studies, notebooks (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make lint                ruff and mypy
+
+# The tests start many processes: each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV   := .venv
 PY     := $(VENV)/bin/python

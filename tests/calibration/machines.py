@@ -49,18 +49,22 @@ def grid():
             yield [], [context] * seqs
 
 
-def gpu_and_mixed_steps(noise=0.01, mixed=0.9, seed=2):
-    """The grid with some mixed steps, which take `mixed` times what the machine should: the phases do not meet."""
+def gpu_and_mixed_steps(noise=0.01, mixed=0.9, seed=2, every=1):
+    """The grid with some mixed steps, which take `mixed` times what the machine should: the phases do not meet.
+
+    every: 2 takes every second point of the grid, which is fitted in a fraction of the time.
+    """
     rng = np.random.default_rng(seed)
-    entries = [*grid(), *(([(n, 0)], [800] * seqs) for n in (64, 256, 1024, 4096) for seqs in (1, 8, 32, 64))]
+    entries = list(grid())[::every]
+    entries += [([(n, 0)], [800] * seqs) for n in (64, 256, 1024, 4096) for seqs in (1, 8, 32, 64)]
     seconds = [gpu_seconds(*entry) * (mixed if all(entry) else 1) * rng.normal(1, noise) for entry in entries]
     return measured(entries, seconds, [str(entry) for entry in entries])
 
 
-def gpu_steps(noise=0.0, repetitions=1, seed=1):
-    """A grid measured on the GPU, some steps repeated."""
+def gpu_steps(noise=0.0, repetitions=1, seed=1, every=1):
+    """A grid measured on the GPU, or every second point of it and so on, some steps repeated."""
     rng = np.random.default_rng(seed)
-    entries = [entry for entry in grid() for _ in range(repetitions)]
+    entries = [entry for entry in list(grid())[::every] for _ in range(repetitions)]
     names = [f"{prefills} {len(contexts)} x {contexts[:1]}" for prefills, contexts in entries]
     seconds = [gpu_seconds(*entry) * rng.normal(1, noise) for entry in entries]
     return measured(entries, seconds, names, repetition=[i % repetitions for i in range(len(entries))])

@@ -196,7 +196,7 @@ def test_what_the_data_cannot_tell_is_said(gpu):
 
 
 def test_same_steps_same_bytes(tmp_path):
-    steps = gpu_steps(noise=0.01)
+    steps = gpu_steps(noise=0.01, every=4)
     written = []
     for name in ("a", "b"):
         folder = tmp_path / name
@@ -270,7 +270,7 @@ def test_a_profile_that_falls_is_refused(gpu):
 
 
 def test_the_command_writes_what_it_says(tmp_path, capsys):
-    save_steps(gpu_steps(noise=0.01), tmp_path / "steps.yaml")
+    save_steps(gpu_steps(noise=0.01, every=4), tmp_path / "steps.yaml")
     files = {name: str(tmp_path / name) for name in ("p.yaml", "r.md", "f.png")}
     assert main(["fit", str(tmp_path / "steps.yaml"), "-o", files["p.yaml"], "--report", files["r.md"],
                  "--plot", files["f.png"], "--name", "mine"]) == 0

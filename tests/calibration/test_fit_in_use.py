@@ -15,7 +15,7 @@ from hermes.testing.hardware import FIELDS, batch
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
-    result = fit_steps(gpu_and_mixed_steps(mixed=1.0), "made-up-gpu")
+    result = fit_steps(gpu_and_mixed_steps(mixed=1.0, every=8), "made-up-gpu")
     write_profile(result, folder / "gpu.yaml")
     return folder / "gpu.yaml", result.profile
 

@@ -23,7 +23,7 @@ def percent(result):
     return {row[0]: float(row[3].rstrip("%")) for row in rows}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs(CPU)
 def test_vllm_on_a_cpu():
     steps = VllmCpu(source=str(CPU / "steps.csv"), model_config_file=str(CPU / "model-config.json")).steps()

@@ -157,6 +157,7 @@ def test_dry_run_measures_nothing(capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_measured_here(tmp_path, capsys):
     """Small sizes, really measured; started again it continues (there is nothing left), with the same result."""
     command = [

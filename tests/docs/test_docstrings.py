@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import hermes
@@ -12,7 +13,11 @@ FOREIGN = {
     "build_azure_workloads", "build_lookahead", "cum_seq_k", "gpu_memory_utilization", "mixed_step_breakdown",
     "prefill_moddeling", "ttft_p50",
 }
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache   # not when the module is imported, which every test process does
+def trees():
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def docstrings(tree):
@@ -33,20 +38,20 @@ def names(tree, but=()):
 
 
 def test_names_in_docstrings_exist():
-    known = FOREIGN | {part for path in TREES for part in path.with_suffix("").parts}
-    for tree in TREES.values():
-        known |= names(tree, but=docstrings(tree))
-    wrong = [
-        f"{path}:{node.lineno}: {word}" for path, tree in TREES.items() for node in docstrings(tree)
-        for quoted in re.findall(r"`([^`\n]+)`", node.value)
-        for word in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", quoted) if word not in known
-    ]
+    known = FOREIGN | {part for path in trees() for part in path.with_suffix("").parts}
+    said = []
+    for path, tree in trees().items():
+        nodes = docstrings(tree)
+        known |= names(tree, but=nodes)
+        said += [(path, node.lineno, word) for node in nodes for quoted in re.findall(r"`([^`\n]+)`", node.value)
+                 for word in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", quoted)]
+    wrong = [f"{path}:{line}: {word}" for path, line, word in said if word not in known]
     assert not wrong
 
 
 def documented(kinds):
     """(file, node, docstring) of functions or classes."""
-    return ((path, node, text) for path, tree in TREES.items() for node in ast.walk(tree)
+    return ((path, node, text) for path, tree in trees().items() for node in ast.walk(tree)
             if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False)))
 
 
@@ -73,6 +78,6 @@ def test_what_a_docstring_says_is_set_is_set():
 
 
 def test_no_document_that_readers_do_not_have():
-    wrong = [f"{path}:{node.lineno}" for path, tree in TREES.items() for node in docstrings(tree)
+    wrong = [f"{path}:{node.lineno}" for path, tree in trees().items() for node in docstrings(tree)
              if re.search(r"\b[Ss]pec section|\bthe spec\b", node.value)]
     assert not wrong

@@ -12,7 +12,12 @@ import pytest
 from markdown_blocks import Block, blocks, matches
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [DOCS / name for name in ("tutorial.md", "sweeps.md", "pipelines.md")]
+PAGES = [
+    DOCS / "tutorial.md",
+    # run most of their commands in processes of their own
+    pytest.param(DOCS / "sweeps.md", marks=pytest.mark.long),
+    pytest.param(DOCS / "pipelines.md", marks=pytest.mark.long),
+]
 
 
 def run_python(page: Path, block: Block, namespace: dict[str, object]) -> str:

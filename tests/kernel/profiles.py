@@ -23,6 +23,6 @@ thorough = settings(max_examples=int(EXAMPLES or 1), deadline=None, suppress_hea
 
 
 def when_asked_for(test: Callable[..., None]) -> Any:
-    """A test that runs where HERMES_EXAMPLES says how many scenarios to try: HERMES_EXAMPLES=2000 pytest -m slow."""
+    """A test that runs where HERMES_EXAMPLES says how many scenarios to try: HERMES_EXAMPLES=2000 pytest -m long."""
     skip = pytest.mark.skipif(not EXAMPLES, reason="set HERMES_EXAMPLES to the number of random scenarios to try")
-    return pytest.mark.slow(skip(test))
+    return pytest.mark.long(skip(test))

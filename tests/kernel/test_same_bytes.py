@@ -44,9 +44,9 @@ def in_a_process(path: Path, hash_seed: str) -> list[str]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.long(quick=3)
+@pytest.mark.long(quick=2)
 def test_same_bytes_in_any_process(tmp_path: Path) -> None:
-    chosen = some_scenarios(count(3, 8))
+    chosen = some_scenarios(count(2, 8))
     path = tmp_path / "scenarios.json"
     path.write_text(json.dumps(chosen))
     here = digests(chosen)

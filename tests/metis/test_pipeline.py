@@ -196,7 +196,11 @@ def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dat
     lengths = Lengths(DATASETS[dataset].chunk_tokens, int(row["prompt_tokens"]), int(row["output_tokens"]))
     config = Configuration(method, chunks, words if method == "map_reduce" else 0)
     _, need = Reading(1e12, 1.0, 16, seqs, budget).need(config, lengths)
-    assert results.record.runs["used_blocks"].max() * 16 <= need
+    used = results.record.runs["used_blocks"]
+    if not len(used):   # stuffed into one prompt it is longer than the model reads
+        assert (method, row["status"]) == ("stuff", "rejected")
+        assert need > 32_768
+    assert used.max(initial=0) * 16 <= need
 
 
 @quick_and_full(6, 20)

@@ -104,7 +104,7 @@ def test_the_area_bound_is_reached_when_embeddings_fill_what_is_left_to_the_end(
 LARGE = [(2000, 250, 8, 400), (3000, 300, 5, 240), (1200, 400, 6, 300), (3000, 150, 10, 500), (500, 500, 4, 200)]
 
 
-@pytest.mark.parametrize("case", LARGE)
+@pytest.mark.parametrize("case", [LARGE[-1], *(pytest.param(case, marks=pytest.mark.long) for case in LARGE[:-1])])
 def test_average_latency_is_least_where_ibs_puts_the_slots(case: tuple[int, int, int, int]) -> None:
     """y* = L w_g / (w_e + F w_g), rounded to whole slots, against every other y, simulated."""
     w_e, w_g, f, units = case

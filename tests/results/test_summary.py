@@ -252,7 +252,6 @@ class TestSlo:
                 SloConfig.model_validate(bad)
 
 
-@pytest.mark.slow
 @pytest.mark.long(quick=200_000)
 def test_a_million_requests() -> None:
     n = count(200_000, 1_000_000)

@@ -21,9 +21,9 @@ def fuzz():
     return module
 
 
-@pytest.mark.long(quick=100)
+@pytest.mark.long(quick=60)
 def test_malformed_inputs(fuzz, tmp_path):
-    cases = count(100, 300)
+    cases = count(60, 300)
     counts = Counter()
     wrong = []
     for case, verdict, text in fuzz.run_all(cases, 0, tmp_path):

@@ -98,7 +98,7 @@ def test_fusing_adds_most_where_the_lists_are_equally_strong():
     assert ((tests["p"] < 0.05) == ((tests["from"] > 0) | (tests["to"] < 0))).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch):
     monkeypatch.setattr(structures_tools, "OPERATIONS", 200)
     small = structures_service.micro_batches

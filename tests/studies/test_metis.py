@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
-from long_runs import count
 
 from hermes.api import simulate
 from hermes.pipelines.metis import HOW
@@ -126,13 +123,8 @@ def test_ratios_are_taken_seed_by_seed():
     assert (found["delay_s"], found["delay_s_other"]) == (3.0, 7.5)
 
 
-@pytest.mark.slow
-@pytest.mark.long(quick=12)
-def test_the_quick_study_gives_all_tables(tmp_path, monkeypatch):
-    size = sections.Size.of(quick=True)
-    if count(1, 2) == 1:
-        size = replace(size, requests=10, datasets=size.datasets[:1])
-    monkeypatch.setattr(sections.Size, "of", lambda quick: size)
+@pytest.mark.long
+def test_the_quick_study_gives_all_tables(tmp_path):
     report = metis.MetisStudy().run(Context("metis", tmp_path, quick=True))
     assert len(report.tables) == 17
     assert len(report.plots) == 4

@@ -49,13 +49,12 @@ def test_embedding_by_hand_is_what_the_simulator_charges(model, device, dtype, m
         charged, rel=0.005)
 
 
-@pytest.mark.slow
 def test_every_sweep_of_the_study_is_valid():
     for path in sorted(FOLDER.glob("*-sweep.yaml")):
         assert plan_sweep(path, workers=0).points
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_small_run_gives_all_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(rag_placement, "QUICK_RATES", [0.2])
     monkeypatch.setattr(rag_placement, "QUICK_REQUESTS", (6, 12))

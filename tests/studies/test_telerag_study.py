@@ -23,7 +23,10 @@ def test_it_is_known():
     assert "telerag" in load_studies()
 
 
-@pytest.mark.parametrize("family", ["gaussian", "moved", "noise", "redraw", "unequal gaussian"])
+@pytest.mark.parametrize("family", [
+    "gaussian",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("moved", "noise", "redraw", "unequal gaussian")),
+])
 def test_the_profile_is_fitted_to_what_it_says(family):
     found = profile()
     fit, sizes = found.family(family), sizes_of(found)
@@ -79,14 +82,13 @@ def test_a_profiled_budget_is_link_times_window_up_to_the_buffer(tmp_path: Path)
         assert wanted - 60e6 < passed.peak_buffer <= wanted      # whole clusters
 
 
-@pytest.mark.slow
 def test_the_rates_are_fitted_to_their_two_figures(tmp_path: Path):
     found = fit_rates(Context("telerag", tmp_path), 16)
     for cpu, rate in found.items():
         assert profile().scans[cpu].rate == pytest.approx(rate, rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_would_have_to_be_true_is_true_when_simulated(tmp_path: Path):
     """Scans longer by the factor that the linear extrapolation asks for give 1.55, in the simulator too."""
     runs = Runs(Context("telerag", tmp_path), 6)

@@ -100,11 +100,11 @@ def check(package, folder, sweep, points, kills, workers):
     assert points - kills <= len(journal) <= points + kills
 
 
+@pytest.mark.long
 def test_killed_and_run_again(package, folder, write):
     check(package, folder, write("grid: {workload.arrivals.rate: [2, 4, 6], workload.requests: [40, 41]}\n"), 6, 1, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_sixty_points_killed_five_times(package, folder, write):
     sweep = write("""\

@@ -31,7 +31,7 @@ def test_means_are_near_the_engine_s(script, run):
     assert outcome.out_of_range_steps < 0.02 * outcome.steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fresh_fit_does_as_well(script, tmp_path):
     profile = script.refit(script.DATA, tmp_path)
     for run in script.RUNS:

@@ -29,6 +29,7 @@ def test_means_within_two_percent_and_percentiles_within_four(case):
     assert not [row for row in outcome.rows if not row.ok]
 
 
+@pytest.mark.long
 def test_every_cause_is_worth_something_on_the_card_where_it_binds():
     """Companion of the figures: leaving a cause out moves the prediction, and in the direction it must."""
     case = "vllm-0.19-rtx-4090"
