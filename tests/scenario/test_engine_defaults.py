@@ -4,9 +4,11 @@ import warnings
 
 import pytest
 
+from hermes import simulate
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.files import names_in
+from hermes.resources import resource_dir
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
 from hermes.simulation import Simulation
 from hermes.yamlfile import parse_yaml
@@ -119,3 +121,16 @@ def test_every_engine_file_holds_for_every_device():
         assert engine.name == name
         for device in (DeviceClass(), DeviceClass("x", 300 * GIB), DeviceClass("cpu", GIB, is_cpu=True, num_devices=2)):
             assert engine.defaults(device).max_num_seqs >= 1
+
+
+def test_the_chatbot_by_defaults_and_spelled_out_is_one_scenario_and_gives_one_answer():
+    """The shipped pair: the same text but for names and description, the same figures on a part of the workload."""
+    pair = [load_scenario(resource_dir("scenarios") / f"{name}.yaml", ["workload.requests=90"])
+            for name in ("chatbot", "chatbot-spelled-out")]
+    texts = [resolved_yaml(scenario).splitlines() for scenario in pair]
+    assert len(texts[0]) > 60
+    assert [line for line in texts[0] if not line.startswith(("name:", "description:"))] == [
+        line for line in texts[1] if not line.startswith(("name:", "description:"))]
+    first, second = (simulate(scenario).summary for scenario in pair)
+    assert first["requests"]["completed"] == 90
+    assert first == second
