@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.core import scenario
+from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 
 def profile(clients: int, per_client: int = 200) -> dict[str, tuple[float, float]]:

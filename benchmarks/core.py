@@ -4,8 +4,9 @@
 
 Every case runs in a process of its own, on one core, and counts everything from building the simulation to the finished
 summary (imports excluded). Cheap cases are repeated five times; the figure is the median, and beside it stand the
-coefficient of variation and its class (`hermes.svab`). `bare_process` is a SimPy process that yields three timeouts, as
-many in flight as the simulation has requests, measured in the same process as the case it is compared with.
+coefficient of variation and its class (`hermes.core.noise`). `bare_process` is a SimPy process that yields three
+timeouts, as many in flight as the simulation has requests, measured in the same process as the case it is compared
+with.
 """
 
 from __future__ import annotations
@@ -176,10 +177,10 @@ def measure(name: str, data: Path = DATA) -> dict[str, float]:
 
 
 def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
+    from hermes.core.noise import peak_rss_bytes, spread
+    from hermes.core.simulation import Simulation
     from hermes.results.results import Results
     from hermes.scenario import load_scenario
-    from hermes.simulation import Simulation
-    from hermes.svab import peak_rss_bytes, spread
 
     seconds, bare = [], []
     while len(seconds) < REPEATS and (not seconds or sum(seconds) + seconds[-1] <= REPEAT_S):
@@ -211,7 +212,7 @@ def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
 
 def verdict(result: dict[str, float]) -> str:
     """Class of a case's repetitions; `single` where there was one."""
-    from hermes.svab import classify
+    from hermes.core.noise import classify
 
     return classify(result["cv"]) if result["repetitions"] > 1 else "single"
 

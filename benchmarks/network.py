@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from simpy.core import Environment
 
-from hermes.kernel import ARRIVAL, at
+from hermes.core.clock import ARRIVAL, at
 from hermes.network import Attachment, Topology, TopologyLink
 from hermes.network.topology import TopologyNetwork
 

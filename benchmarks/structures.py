@@ -3,14 +3,14 @@ a scenario's `submit_cost` is) and simulated.
 
     python -m benchmarks.structures
 
-Means over five repetitions, with their 95% interval and class (`hermes.svab`).
+Means over five repetitions, with their 95% interval and class (`hermes.core.noise`).
 """
 
 from __future__ import annotations
 
 import time
 
-from hermes.svab import spread
+from hermes.core.noise import spread
 
 SUBMITS, REPETITIONS = 20_000, 5
 
@@ -18,9 +18,9 @@ SUBMITS, REPETITIONS = 20_000, 5
 def submit_s() -> float:
     """Seconds of CPU time to hand one task to a client that waits for its batch to fill."""
     from hermes.clients.service import ServiceClient
-    from hermes.kernel import Clock
+    from hermes.core.clock import Clock
+    from hermes.core.stage import Stage
     from hermes.services import MachineSpec, PerItem
-    from hermes.stages import Stage
 
     machine = MachineSpec(8, 0.0, 0.0, 0)
     client = ServiceClient(Clock(), 0, "search", {"retrieve": PerItem(per_item=1e-3).build(machine)}, machine,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.api import open_run, simulate
-    from hermes.sweep import open_sweep, run_sweep
+    from hermes.explore import open_sweep, run_sweep
 
 __all__ = ["__version__", "open_run", "open_sweep", "run_sweep", "simulate"]
 
@@ -20,9 +20,9 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name in _SWEEP:
-        from hermes import sweep
+        from hermes import explore
 
-        return getattr(sweep, name)
+        return getattr(explore, name)
     raise AttributeError(f"module 'hermes' has no attribute {name!r}")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes import __version__
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError, warn_all
 from hermes.results import Results, open_run
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
-from hermes.simulation import Simulation
 
 __all__ = ["open_run", "simulate"]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from hermes.calibration.ivf_overlap import Candidate, IvfOverlap, load_overlap
 from hermes.hardware.profile import dump_yaml
-from hermes.overlap import fit_bias, fit_strength, lognormal_sizes, make_family
+from hermes.plugins.telerag import PIPELINE_NAMES
+from hermes.plugins.telerag.overlap import fit_bias, fit_strength, lognormal_sizes, make_family
+from hermes.plugins.telerag.profile import FittedFamily, FittedIndex, FittedRate, LookaheadProfile
 from hermes.studies import telerag_paper as paper
 from hermes.studies import telerag_points, telerag_rates
 from hermes.studies.base import Context
-from hermes.telerag import PIPELINE_NAMES
-from hermes.telerag.profile import FittedFamily, FittedIndex, FittedRate, LookaheadProfile
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU_SHARE = 0.8     # of the data sheet's bandwidth: one pass over the vectors

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hermes.config import Component, Shorthand, field_docs
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 from hermes.scenario import Scenario
 from hermes.scenario.registries import refresh
 from hermes.scenario.resolved import to_flow, unit_of
@@ -144,7 +144,7 @@ def anchor(heading: str) -> str:
 
 
 def build() -> str:
-    refresh(Scenario)
+    refresh(Scenario, None)
     return Reference().text()
 
 

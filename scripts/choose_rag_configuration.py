@@ -4,7 +4,7 @@
     python scripts/choose_rag_configuration.py --gpu 0                 # of a GPU, by nvidia-smi
     python scripts/choose_rag_configuration.py --vllm http://localhost:8000    # free KV blocks of a vLLM server
 
-The decision is `hermes/rag/metis/decision.py`, which needs nothing but the standard library.
+The decision is `hermes/plugins/metis/decision.py`, which needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from hermes.rag.metis.decision import Lengths, Profile, Reading, choose, prune
+from hermes.plugins.metis.decision import Lengths, Profile, Reading, choose, prune
 
 KV_BYTES_PER_TOKEN = 131_072.0   # Mistral-7B: 2 x 32 layers x 8 heads x 128 x 2 bytes
 

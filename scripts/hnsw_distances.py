@@ -1,4 +1,4 @@
-"""What an HNSW search looks at, measured with faiss beside the formula of `hermes.rag.hnsw`.
+"""What an HNSW search looks at, measured with faiss beside the formula of `hermes.services.hnsw`.
 
     python scripts/hnsw_distances.py            # about a minute on one core; needs faiss (pip install '.[retrieval]')
 
@@ -13,8 +13,7 @@ import sys
 
 import numpy as np
 
-from hermes.rag import Hnsw
-from hermes.services import MachineSpec
+from hermes.services import Hnsw, MachineSpec
 
 SIZES = ((10_000, 32), (100_000, 32), (30_000, 128))
 QUERIES = 200

@@ -1,73 +1,99 @@
-"""Imports run one way, as docs/architecture.md says under "Layers"."""
+"""Imports between folders, as docs/architecture.md allows them under "Folders"."""
+
+from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
-# what tests of plug-ins import; it may know everything, and nothing in the product may know it
-OUTSIDE = {"testing"}
+EVERYWHERE = {"errors", "units", "__version__"}
+BELOW = {"calibration", "plugins", "studies"}
+"""What nothing above the line imports."""
+FACE = {"__init__", "__main__", "cli", "testing"}
+"""The command line imports what a command needs when it runs; contract suites import what they test."""
 
 
-def layers() -> list[list[str]]:
-    """The lines of the code block under "Layers", each a list of module names."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    section = text.split("\n## Layers", 1)[1].split("\n## ", 1)[0]
-    lines = [line.strip() for line in section.splitlines() if line.startswith("    ")]
-    return [re.split(r"\s{2,}", line)[0].replace(" ", "").rstrip(",").split(",") for line in lines]
+def allowed() -> dict[str, set[str]]:
+    """Folder or module -> what it may import, from the table."""
+    section = (ROOT / "docs" / "architecture.md").read_text().split("\n## Folders", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split(maxsplit=1) for line in section.splitlines() if line.startswith("    ")]
+    return {name: set(re.findall(r"[a-z_]+", others)) for name, others in rows}
 
 
-def rank() -> dict[str, int]:
-    return {name: index for index, names in enumerate(layers()) for name in names}
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def layer_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return parts[0]
-
-
-def imports(path: Path) -> list[tuple[int, str]]:
-    """(line, top-level module of hermes) for every import in a file, those inside functions included."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(source: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, folder or module of hermes, whether it is imported when the module is) of every import."""
+    tree = ast.parse(source)
+    inner = {id(node) for function in ast.walk(tree) if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+             for node in ast.walk(function)}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.level == 0, f"line {node.lineno}: relative import"
             module = node.module or ""
             names = [f"hermes.{alias.name}" for alias in node.names] if module == "hermes" else [module]
         else:
             continue
-        found += [(node.lineno, name.split(".")[1]) for name in names if name.startswith("hermes.")]
+        for name in names:
+            if name.startswith("hermes."):
+                yield node.lineno, name.split(".")[1], id(node) not in inner
+
+
+def violations(part: str, source: str) -> list[str]:
+    """What a module of `part` imports and may not."""
+    table = allowed()
+    found = []
+    for line, name, at_once in imports(source):
+        if name == part or name in EVERYWHERE:
+            continue
+        if part in FACE:
+            wrong = name in BELOW and (at_once or part == "__init__") and part not in ("cli", "testing")
+        elif part in BELOW:
+            wrong = name in FACE or (name in BELOW and part == "calibration" and name == "studies")
+        else:
+            wrong = name not in table.get(part, set())
+        if wrong:
+            found.append(f"line {line}: hermes.{part} imports hermes.{name}")
     return found
 
 
-FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if layer_of(p) not in OUTSIDE and layer_of(p) != "__init__"]
-
-
-def test_every_module_has_a_layer():
-    present = {layer_of(path) for path in FILES}
-    assert present == set(rank()), "docs/architecture.md lists the layers; keep it true"
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
-def test_imports_only_from_layers_above(path):
-    order = rank()
-    mine = layer_of(path)
-    for line, name in imports(path):
-        if name in ("__version__", mine):
-            continue
-        assert name in order, f"{path}:{line}: nobody may import hermes.{name}"
-        same_line = order[name] == order[mine]
-        assert order[name] < order[mine] or (same_line and earlier(name, mine)), (
-            f"{path}:{line}: hermes.{mine} imports hermes.{name}, which is not above it"
-        )
+def test_imports_are_allowed(path: Path) -> None:
+    assert not violations(part_of(path), path.read_text(encoding="utf-8"))
 
 
-def earlier(name: str, mine: str) -> bool:
-    """Within a line, a module may import those written to the left of it."""
-    line = next(names for names in layers() if mine in names)
-    return line.index(name) < line.index(mine)
+def test_every_folder_is_in_the_table() -> None:
+    present = {part_of(path) for path in FILES} - FACE - BELOW - {"errors", "units"}
+    assert present == set(allowed())
+
+
+def test_the_base_imports_nothing_else() -> None:
+    for name in ("errors", "units"):
+        assert {other for _, other, _ in imports((PACKAGE / f"{name}.py").read_text())} <= {"errors"}
+    assert not allowed()["config"]
+
+
+@pytest.mark.parametrize(("part", "line"), [
+    ("core", "from hermes.plugins.telerag import client"),
+    ("clients", "from hermes.calibration.fit import fit_steps"),
+    ("schedulers", "def f():\n    import hermes.studies.base"),
+    ("results", "from hermes.scenario import Scenario"),
+    ("hardware", "from hermes.core.clock import Clock"),
+    ("memory", "from hermes import api"),
+    ("plugins", "from hermes.cli.output import line"),
+    ("__init__", "import hermes.plugins.metis"),
+])
+def test_a_planted_violation_is_noticed(part: str, line: str) -> None:
+    assert violations(part, line + "\n")

@@ -1,4 +1,4 @@
-"""How far repeated measurements of the very same step agree (`hermes.svab`)."""
+"""How far repeated measurements of the very same step agree (`hermes.core.noise`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from hermes.calibration.steps import STATS
+from hermes.core.noise import Spread, spread
 from hermes.hardware.profile import Noise
-from hermes.svab import Spread, spread
 
 __all__ = ["label", "neighbour_error", "noise_of", "repeats"]
 

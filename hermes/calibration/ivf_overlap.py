@@ -18,8 +18,9 @@ from pydantic import Field
 
 from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
 from hermes.config import ConfigModel
+from hermes.config.validation import load
 from hermes.errors import InputError
-from hermes.overlap import (
+from hermes.plugins.telerag.overlap import (
     Curve,
     fit_bias,
     fit_strength,
@@ -27,9 +28,8 @@ from hermes.overlap import (
     make_family,
     overlap_curve,
 )
-from hermes.overlap.curves import shared
-from hermes.overlap.sizes import Ints
-from hermes.validation import load
+from hermes.plugins.telerag.overlap.curves import shared
+from hermes.plugins.telerag.overlap.sizes import Ints
 
 __all__ = ["CONFIGURATIONS", "IvfOverlap", "load_overlap", "measure_overlap", "save_overlap"]
 

@@ -20,10 +20,10 @@ from pydantic import Field
 from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.config import Bandwidth, ConfigModel, Duration
+from hermes.config.validation import load
+from hermes.core.noise import Spread, spread, tally
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.profile import dump_yaml
-from hermes.svab import Spread, spread, tally
-from hermes.validation import load
 
 __all__ = [
     "LinkFile", "LinkProvenance", "MeasuredLink", "SizeError", "fit_links", "link_file", "load_link", "network_lines",

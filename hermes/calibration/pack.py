@@ -18,10 +18,10 @@ from hermes.calibration.driver import read_records
 from hermes.calibration.plan import Plan
 from hermes.calibration.steps import COLUMNS, MeasuredSteps, StepsHeader
 from hermes.calibration.torch_plan import all_reduce_s
+from hermes.config.validation import validate
+from hermes.core.noise import classify, spread
 from hermes.errors import InputError
 from hermes.hardware.profile import ProfileMemory
-from hermes.svab import classify, spread
-from hermes.validation import validate
 
 __all__ = ["noise_classes", "pack"]
 

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
+from hermes.config.registry import Registry
+from hermes.config.validation import validate
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.files import find, read_json
 from hermes.hardware.models import ModelDescription, load_model
-from hermes.registry import Registry
-from hermes.validation import validate
 
 __all__ = ["ENGINES", "Plan", "PlanMemory", "Planner", "Request", "load_plan", "request_for", "save_plan"]
 

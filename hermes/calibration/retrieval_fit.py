@@ -18,7 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hermes.calibration.retrieval_costs import (
+from hermes.calibration.retrieval_steps import MeasuredSearches
+from hermes.core.noise import t_quantile, tally
+from hermes.errors import InputError, Verbatim
+from hermes.services.retrieval_costs import (
     CANDIDATES,
     COARSE_FEATURES,
     Bm25,
@@ -28,7 +31,7 @@ from hermes.calibration.retrieval_costs import (
     RetrievalIndex,
     features,
 )
-from hermes.calibration.retrieval_profile import (
+from hermes.services.retrieval_profile import (
     CorpusExponent,
     CostTerm,
     RecallFigure,
@@ -38,9 +41,6 @@ from hermes.calibration.retrieval_profile import (
     SearchError,
     StageTerms,
 )
-from hermes.calibration.retrieval_steps import MeasuredSearches
-from hermes.errors import InputError, Verbatim
-from hermes.svab import t_quantile, tally
 
 __all__ = ["fit_retrieval", "index_of"]
 

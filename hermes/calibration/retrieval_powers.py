@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.calibration.retrieval_steps import MeasuredSearches
+from hermes.core.noise import t_quantile
 from hermes.errors import InputError, Verbatim
-from hermes.svab import t_quantile
 
 __all__ = ["Power", "PowerLaw", "power_law"]
 

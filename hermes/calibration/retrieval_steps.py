@@ -22,10 +22,10 @@ from hermes.calibration.collect.contention import LIMIT, contended
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import load_yaml
+from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
-from hermes.svab import classify, spread, tally
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
 
 __all__ = ["COLUMNS", "MeasuredSearches", "SearchesHeader", "load_searches", "pack_searches", "save_searches"]
 

@@ -20,11 +20,11 @@ from pydantic import Field
 
 from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
 
 __all__ = ["COLUMNS", "STATS", "MeasuredSteps", "StepsHeader", "load_steps", "phase_of", "save_steps"]
 

@@ -32,7 +32,7 @@ def conform(
     as_json: Json = False,
 ) -> None:
     """Replay recorded engine schedules through the schedulers; exit 1 unless every step is identical."""
-    from hermes.conform import conform_file, find_files
+    from hermes.clients.schedule_replay import conform_file, find_files
     from hermes.errors import InputError, suggest
 
     if stepping not in (*MODES, "both"):

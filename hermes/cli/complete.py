@@ -32,7 +32,7 @@ def plots(incomplete: str) -> list[str]:
 
 def _shipped() -> list[str]:
     """As `hermes.scenario.loading` lists them: paths below the folder without suffix, but for `...-base`."""
-    from hermes.resources import resource_dir
+    from hermes.config.data_files import resource_dir
 
     folder = resource_dir("scenarios")
     names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))

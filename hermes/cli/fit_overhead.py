@@ -34,8 +34,8 @@ def fit_overhead(
     alone.
     """
     from hermes.errors import InputError
-    from hermes.overhead_fit import fit_overhead as fit
-    from hermes.overhead_fit import write_overhead
+    from hermes.plugins.orthrus.overhead_fit import fit_overhead as fit
+    from hermes.plugins.orthrus.overhead_fit import write_overhead
     from hermes.scenario import load_scenario
 
     measured = {kind: rate for kind, rate in (("embed", embed), ("generate", generate)) if rate is not None}

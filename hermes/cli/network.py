@@ -24,10 +24,10 @@ def add_to(app: typer.Typer) -> None:
 
 def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
     """The scenario's network, where it has links."""
+    from hermes.core.simulation import Simulation
     from hermes.errors import InputError
     from hermes.network.topology import TopologyNetwork
     from hermes.scenario import load_scenario
-    from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
     network = Simulation.of(checked).network

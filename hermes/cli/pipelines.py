@@ -104,8 +104,8 @@ def _graph(name: str, parameters: list[str]) -> Graph:
 
 
 def _parameter(text: str) -> tuple[str, Any]:
+    from hermes.config.yaml_document import parse_yaml
     from hermes.errors import InputError
-    from hermes.yamlfile import parse_yaml
 
     key, equals, value = text.partition("=")
     if not equals or not key:
@@ -116,11 +116,11 @@ def _parameter(text: str) -> tuple[str, Any]:
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
     """The pipelines that a scenario's workloads take, and what to say about their stages."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
+    from hermes.core.simulation import Simulation
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
     from hermes.scenario import load_scenario
-    from hermes.simulation import Simulation
 
     try:
         scenario = load_scenario(name, overrides)

@@ -54,8 +54,8 @@ def plot(
 
 
 def _of_sweep(folder: Path) -> Figure:
-    from hermes.sweep import open_sweep
-    from hermes.sweep.plots import overview
+    from hermes.explore import open_sweep
+    from hermes.explore.plots import overview
 
     return overview(open_sweep(folder))
 

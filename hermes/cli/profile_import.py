@@ -86,8 +86,8 @@ def _parameter(name: str, field: Any, doc: str) -> inspect.Parameter:
 
 def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
     from hermes.calibration.steps import save_steps
+    from hermes.config.validation import validate
     from hermes.errors import InputError
-    from hermes.validation import validate
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file that ends in .yaml", str(output), field="--output")

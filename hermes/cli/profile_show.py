@@ -75,7 +75,7 @@ def show(name: AnyName, as_json: Json = False) -> None:
         _show_profile(load_profile(name), as_json)
         return
     if as_json:
-        from hermes.yamlfile import load_yaml
+        from hermes.config.yaml_document import load_yaml
 
         stated = {what: load_yaml(path).plain() for what, path in others.items()}
         print_json(next(iter(stated.values())) if len(stated) == 1 else stated)
@@ -86,7 +86,7 @@ def show(name: AnyName, as_json: Json = False) -> None:
 
 
 def _file(what: str, name: str) -> Path:
-    from hermes.resources import resource_dir
+    from hermes.config.data_files import resource_dir
 
     folder = resource_dir("traces") if what == WORKLOADS else resource_dir("hw_profiles") / FOLDERS[what]
     return folder / f"{name}.yaml"

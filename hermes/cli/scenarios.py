@@ -84,9 +84,9 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
+    from hermes.core.simulation import Simulation
     from hermes.errors import warn_all
     from hermes.scenario import load_scenario, resolved_yaml
-    from hermes.simulation import Simulation
 
     checked = load_scenario(scenario, overrides)
     # what only shows when it is put together: files, models nobody serves, names that clash
@@ -111,8 +111,8 @@ def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
 ) -> None:
     """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
+    from hermes.explore import sweep_schema
     from hermes.scenario import json_schema
-    from hermes.sweep import sweep_schema
 
     print_json(sweep_schema() if sweep else json_schema())
 
@@ -133,8 +133,8 @@ SECTIONS = {
 
 def scenarios(as_json: Json = False) -> None:
     """List the scenarios that come with hermes; those of studies apart."""
+    from hermes.config.yaml_document import load_yaml
     from hermes.scenario import builtin_scenarios
-    from hermes.yamlfile import load_yaml
 
     rows = []
     for name, path in builtin_scenarios().items():

@@ -23,8 +23,8 @@ def services(
     as_json: Json = False,
 ) -> None:
     """What embedding, retrieval and the like cost in a scenario: memory, and flops, bytes and time of each phase."""
+    from hermes.core.simulation import Simulation
     from hermes.scenario import load_scenario
-    from hermes.simulation import Simulation
 
     clients = Simulation.of(load_scenario(scenario, overrides)).clients
     found = [client for client in clients if getattr(client, "services", None)]
@@ -62,8 +62,8 @@ def _memory(client: Any, kind: str, service: Any) -> dict[str, Any]:
 
 def _phases(client: Any, kind: str, service: Any, size: int, tokens: int) -> list[dict[str, Any]]:
     """One row per phase; one row of the whole batch for a service that reports none."""
+    from hermes.core.stage import Stage
     from hermes.services import PhaseCost
-    from hermes.stages import Stage
 
     tasks = [Stage(kind, tokens=tokens) for _ in range(size)]
     costs = getattr(service, "costs", None)

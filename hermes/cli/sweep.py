@@ -14,7 +14,7 @@ from hermes.cli import complete
 from hermes.cli.output import Json, Overrides, print_json, print_table
 
 if TYPE_CHECKING:
-    from hermes.sweep import Plan, SweepResults
+    from hermes.explore import Plan, SweepResults
 
 __all__ = ["add_to"]
 
@@ -43,7 +43,7 @@ def sweep(
     Given the folder of a sweep, print its table.
     """
     from hermes.errors import InputError
-    from hermes.sweep import open_sweep, plan_sweep, run_sweep
+    from hermes.explore import open_sweep, plan_sweep, run_sweep
 
     if output is None and not dry_run and (Path(source) / "sweep.json").is_file():
         opened = open_sweep(source)

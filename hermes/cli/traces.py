@@ -33,11 +33,11 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Bring a trace of another FORMAT to ours (Parquet). --set gives the format's options, e.g. --set arrival=ts."""
+    from hermes.config.validation import validate
+    from hermes.config.yaml_document import as_node
     from hermes.scenario.loading import apply_override
-    from hermes.validation import validate
     from hermes.workload import TRACE_IMPORTERS, write_trace
     from hermes.workload.traces import describe_frame
-    from hermes.yamlfile import as_node
 
     importer: Any = TRACE_IMPORTERS.get(format_)
     options = as_node({})

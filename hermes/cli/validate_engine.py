@@ -12,8 +12,8 @@ import typer
 from hermes.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from hermes.engine_validation.session import Options, Outcome
-    from hermes.engine_validation.workload import OnlineRequest
+    from hermes.calibration.engine_validation.session import Options, Outcome
+    from hermes.calibration.engine_validation.workload import OnlineRequest
 
 __all__ = ["add_to"]
 
@@ -64,8 +64,8 @@ def validate_engine(
 
     An interrupted validation continues when the same command is given again. Reports: report.md and report.json.
     """
-    from hermes.engine_validation.session import Options
-    from hermes.validation import validate
+    from hermes.calibration.engine_validation.session import Options
+    from hermes.config.validation import validate
 
     options = validate(Options, {
         "engine": engine, "repetitions": repetitions, "max_attempts": max_attempts or 2 * repetitions,
@@ -95,7 +95,7 @@ def _clocks(clock: str, device: str) -> list[str]:
 
 
 def _model(path: Path | None) -> dict[str, object]:
-    from hermes import engine_validation
+    from hermes.calibration import engine_validation
     from hermes.errors import InputError
     from hermes.hardware.files import read_json
 
@@ -107,7 +107,7 @@ def _model(path: Path | None) -> dict[str, object]:
 
 
 def _requests(path: Path | None, rate: float, number: int, seed: int) -> list[OnlineRequest]:
-    from hermes.engine_validation.workload import draw_requests, read_requests
+    from hermes.calibration.engine_validation.workload import draw_requests, read_requests
 
     return read_requests(path) if path else draw_requests(rate, number, seed)
 
@@ -117,9 +117,9 @@ def _say(line: str) -> None:
 
 
 def _run(options: Options, output: Path, python: str, budget: float | None) -> Outcome:
+    from hermes.calibration.engine_validation.report import write_report
+    from hermes.calibration.engine_validation.session import Session
     from hermes.cli.calibrate.llm import watched
-    from hermes.engine_validation.report import write_report
-    from hermes.engine_validation.session import Session
 
     session = Session(options, output, python, _say)
     session.begin()
@@ -134,7 +134,7 @@ def _run(options: Options, output: Path, python: str, budget: float | None) -> O
 
 
 def _show(outcome: Outcome, output: Path, as_json: bool) -> None:
-    from hermes.engine_validation.report import to_dict
+    from hermes.calibration.engine_validation.report import to_dict
 
     if as_json:
         print_json(to_dict(outcome))

@@ -1,6 +1,6 @@
 """Who serves."""
 
-import hermes.rag  # noqa: F401  (registers its services)
+import hermes.services  # noqa: F401  (registers its services)
 from hermes.clients.base import CLIENTS, LOADS, Client
 from hermes.clients.config import LLMClientConfig
 from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConfig

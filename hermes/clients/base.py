@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from hermes.clients.view import ClientView
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 
 __all__ = ["CLIENTS", "LOADS", "Client", "StageDone", "platform_name"]
 

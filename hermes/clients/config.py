@@ -17,15 +17,15 @@ from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
+from hermes.core.clock import Clock
+from hermes.core.columns import RowLog
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.facts import HardwareFacts, facts_of
-from hermes.kernel import Clock
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
-from hermes.recorder import RowLog
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]

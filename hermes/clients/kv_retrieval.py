@@ -31,16 +31,16 @@ from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_ke
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
+from hermes.core.clock import STEP_END, Clock
+from hermes.core.columns import RowLog
+from hermes.core.stage import Stage
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
-from hermes.kernel import STEP_END, Clock
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
-from hermes.recorder import RowLog
 from hermes.services import MachineSpec
-from hermes.stages import Stage
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["KvRetrievalClient", "KvRetrievalClientConfig", "KvTierConfig"]

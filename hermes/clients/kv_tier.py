@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.core.clock import Clock
 from hermes.errors import InputError
-from hermes.kernel import Clock
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
@@ -150,8 +150,8 @@ class Read(NamedTuple):
 
 
 def block_keys(content: Any, num_tokens: int, unit: int, model: str) -> list[Hashable]:
-    """Chained hashes of the leading blocks of `unit` tokens that others may have as well (`hermes.content`), with the
-    model whose KV it is: a tier may hold that of several."""
+    """Chained hashes of the leading blocks of `unit` tokens that others may have as well
+    (`hermes.memory.block_hashes`), with the model whose KV it is: a tier may hold that of several."""
     keys: list[Hashable] = []
     for index in range(num_tokens // unit if content is not None else 0):
         key = content.block_key(index, unit)

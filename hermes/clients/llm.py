@@ -14,9 +14,9 @@ import numpy as np
 
 from hermes.clients.base import StageDone
 from hermes.clients.view import ClientView
+from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
+from hermes.core.columns import RowLog, StepLog
 from hermes.hardware.base import HardwareModel
-from hermes.kernel import ARRIVAL, START, STEP_END, Clock, Tick
-from hermes.recorder import RowLog, StepLog
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.sequence import Sequence
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hermes.kernel import Clock, Tick
+from hermes.core.clock import Clock, Tick
 from hermes.services import Work
 
 __all__ = ["Job", "Machine", "fair_rates"]

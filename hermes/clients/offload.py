@@ -21,8 +21,8 @@ from pydantic import Field, model_validator
 from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
+from hermes.core.clock import TRANSFER
 from hermes.hardware.base import StepStats
-from hermes.kernel import TRANSFER
 from hermes.schedulers.sequence import Sequence
 from hermes.units import NS_PER_S
 

@@ -13,10 +13,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
+from hermes.config.validation import load
 from hermes.errors import InputError, inside
 from hermes.hardware.files import find
 from hermes.units import s_to_ns
-from hermes.validation import load
 
 __all__ = ["OverheadProfile", "PerKind", "RequestOverhead", "load_overhead"]
 

@@ -18,11 +18,11 @@ from hermes.clients.machine import Machine
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, Duration
+from hermes.core.clock import START, STEP_END, Clock, Tick
+from hermes.core.columns import RowLog
+from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, inside
-from hermes.kernel import START, STEP_END, Clock, Tick
-from hermes.recorder import RowLog
 from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
-from hermes.stages import Stage
 from hermes.units import s_to_ns
 
 __all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]

@@ -11,8 +11,8 @@ from hermes.clients.base import StageDone, platform_name
 from hermes.clients.usage import PowerConfig
 from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
-from hermes.kernel import STEP_END, Clock
-from hermes.recorder import StepLog
+from hermes.core.clock import STEP_END, Clock
+from hermes.core.columns import StepLog
 from hermes.services import MachineSpec
 from hermes.units import s_to_ns
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 from hermes.units import NS_PER_S
 
 __all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel"]

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
-from hermes.validation import load
 
 __all__ = ["DeviceDescription", "device_in_words", "load_device"]
 

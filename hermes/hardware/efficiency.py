@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from hermes.config import ConfigModel, Duration
+from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.files import find
-from hermes.validation import load
 
 __all__ = ["AllReduceFactors", "Efficiency", "EfficiencyFile", "HeldOut", "OperatorFactors", "load_efficiency"]
 

@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Bytes, ConfigModel
+from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.files import find, names_in
-from hermes.validation import load
 
 __all__ = [
     "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "device_class", "engine_name",

@@ -1,6 +1,7 @@
 """Finding description files (profiles, models, devices): a name or a path from a scenario becomes a file.
 
-YAML is read by `hermes.yamlfile` and checked by `hermes.validation`. Nothing here knows what the files mean.
+YAML is read by `hermes.config.yaml_document` and checked by `hermes.config.validation`. Nothing here knows what the
+files mean.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hermes.config.data_files import resource_dir
+from hermes.config.yaml_document import read_text
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.resources import resource_dir
-from hermes.yamlfile import read_text
 
 __all__ = ["ALIASES", "find", "names_in", "read_json"]
 

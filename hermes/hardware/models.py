@@ -13,10 +13,10 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
+from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
 from hermes.hardware.hf_config import from_hf_config
-from hermes.validation import load, validate
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 

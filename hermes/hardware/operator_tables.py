@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hermes.config.data_files import note_file
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray
-from hermes.resources import note_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,10 +17,10 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
+from hermes.config.validation import load
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
-from hermes.validation import load
 
 __all__ = [
     "FitError", "GroupError", "Noise", "PhaseProfile", "Profile", "ProfileMemory", "ProfilePower", "ProfileTerm",
@@ -84,7 +84,7 @@ class FitError(ConfigModel):
 
 
 class Noise(ConfigModel):
-    """Spread of repeated measurements of the very same step; classes as in `hermes.svab`."""
+    """Spread of repeated measurements of the very same step; classes as in `hermes.core.noise`."""
 
     median_cv: Annotated[float, Field(ge=0)]
     """Coefficient of variation (standard deviation / mean), median over repeated steps."""

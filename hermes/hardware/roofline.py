@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
+from hermes.config.validation import load
 from hermes.errors import InputError, inside
 from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
@@ -36,7 +37,6 @@ from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
-from hermes.validation import load
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from hermes.config import ConfigModel
+from hermes.config.validation import load
 from hermes.errors import InputError, inside
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
 from hermes.hardware.files import find
@@ -29,7 +30,6 @@ from hermes.hardware.profile import Provenance
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import VARYING
 from hermes.units import NS_PER_S
-from hermes.validation import load
 
 __all__ = ["Table", "TableData", "TableModel", "Tables", "load_table"]
 

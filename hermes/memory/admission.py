@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hermes.indexed_heap import IndexedHeap
+from hermes.memory.indexed_heap import IndexedHeap
 from hermes.memory.sketch import CountMinSketch
 
 __all__ = ["Frequency", "HotKeys"]

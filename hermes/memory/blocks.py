@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from hermes.content import NameRuns
+from hermes.memory.block_hashes import NameRuns
 from hermes.memory.common import CommonPrompt
 
 __all__ = ["BlockHolder", "BlockPool"]
@@ -29,7 +29,8 @@ class BlockHolder(Protocol):
         ...
 
     def name_runs(self, block_size: int) -> NameRuns:
-        """The same for many blocks at once (`hermes.content`). What comes after the last run has the `own_name`.
+        """The same for many blocks at once (`hermes.memory.block_hashes`). What comes after the last run has the
+        `own_name`.
 
         May be left out, together with `own_name`: the pool asks for each block's key then.
         """

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 
 __all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru"]
 

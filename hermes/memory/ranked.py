@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hermes.indexed_heap import IndexedHeap
 from hermes.memory.blocks import BlockHolder
+from hermes.memory.indexed_heap import IndexedHeap
 from hermes.memory.reference import ReferencePrefixPool
 
 __all__ = ["PrefixEviction", "RankedPrefixPool"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hermes.indexed_heap import IndexedHeap
 from hermes.memory.eviction import EVICTION
+from hermes.memory.indexed_heap import IndexedHeap
 
 __all__ = ["Gdsf", "Tamm"]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 from simpy.core import Environment
 
+from hermes.config.registry import Registry
+from hermes.core.clock import TRANSFER, calls_of
 from hermes.errors import InputError, suggest
-from hermes.kernel import TRANSFER, calls_of
-from hermes.registry import Registry
 
 __all__ = ["NETWORKS", "BaseNetwork", "LinkUse", "Network", "NetworkComponent", "Site", "nothing"]
 
@@ -75,7 +75,7 @@ class Network(Protocol):
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
         """Move `num_bytes` (>= 0) from `src` to `dst` and call `done()` once, from an event of the environment.
 
-        The event comes at an integer nanosecond, not before now, with priority `hermes.kernel.TRANSFER`: `done` is
+        The event comes at an integer nanosecond, not before now, with priority `hermes.core.clock.TRANSFER`: `done` is
         never called before `transfer` has returned. Zero bytes take the latency only; within a node anything is there
         at once. Transfers that complete at the same time do so in an order that is a function of the calls made.
         """

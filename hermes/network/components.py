@@ -9,7 +9,7 @@ from pydantic import Field
 from simpy.core import Environment
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.kernel import TRANSFER, at
+from hermes.core.clock import TRANSFER, at
 from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from simpy.core import Environment
 
-from hermes.kernel import TRANSFER, at
+from hermes.core.clock import TRANSFER, at
 from hermes.network.base import Network, nothing
 
 __all__ = ["LayerStream", "exposed_bytes"]

@@ -17,6 +17,5 @@ One with parameters is a class whose fields they are: a `GraphTemplate`, or any 
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline, branch_into, plain
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.embedding import embedding
-from hermes.pipelines.metis import Metis
 
-__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Metis", "Pipeline", "branch_into", "embedding", "plain"]
+__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "branch_into", "embedding", "plain"]

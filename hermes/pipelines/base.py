@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence as Generate
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.validation import validate
 from hermes.pipelines.base import PIPELINES
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 from hermes.pipelines.needs import check_fields
-from hermes.validation import validate
 
 __all__ = ["GraphTemplate", "Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.core.stage import Stage
 from hermes.pipelines.base import PIPELINES, Pipeline
-from hermes.stages import Stage
 
 __all__ = ["embedding"]
 

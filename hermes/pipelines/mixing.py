@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
 from hermes.pipelines.base import GENERATIONS
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.pipelines.needs import check_fields
 from hermes.pipelines.tracing import trace
-from hermes.validation import validate
 from hermes.workload.pipelines import PipelineChoice
 from hermes.workload.streams import stream
 

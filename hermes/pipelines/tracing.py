@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from hermes.clients.view import ClientView
+from hermes.core.stage import AnyOf
 from hermes.errors import InputError
 from hermes.pipelines.graph import Graph, Node
-from hermes.stages import AnyOf
 
 __all__ = ["IDLE", "OUTPUT", "PROMPT", "trace"]
 

@@ -1,7 +1,7 @@
 """From what a simulation leaves behind (`RunRecord`) to metrics, tables, files, plots and comparisons."""
 
+from hermes.core.record import ClientInfo, RunRecord
 from hermes.results.export import write_results
-from hermes.results.record import ClientInfo, RunRecord
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig, Slowdowns
 from hermes.results.stored import StoredResults, open_run

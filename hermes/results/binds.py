@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import ClientInfo, RunRecord
 from hermes.results.metrics import transfers_of_stages
-from hermes.results.record import ClientInfo, RunRecord
 from hermes.results.steady import Window
 from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses

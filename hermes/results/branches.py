@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import RunRecord
 from hermes.results.distribution import Distribution
-from hermes.results.record import RunRecord
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:

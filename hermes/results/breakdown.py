@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import generations
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import transfers_of_stages
-from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["CAUSES", "CriticalPath", "breakdown", "critical_path"]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError, Verbatim
 from hermes.results.distribution import Distribution
 from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
-from hermes.results.record import STATUS_COMPLETED
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
 from hermes.results.same_requests import Held, check_same, held_by

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.results.record import RunRecord
+from hermes.core.record import RunRecord
 from hermes.results.usage import ClientUsage
 from hermes.units import NS_PER_S
 

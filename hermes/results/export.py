@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
-from hermes.results.record import RunRecord
 from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
 from hermes.results.stored import FORMAT, KEPT_META

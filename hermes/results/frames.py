@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.branches import BranchMetrics
 from hermes.results.breakdown import CAUSES, critical_path
 from hermes.results.energy import Attribution, attribute
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.usage import client_names, client_usage, client_usages, window_ns
 from hermes.results.utilisation import KINDS, resource_uses
 from hermes.units import NS_PER_S

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.breakdown import CriticalPath
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 

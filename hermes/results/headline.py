@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import RunRecord
 from hermes.results.measure import steps_within
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import RunRecord
 from hermes.results.steady import MIN_REQUESTS, Window
 from hermes.results.usage import covered_ns
 from hermes.units import NS_PER_S

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
+from hermes.core.record import RunRecord
 from hermes.errors import InputError
 from hermes.results.distribution import Distribution
-from hermes.results.record import RunRecord
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["MeasureConfig", "busy_ns", "measure", "steps_within"]

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import branch_metrics, of_requests, once_per_generation
 from hermes.results.distribution import Distribution
-from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",

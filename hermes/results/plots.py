@@ -15,9 +15,9 @@ import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.errors import InputError, suggest
 from hermes.results.distribution import Distribution
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.results import Results
 from hermes.results.timeseries import client_timeseries as client_series
 from hermes.results.usage import client_names

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
 
 __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
            "mapping_from_options", "preset"]

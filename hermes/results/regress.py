@@ -3,7 +3,7 @@
 A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
 match exactly unless a tolerance says otherwise; a metric that appears or disappears is a difference too. A golden file
 only proves that nothing changed, so the tests keep an invariant beside each. A change can be set beside what chance
-does to a metric: its variation over seeds (`hermes.svab`).
+does to a metric: its variation over seeds (`hermes.core.noise`).
 
     format: 1
     tolerances: {'energy.*': 1.0e-9}        # relative, by glob; the last match wins
@@ -27,12 +27,12 @@ import yaml
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import load_yaml
+from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.results.export import replacing
 from hermes.results.layout import Section, sections_text
-from hermes.svab import spread
-from hermes.validation import validate
-from hermes.yamlfile import load_yaml
 
 __all__ = [
     "Difference", "GoldenFile", "RegressReport", "check", "differences", "flatten", "record", "recorded_scenarios",
@@ -63,7 +63,7 @@ class Difference:
     """A metric that changed, appeared (`old` None) or disappeared (`new` None), or a scenario that failed.
 
     change: (new - old) / |old|, None where that is undefined; seeds: statistics of the new value over seeds
-    (`hermes.svab.Spread.as_dict`), None where they were not run or have none
+    (`hermes.core.noise.Spread.as_dict`), None where they were not run or have none
     """
 
     scenario: str

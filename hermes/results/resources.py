@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from hermes.clients.usage import ClientResources, price
+from hermes.core.record import ClientInfo, MachineInfo
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
-from hermes.results.record import ClientInfo, MachineInfo
 
 __all__ = ["client_info", "machine_infos", "memory_summary", "service_info"]
 

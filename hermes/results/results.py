@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
@@ -20,7 +21,6 @@ from hermes.results.brief import headline, to_html, to_rich, to_text
 from hermes.results.distribution import Distribution
 from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.measure import MeasureConfig, measure
-from hermes.results.record import RunRecord
 from hermes.results.slo import SloConfig
 from hermes.results.summary import summarise
 from hermes.results.timeseries import client_timeseries

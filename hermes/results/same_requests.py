@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from hermes.results.record import STATUS_COMPLETED
+from hermes.core.record import STATUS_COMPLETED
 from hermes.results.results import Results
 from hermes.units import NS_PER_S
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.results.record import RunRecord, SharingInfo
+from hermes.core.record import RunRecord, SharingInfo
 
 __all__ = ["sharing_infos", "sharing_summary"]
 

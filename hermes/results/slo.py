@@ -19,10 +19,10 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
+from hermes.core.record import RunRecord
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "meets", "slo_given", "slo_groups", "slo_summary",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hermes.results.record import STATUS_UNFINISHED, RunRecord
+from hermes.core.record import STATUS_UNFINISHED, RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["Stability", "stability"]

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, RunRecord
 from hermes.results.stability import Stability, stability
 from hermes.results.usage import window_ns
 from hermes.units import s_to_ns

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from hermes.core.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.errors import InputError
 from hermes.results.frames import STATUSES, Coded, Columns
-from hermes.results.record import RUN_COLUMNS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.resource_file import read_resources
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig

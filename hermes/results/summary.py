@@ -10,6 +10,7 @@ import math
 import re
 from typing import Any
 
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.binds import binds_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
@@ -19,7 +20,6 @@ from hermes.results.groups import grouped
 from hermes.results.headline import headline_summary
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 from hermes.results.resources import memory_summary
 from hermes.results.sharing import sharing_summary
 from hermes.results.slo import SloConfig, meets, slo_given, slo_groups, slo_summary

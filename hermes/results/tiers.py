@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.results.record import RunRecord, TierInfo
+from hermes.core.record import RunRecord, TierInfo
 from hermes.results.usage import window_ns
 
 __all__ = ["stores_summary", "tier_infos", "tier_utilisation"]

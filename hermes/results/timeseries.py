@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hermes.results.record import RunRecord
+from hermes.core.record import RunRecord
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 

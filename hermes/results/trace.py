@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.frames import STATUSES
 from hermes.results.metrics import RequestMetrics
-from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.results.usage import client_names
 
 __all__ = ["MAX_TRACE_EVENTS", "trace_events", "write_trace"]

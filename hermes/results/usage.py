@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.results.record import STATUS_UNFINISHED, RunRecord
+from hermes.core.record import STATUS_UNFINISHED, RunRecord
 from hermes.units import NS_PER_S
 
 __all__ = ["ClientUsage", "client_names", "client_usage", "client_usages", "window_ns"]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.clients.base import Client
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 
 __all__ = ["ROUTERS", "LoadCell", "Router", "RouterContext", "request_load"]
 

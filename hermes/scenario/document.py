@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes.config.validation import validate
+from hermes.config.yaml_document import Node, as_node
 from hermes.errors import InputError, inside
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
 from hermes.scenario.old_keys import renamed
-from hermes.scenario.registries import refresh
+from hermes.scenario.registries import kinds_in, refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
-from hermes.validation import validate
-from hermes.yamlfile import Node, as_node
 
 __all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
 
@@ -44,15 +44,23 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    refresh(Scenario)
     node = renamed(node)
+    refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)
     try:
-        scenario = _completed(validate(Scenario, node), source)
+        scenario = _completed(_validated(node), source)
     except InputError as error:
         raise source.located(error) from None
     scenario._source = source
     return scenario
+
+
+def _validated(node: Node) -> Scenario:
+    try:
+        return validate(Scenario, node)
+    except InputError:
+        refresh(Scenario, None)   # the message names every choice, those of plug-ins included
+        return validate(Scenario, node)
 
 
 def _completed(scenario: Scenario, source: Source) -> Scenario:

@@ -21,8 +21,8 @@ _DROPPED = ("required", "discriminator")
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario file as a user may write it, with everything that is registered now."""
-    refresh(Scenario)
+    """JSON Schema of a scenario file as a user may write it, with everything that is registered or installed."""
+    refresh(Scenario, None)
     whole = Scenario.model_json_schema()
     definitions: dict[str, Any] = whole.pop("$defs")
     properties = whole["properties"]

@@ -13,9 +13,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from hermes.config.data_files import resource_dir
+from hermes.config.yaml_document import Mark, Node, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.resources import resource_dir
-from hermes.yamlfile import Mark, Node, load_yaml, parse_yaml
 
 __all__ = [
     "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "extended", "find_scenario",

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hermes.config.yaml_document import Node
 from hermes.errors import InputWarning
-from hermes.yamlfile import Node
 
 __all__ = ["renamed"]
 

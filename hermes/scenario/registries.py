@@ -6,29 +6,53 @@ that contain such fields are built again, innermost first, so that a plug-in is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from hermes.config import Component, Named
-from hermes.registry import Registry
+from hermes.config.registry import Registry
 
-__all__ = ["reachable", "refresh"]
+__all__ = ["kinds_in", "reachable", "refresh"]
 
 # root model -> the registries it uses, and the version of each that it was built with
 _built: dict[type[BaseModel], list[tuple[Registry[Any], int]]] = {}
 
 
-def refresh(root: type[BaseModel]) -> None:
-    """Rebuild `root` and the models in it if any registry they use has changed since."""
+def refresh(root: type[BaseModel], names: Iterable[object] | None = ()) -> None:
+    """Rebuild `root` and the models in it if any registry they use has changed since.
+
+    Args:
+        names: Import first what installed packages offer under these names; None: everything they offer.
+
+    Raises `InputError` where a package that offers one of the names cannot be imported.
+    """
     # Only what registers in one of these can bring others in. This is asked for every scenario, so nothing is walked.
-    if root in _built and all(registry.version == version for registry, version in _built[root]):
-        return
-    models, registries = reachable(root)
-    for model in models:
-        model.model_rebuild(force=True)
-    _built[root] = [(registry, registry.version) for registry in registries]
+    while True:
+        for registry, _ in _built.get(root, ()):
+            registry.load(names)
+        if root in _built and all(registry.version == version for registry, version in _built[root]):
+            return
+        models, registries = reachable(root)
+        for model in models:
+            model.model_rebuild(force=True)
+        _built[root] = [(registry, registry.version) for registry in registries]
+
+
+def kinds_in(document: object) -> set[object]:
+    """Every value of a key `kind` in plain data: the names of the components that it may be made of."""
+    found: set[object] = set()
+    inside = [document]
+    while inside:
+        part = inside.pop()
+        if isinstance(part, dict):
+            kind = part.get("kind")
+            found |= {kind} if isinstance(kind, str) else set()
+            inside += part.values()
+        elif isinstance(part, list):
+            inside += part
+    return found
 
 
 def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Registry[Any]]]:
@@ -44,14 +68,12 @@ def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Regist
         for field in model.model_fields.values():
             for part in _parts(field.annotation, field.metadata):
                 if isinstance(part, Named):
-                    part.registry.names()
                     if part.registry not in registries:
                         registries.append(part.registry)
                 elif isinstance(part, Component):
-                    names = part.registry.names()  # loads entry points, which may register
                     if part.registry not in registries:
                         registries.append(part.registry)
-                    for name in names:
+                    for name in part.registry.loaded():
                         enter(part.registry.get(name))
                 else:
                     enter(part)

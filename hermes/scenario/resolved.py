@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, BeforeValidator
 
+from hermes.config.yaml_document import Mark, resolve_scalar
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
-from hermes.yamlfile import Mark, resolve_scalar
 
 __all__ = ["to_flow", "to_yaml", "unit_of"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
-import hermes.telerag  # noqa: F401  (registers what it has)
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, quantity
+from hermes.config.yaml_document import Node
 from hermes.errors import InputError
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
@@ -20,7 +20,6 @@ from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
 from hermes.units import parse_duration
 from hermes.workload import WorkloadConfig
-from hermes.yamlfile import Node
 
 __all__ = ["Scenario", "Source"]
 

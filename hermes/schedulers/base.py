@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from hermes.config.registry import Registry
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
-from hermes.registry import Registry
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
 from hermes.schedulers.sequence import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.content import ConversationText, NameRuns
+from hermes.memory.block_hashes import ConversationText, NameRuns
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Branches", "branch_into"]

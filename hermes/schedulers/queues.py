@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from hermes.indexed_heap import IndexedHeap
-from hermes.registry import Registry
+from hermes.config.registry import Registry
+from hermes.memory.indexed_heap import IndexedHeap
 from hermes.schedulers.sequence import Sequence
 
 __all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue", "WaitingQueue"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.content import NameRuns, name_runs
+from hermes.memory.block_hashes import NameRuns, name_runs
 from hermes.memory.common import CommonPrompt
 
 __all__ = ["Sequence"]
@@ -28,7 +28,7 @@ class Sequence:
     segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that were never interrupted
     decode_on: the client a router has chosen for the decode phase, if it places both phases at once
     model: the model that has to serve it, "" for the request's own
-    inputs, done, client, detached: as for every stage (`hermes.stages.Stage`)
+    inputs, done, client, detached: as for every stage (`hermes.core.stage.Stage`)
     original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
     branches, branch: the branches of its generation and which of them it is (`hermes.schedulers.branches`), None and -1
@@ -96,7 +96,7 @@ class Sequence:
 
     @property
     def own_name(self) -> int:
-        """Name of the blocks that its content does not name (see `hermes.content`)."""
+        """Name of the blocks that its content does not name (see `hermes.memory.block_hashes`)."""
         return self.arrival_order
 
     def name_runs(self, block_size: int) -> NameRuns:

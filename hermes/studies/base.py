@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from hermes.config.data_files import resource_dir
+from hermes.config.registry import Registry
 from hermes.errors import InputError
-from hermes.registry import Registry
-from hermes.resources import resource_dir
 from hermes.studies.report import Report
 
 __all__ = ["STUDIES", "Context", "Study", "load_studies"]

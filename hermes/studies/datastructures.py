@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hermes.errors import InputError
-from hermes.rag.evaluation import CorpusConfig
+from hermes.plugins.structures.evaluation import CorpusConfig
 from hermes.studies import structures_memory as memory
 from hermes.studies import structures_retrieval as retrieval
 from hermes.studies import structures_service as service

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED
 from hermes.results.stability import stability
 
 __all__ = ["point_figures", "speed_note"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hermes.api import simulate
-from hermes.pipelines.metis import HOW
-from hermes.rag.metis.decision import METHODS
-from hermes.rag.metis.quality import QUALITY
+from hermes.plugins.metis.decision import METHODS
+from hermes.plugins.metis.pipeline import HOW
+from hermes.plugins.metis.quality import QUALITY
 from hermes.studies import metis_plots as plots
 from hermes.studies import metis_tables as tables
 from hermes.studies.base import STUDIES, Context
@@ -25,7 +25,7 @@ ASSUMPTIONS = [
     "Serving: Mistral-7B, AWQ 4 bits, 16-bit KV, one A40 48 GB, or Llama-3.1-70B, AWQ 4 bits, on two; analytical times "
     "with factors fitted on an A100 (the A40 was never measured). Steps of up to 2,048 tokens, 256 sequences.",
     "Queries have no text: lengths as the paper's table, profiles and ranks of the needed pieces as assumed in "
-    "hermes/rag/metis/datasets.py; F1 by the quality model in hermes/rag/metis/quality.py, frozen before any run.",
+    "hermes/plugins/metis/datasets.py; F1 by the quality model in quality.py beside it, frozen before any run.",
     "Profiler: an API of 100 ms, 20 us a token in and 5 ms a token out (assumed); a golden run every 30 queries, "
     "its compute on the serving GPU.",
     "AdaptiveRAG*: per class (joint reasoning, complexity) the configuration of best mean F1 on 150 sample queries, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hermes.rag.metis.quality import QUALITY
+from hermes.plugins.metis.quality import QUALITY
 from hermes.studies.metis_sections import READINGS, VARIANTS
 from hermes.studies.metis_tables import paired
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hermes.pipelines.metis import HOW
-from hermes.rag.metis.datasets import DATASETS
-from hermes.rag.metis.decision import METHODS, Configuration
-from hermes.rag.metis.quality import QUALITY
+from hermes.core.record import STATUS_COMPLETED
+from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.decision import METHODS, Configuration
+from hermes.plugins.metis.pipeline import HOW
+from hermes.plugins.metis.quality import QUALITY
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
 from hermes.studies.systems import run_points

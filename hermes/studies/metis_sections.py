@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hermes.rag.metis.quality import QUALITY
+from hermes.plugins.metis.quality import QUALITY
 from hermes.studies.metis_points import FIXED, LARGE, LARGE_RATES, RATES, Point, fixed_point, point, seeded
 
 __all__ = ["BUDGETS", "HOLDERS", "READINGS", "SPEC_RATE", "VARIANTS", "Size", "first", "pressure_points",

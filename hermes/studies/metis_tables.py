@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hermes.rag.metis.quality import QUALITY
+from hermes.plugins.metis.quality import QUALITY
 from hermes.studies.report import Table
 
 if TYPE_CHECKING:

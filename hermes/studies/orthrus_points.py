@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import HermesError
+from hermes.explore import run_sweep
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario.loading import load_document
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
-from hermes.sweep import run_sweep
 
 __all__ = [
     "BIN_S", "CLIENTS", "IBS", "MIXES", "PHASES_S", "QUANTILES", "SPLIT", "SYSTEMS", "Point", "burst", "extract", "mix",

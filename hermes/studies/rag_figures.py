@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED, RunRecord
 from hermes.studies.figures import point_figures
 from hermes.units import NS_PER_S
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.yaml_document import load_yaml
+from hermes.explore import SweepResults, run_sweep
 from hermes.studies import rag_tables as tables
 from hermes.studies.base import STUDIES, Context
 from hermes.studies.rag_figures import PARTS
 from hermes.studies.report import Report, Table
-from hermes.sweep import SweepResults, run_sweep
-from hermes.yamlfile import load_yaml
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hermes.core.simulation import Simulation
+from hermes.core.stage import Stage
 from hermes.services import PhaseCost
-from hermes.simulation import Simulation
-from hermes.stages import Stage
 from hermes.studies.rag_by_hand import embedding_by_hand
 from hermes.studies.rag_figures import PARTS
 from hermes.studies.report import Table
@@ -14,7 +14,7 @@ from hermes.studies.report import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hermes.sweep import SweepResults
+    from hermes.explore import SweepResults
 
 __all__ = [
     "bars", "batches", "by_hand", "index", "joules", "limits", "links", "machines", "moved", "phases", "points",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED
 from hermes.studies.llm_figures import llm_figures
 
 __all__ = ["TPOT_MS", "TTFT_MS", "reasoning_figures"]

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import HermesError
+from hermes.explore import run_sweep
 from hermes.hardware.models import load_model
 from hermes.results import Results
-from hermes.results.record import STATUS_COMPLETED
 from hermes.results.stability import GROWTH, NOISE
 from hermes.scenario.loading import load_document
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
-from hermes.sweep import run_sweep
 from hermes.units import parse_bandwidth, parse_bytes
 from hermes.workload.contexts import zipf_weights
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from hermes.api import simulate
+from hermes.config.data_files import resource_dir
 from hermes.errors import InputError, suggest
-from hermes.resources import resource_dir
 from hermes.results import Results
 from hermes.results.compare import compare
 from hermes.workload import write_trace

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.content import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
+from hermes.memory.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.memory.common import CommonPrompt
 from hermes.memory.eviction import EVICTION
 from hermes.memory.pages import shared_savings

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.retrieval_costs import Bm25, HnswGraph
 from hermes.calibration.retrieval_powers import power_law
-from hermes.calibration.retrieval_profile import load_retrieval_profile
 from hermes.calibration.retrieval_steps import load_searches
-from hermes.rag.evaluation import (
+from hermes.config.data_files import resource_dir
+from hermes.core.noise import spread
+from hermes.plugins.structures.evaluation import (
     MEASURES,
     Corpus,
     CorpusConfig,
@@ -26,10 +26,10 @@ from hermes.rag.evaluation import (
     make_corpus,
     rankings_of,
 )
-from hermes.rag.fusion import fuse
-from hermes.resources import resource_dir
+from hermes.plugins.structures.fusion import fuse
+from hermes.services.retrieval_costs import Bm25, HnswGraph
+from hermes.services.retrieval_profile import load_retrieval_profile
 from hermes.studies.report import Plot, Table
-from hermes.svab import spread
 
 __all__ = ["evaluation", "graph_seeds", "graph_sweep", "hybrid_latency", "powers", "strengths", "strengths_plot"]
 

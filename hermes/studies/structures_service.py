@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hermes.core.noise import spread
 from hermes.errors import HermesError
-from hermes.rag.micro_batcher import MicroBatcher
+from hermes.explore import run_sweep
+from hermes.plugins.structures.micro_batcher import MicroBatcher
 from hermes.studies.base import Context
 from hermes.studies.report import Plot, Table
-from hermes.svab import spread
-from hermes.sweep import run_sweep
 
 __all__ = ["admission", "admission_plot", "hybrid_runs", "micro_batches", "submit_costs"]
 
@@ -131,7 +131,7 @@ def submit_costs(repetitions: int, queries: int = 3200, sizes: Sequence[int] = (
         asyncio.run(_submits(size, size))   # imports, the first thread
         took = spread(asyncio.run(_submits(size, max(size, queries))) for _ in range(repetitions))
         rows.append({"batch": size, "us a submit": 1e6 * took.mean, "+/-": 1e6 * took.ci95, "class": took.verdict})
-    return Table("submits", "3. What a submit to a micro-batcher costs (hermes.rag.micro_batcher)", pd.DataFrame(rows),
+    return Table("submits", "3. What a submit to a micro-batcher costs", pd.DataFrame(rows),
                  f"CPU time of both threads for queries that need no search, answer included; {queries:,} queries, "
                  f"{repetitions} repetitions. `submit_cost` of a client.", {"us a submit": 1, "+/-": 1})
 

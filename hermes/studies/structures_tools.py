@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from hermes.calibration.retrieval_steps import load_searches
-from hermes.indexed_heap import IndexedHeap
-from hermes.resources import resource_dir
+from hermes.config.data_files import resource_dir
+from hermes.core.noise import spread, tally
+from hermes.memory.indexed_heap import IndexedHeap
 from hermes.studies.report import Table
-from hermes.svab import spread, tally
 
 __all__ = ["classes", "heap_costs"]
 
@@ -30,7 +30,7 @@ def classes() -> Table:
         points = frame.drop_duplicates(["configuration", "batch", "threads", "top_k"])
         rows.append({"measured": path.stem, "repetitions": len(frame), "points": len(points),
                      "classes": tally(points["noise"].astype(str))})
-    return Table("svab", "6. Variance classes of the shipped searches (hermes.svab)", pd.DataFrame(rows),
+    return Table("svab", "6. Variance classes of the shipped searches (hermes.core.noise)", pd.DataFrame(rows),
                  "CV below 10% excellent, 20% good, 50% flaky, else rejected. `hermes calibrate`, `python -m "
                  "benchmarks` and `hermes regress` print the same classes.")
 

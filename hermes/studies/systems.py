@@ -60,7 +60,7 @@ def run_points(context: Context, name: str, sweep: Mapping[str, Any]) -> pd.Data
 
     Raises `InputError` where a point failed.
     """
-    from hermes.sweep import run_sweep
+    from hermes.explore import run_sweep
 
     context.say(f"{context.name}: {name}")
     done = run_sweep({"name": name, **sweep}, context.out / "sweeps" / name, workers=context.workers)

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.devices import load_device
-from hermes.overlap import lognormal_sizes, make_family, overlap_within
+from hermes.plugins.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookahead
+from hermes.plugins.telerag.overlap import lognormal_sizes, make_family, overlap_within
 from hermes.results import Results
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 from hermes.studies import telerag_paper as paper
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
-from hermes.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookahead
 
 __all__ = [
     "CPU", "DEFAULT_MODEL", "GPU", "PROFILE", "Point", "budget_table", "gpu_rate", "model_of", "profile",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 from hermes.studies import telerag_paper as paper
 from hermes.studies.base import Context
 from hermes.studies.telerag_points import CPU, ENCODER_BYTES, Point, gpu_rate, profile, simulate_point, tokens_in

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hermes.clients.base import CLIENTS, LOADS
-from hermes.kernel import Clock
-from hermes.recorder import RowLog
+from hermes.core.clock import Clock
+from hermes.core.columns import RowLog
+from hermes.core.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
+from hermes.core.simulation import Simulation
+from hermes.core.stage import Stage
 from hermes.results import Results
-from hermes.results.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
-from hermes.stages import Stage
 
 __all__ = ["ClientContract"]
 

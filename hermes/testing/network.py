@@ -12,8 +12,8 @@ from typing import Any
 
 from simpy.core import Environment
 
+from hermes.core.clock import START, STEP_END, TRANSFER, at
 from hermes.errors import InputError
-from hermes.kernel import START, STEP_END, TRANSFER, at
 from hermes.network.base import NETWORKS, Network, NetworkComponent
 
 __all__ = ["NetworkContract"]

@@ -21,17 +21,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hermes.config import ConfigModel
+from hermes.core.record import STATUS_COMPLETED
+from hermes.core.simulation import Simulation
+from hermes.core.stage import AnyOf
 from hermes.pipelines import PIPELINES, Pipeline
 from hermes.pipelines.base import asked
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import pipeline_from
 from hermes.pipelines.needs import stages_of
 from hermes.pipelines.tracing import IDLE
-from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
 from hermes.services import SERVICES, MachineSpec, Work
-from hermes.simulation import Simulation
-from hermes.stages import AnyOf
 
 __all__ = ["PipelineContract"]
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hermes.results.record import STATUS_COMPLETED
+from hermes.core.record import STATUS_COMPLETED
+from hermes.core.simulation import Simulation
 from hermes.routing.base import ROUTERS, RouterContext
 from hermes.scenario import load_scenario
 from hermes.scenario.schema import Scenario
-from hermes.simulation import Simulation
 
 __all__ = ["Choice", "RouterContract"]
 

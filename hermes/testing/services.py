@@ -17,14 +17,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hermes.config.validation import validate
+from hermes.core.record import STATUS_COMPLETED
+from hermes.core.simulation import Simulation
+from hermes.core.stage import Stage
 from hermes.hardware.devices import load_device
-from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
 from hermes.scenario.registries import refresh
 from hermes.services import SERVICES, MachineSpec, Service
-from hermes.simulation import Simulation
-from hermes.stages import Stage
-from hermes.validation import validate
 
 __all__ = ["ServiceContract"]
 

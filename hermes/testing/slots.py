@@ -1,4 +1,4 @@
-"""Contract suite for slot policies (`hermes.schedulers.slots`).
+"""Contract suite for slot policies (`hermes.plugins.orthrus.slots`).
 
     class TestMyPolicy(SlotPolicyContract):
         slots = "my_policy"      # the name it is registered under
@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from hermes.memory.blocks import BlockPool
+from hermes.plugins.orthrus.heterogeneous import HeterogeneousConfig
+from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource
 from hermes.schedulers.base import LLMScheduler
-from hermes.schedulers.heterogeneous import HeterogeneousConfig
-from hermes.schedulers.slots import SLOTS, BatchState, Resource
 from hermes.testing.schedulers import SchedulerContract
 
 __all__ = ["SlotPolicyContract"]

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from hermes.config import Duration, Rate, quantity
+from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
-from hermes.registry import Registry
 from hermes.units import NS_PER_S, parse_rate, s_to_ns
 from hermes.workload.base import (
     ArrivalProcess,

@@ -15,10 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.registry import Registry
+from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.registry import Registry
 from hermes.units import NS_PER_S
-from hermes.validation import validate
 from hermes.workload.base import MAX_TOKENS, FloatArray
 from hermes.workload.traces import (
     Locate,

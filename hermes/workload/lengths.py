@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
 from hermes.config import Component, Shorthand, Tokens
+from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
-from hermes.registry import Registry
 from hermes.workload.base import (
     MAX_TOKENS,
     FloatArray,

@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
+from hermes.config.data_files import resource_dir
+from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.resources import resource_dir
-from hermes.validation import load
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray
 
 __all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_profile", "workload_profile_names"]

@@ -14,9 +14,9 @@ import yaml
 from fuzzing import traces
 from fuzzing.inputs import SCENARIOS, SWEEP, profile_inputs
 from fuzzing.mutations import ELSEWHERE, TEXT_MUTATIONS, TREE_MUTATIONS, Path_
-from hermes.sweep import load_sweep
+from hermes.config.yaml_document import parse_yaml
+from hermes.explore import load_sweep
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate
-from hermes.yamlfile import parse_yaml
 
 __all__ = ["Case", "difference", "generate"]
 

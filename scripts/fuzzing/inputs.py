@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hermes.config.data_files import resource_dir
 from hermes.hardware.devices import load_device
 from hermes.hardware.models import load_model
 from hermes.hardware.profile import load_profile
 from hermes.hardware.table import load_table
-from hermes.resources import resource_dir
 from hermes.workload import load_workload_profile
 
 __all__ = ["SCENARIOS", "SWEEP", "ProfileInput", "profile_inputs"]

@@ -16,10 +16,10 @@ from hermes.calibration.journal import Journal
 from hermes.calibration.link import fit_links, link_file, load_link, network_lines, save_link
 from hermes.calibration.link_plan import link_plan
 from hermes.cli import main
+from hermes.config.validation import validate
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.network.components import Link
-from hermes.validation import validate
-from hermes.yamlfile import parse_yaml
 
 MIB = 2**20
 

@@ -15,7 +15,13 @@ from long_runs import quick_and_full
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
 from hermes.calibration.journal import Journal
-from hermes.calibration.retrieval_costs import (
+from hermes.calibration.retrieval_fit import fit_retrieval, index_of
+from hermes.calibration.retrieval_plan import KINDS, Grid, memory_bytes, retrieval_plan
+from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
+from hermes.cli import main
+from hermes.errors import InputError
+from hermes.hardware.files import names_in
+from hermes.services.retrieval_costs import (
     CANDIDATES,
     Bm25,
     GraphExponents,
@@ -24,13 +30,7 @@ from hermes.calibration.retrieval_costs import (
     features,
     shares,
 )
-from hermes.calibration.retrieval_fit import fit_retrieval, index_of
-from hermes.calibration.retrieval_plan import KINDS, Grid, memory_bytes, retrieval_plan
-from hermes.calibration.retrieval_profile import load_retrieval_profile, save_retrieval_profile
-from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
-from hermes.cli import main
-from hermes.errors import InputError
-from hermes.hardware.files import names_in
+from hermes.services.retrieval_profile import load_retrieval_profile, save_retrieval_profile
 
 TRUE = {  # seconds per unit, of about the size that real ones have
     "ivf-flat": {"call": 8e-6, "query": 2e-6, "coarse_macs": 6e-11, "scan_bytes": 1e-10},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hermes.svab import BOUNDS, classify, peak_rss_bytes, spread, t_quantile, tally
+from hermes.core.noise import BOUNDS, classify, peak_rss_bytes, spread, t_quantile, tally
 
 SAMPLES = st.lists(st.floats(1e-9, 1e6), min_size=2, max_size=60)
 
@@ -87,7 +87,7 @@ def test_tally_counts_best_first():
 def test_peak_rss_grows_with_memory_in_use():
     """In a process of its own: the peak is of the whole life of a process."""
     code = (
-        "import numpy as np; from hermes.svab import peak_rss_bytes as p;"
+        "import numpy as np; from hermes.core.noise import peak_rss_bytes as p;"
         "a = p(); x = np.ones(25_000_000); b = p(); del x; print(a, b, p())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from hermes.calibration.check import check_steps
+from hermes.calibration.engine_validation.comparison import compare
+from hermes.calibration.engine_validation.prediction import predict
+from hermes.calibration.engine_validation.result import Times
+from hermes.calibration.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.calibration.steps import load_steps, phase_of
-from hermes.engine_validation.comparison import compare
-from hermes.engine_validation.prediction import predict
-from hermes.engine_validation.result import Times
-from hermes.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.hardware.files import find
 from hermes.hardware.polynomial import Polynomial
 

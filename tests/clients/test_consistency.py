@@ -11,12 +11,12 @@ import yaml
 from hermes import simulate
 from hermes.cli import main
 from hermes.clients.consistency import described_model
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.devices import device_in_words, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.profile import load_profile
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 EIGHT, SEVENTY = "llama-3.1-8b", "llama-3.1-70b"
 BLOCKS = {"num_blocks": 20_000}

@@ -8,9 +8,9 @@ import pytest
 
 from hermes.calibration.retrieval_powers import power_law
 from hermes.calibration.retrieval_steps import load_searches
+from hermes.core.stage import Stage
 from hermes.errors import InputError
-from hermes.rag import Hybrid
-from hermes.rag.evaluation import (
+from hermes.plugins.structures.evaluation import (
     MEASURES,
     CorpusConfig,
     Graph,
@@ -20,9 +20,8 @@ from hermes.rag.evaluation import (
     rankings_of,
     retrievers,
 )
-from hermes.rag.hybrid import HybridService
-from hermes.services import MachineSpec, PerItem
-from hermes.stages import Stage
+from hermes.services import Hybrid, MachineSpec, PerItem
+from hermes.services.hybrid import HybridService
 
 STEPS = Path(__file__).resolve().parents[2] / "traces" / "hardware"
 
@@ -160,8 +159,8 @@ def hybrid_run(options):
 ])
 def test_hybrid_takes_its_times_from_measured_profiles(options, ef, words):
     """Each search takes its own option of the stage, and its own default where the stage says nothing."""
-    from hermes.calibration.retrieval_costs import Bm25, HnswGraph
-    from hermes.calibration.retrieval_profile import load_retrieval_profile
+    from hermes.services.retrieval_costs import Bm25, HnswGraph
+    from hermes.services.retrieval_profile import load_retrieval_profile
 
     profile = load_retrieval_profile("amd-epyc-zen5")
     expected = (profile.seconds(HnswGraph(vectors=50_000, dim=128, hnsw_m=16), ef)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import InputError
-from hermes.rag.fusion import METHODS, LearnedFusion, Ranking, adaptive_alpha, fuse, min_max, z_scores
+from hermes.plugins.structures.fusion import METHODS, LearnedFusion, Ranking, adaptive_alpha, fuse, min_max, z_scores
 
 DENSE = Ranking([1, 2, 3], [0.9, 0.8, 0.4])
 SPARSE = Ranking([4, 3, 1], [30.0, 20.0, 10.0])

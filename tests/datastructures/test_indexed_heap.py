@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hermes.indexed_heap import IndexedHeap
+from hermes.memory.indexed_heap import IndexedHeap
 
 KEYS = st.integers(0, 6)    # few, so that ties are common
 

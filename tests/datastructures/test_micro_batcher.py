@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.rag.micro_batcher import MicroBatcher
+from hermes.plugins.structures.micro_batcher import MicroBatcher
 
 
 class Search:

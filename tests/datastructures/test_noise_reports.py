@@ -1,4 +1,4 @@
-"""The classes of repeated measurements (`hermes.svab`) stand in what calibration, benchmarks and regression print."""
+"""Classes of repeated measurements (`hermes.core.noise`) in what calibration, benchmarks and regression print."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from hermes.calibration.journal import Journal
 from hermes.calibration.plan import Plan
 from hermes.calibration.retrieval_steps import MeasuredSearches, load_searches, save_searches
 from hermes.cli import main
+from hermes.core.noise import classify, spread, tally
 from hermes.hardware.models import load_model
 from hermes.results.regress import flatten
-from hermes.svab import classify, spread, tally
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = ("excellent", "good", "flaky", "rejected")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.clients.llm import LLMClient
-from hermes.conform import conform_file, find_files
+from hermes.clients.schedule_replay import conform_file, find_files
 from hermes.memory import BlockPool, ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler

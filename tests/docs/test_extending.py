@@ -16,9 +16,10 @@ from hermes.hardware import HARDWARE
 from hermes.memory.eviction import EVICTION
 from hermes.network import NETWORKS
 from hermes.pipelines import PIPELINES
+from hermes.plugins.orthrus import SLOTS
 from hermes.routing import ROUTERS
 from hermes.scenario import json_schema
-from hermes.schedulers import SCHEDULERS, SLOTS
+from hermes.schedulers import SCHEDULERS
 from hermes.schedulers.queues import PACKING
 from hermes.services import SERVICES
 from hermes.workload.arrivals import ARRIVALS

@@ -14,7 +14,7 @@ import hermes.schedulers.base
 import hermes.schedulers.chunked
 import hermes.schedulers.decode_group
 import hermes.schedulers.queues
-from hermes.conform import conform_file, find_files
+from hermes.clients.schedule_replay import conform_file, find_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "vllm-v1.md").read_text(encoding="utf-8")

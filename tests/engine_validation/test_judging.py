@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.engine_validation.comparison import compare
-from hermes.engine_validation.contention import CONTENDED_WINDOWS, LOST_SHARE, REFERENCE_OFF, WINDOW_S, judge
-from hermes.engine_validation.result import EngineResult, Times
+from hermes.calibration.engine_validation.comparison import compare
+from hermes.calibration.engine_validation.contention import (
+    CONTENDED_WINDOWS,
+    LOST_SHARE,
+    REFERENCE_OFF,
+    WINDOW_S,
+    judge,
+)
+from hermes.calibration.engine_validation.result import EngineResult, Times
 
 
 def result(cpu_share, clock="wall", reference=(0.02, 0.02), step_s=0.1):

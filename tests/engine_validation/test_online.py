@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes.calibration.collect import online
-from hermes.engine_validation.engines import engine_named
-from hermes.engine_validation.prediction import predict
-from hermes.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload, draw_requests
+from hermes.calibration.engine_validation.engines import engine_named
+from hermes.calibration.engine_validation.prediction import predict
+from hermes.calibration.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload, draw_requests
+from hermes.config.validation import validate
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile, dump_yaml, load_profile
-from hermes.validation import validate
 
 MODEL = {"vocab_size": 100}
 # a last chunk of one token costs the same whether it counts as prefill (the simulation) or as decode (the engine)

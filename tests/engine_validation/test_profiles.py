@@ -2,12 +2,12 @@
 
 import pytest
 
+from hermes.calibration.engine_validation.profiles import collected_steps, reference_s
 from hermes.calibration.engines import planner
 from hermes.calibration.journal import Journal
 from hermes.calibration.plan import request_for
 from hermes.calibration.steps import STATS, load_steps
 from hermes.calibration.vllm_plan import batches
-from hermes.engine_validation.profiles import collected_steps, reference_s
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hermes.calibration.engine_validation.attempts import read_attempts
+from hermes.calibration.engine_validation.engines import engine_named
+from hermes.calibration.engine_validation.prediction import predict
+from hermes.calibration.engine_validation.report import markdown, to_dict, write_report
+from hermes.calibration.engine_validation.session import Options, Session
+from hermes.calibration.engine_validation.workload import EngineSettings, OnlineWorkload, draw_requests
 from hermes.calibration.steps import MeasuredSteps, StepsHeader, save_steps
 from hermes.cli import main
-from hermes.engine_validation.attempts import read_attempts
-from hermes.engine_validation.engines import engine_named
-from hermes.engine_validation.prediction import predict
-from hermes.engine_validation.report import markdown, to_dict, write_report
-from hermes.engine_validation.session import Options, Session
-from hermes.engine_validation.workload import EngineSettings, OnlineWorkload, draw_requests
+from hermes.config.validation import validate
 from hermes.errors import InputError
 from hermes.hardware.files import find
-from hermes.validation import validate
 
 # Stands in for `PYTHON -m MODULE WORKLOAD RESULT`: the times that a simulation with the shipped profile found, times
 # the speed of this attempt.
@@ -168,8 +168,8 @@ def test_results_of_another_workload_are_refused(tmp_path, fake):
 
 
 def test_steps_are_timed_by_the_clock_they_predict(tmp_path):
+    from hermes.calibration.engine_validation.profiles import given_steps
     from hermes.calibration.steps import load_steps
-    from hermes.engine_validation.profiles import given_steps
 
     source = steps(tmp_path)
     for clock, times in (("wall", [0.1, 0.1]), ("cpu", [0.09, 0.08])):

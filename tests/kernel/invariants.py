@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from outcomes import Outcome, stage_token_steps
 
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
 
 
 def check(outcome: Outcome, data: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from scenario_parts import LivelockError, Probe
 
-from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
+from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 IntArray = npt.NDArray[np.int64]
 MAX_CHANGES = 3_000_000   # of one pool's free blocks

@@ -10,7 +10,7 @@ from outcomes import Outcome, assert_same, run
 from profiles import quick
 from random_scenarios import Data, hardware, memories, workloads
 
-from hermes.results.record import STATUS_COMPLETED
+from hermes.core.record import STATUS_COMPLETED
 
 milliseconds = st.sampled_from([0.0, 1e-6, 3e-6, 2.5e-5])
 

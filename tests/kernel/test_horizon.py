@@ -13,7 +13,7 @@ from outcomes import Outcome, kv_means, run, stage_token_steps, step_rows
 from profiles import quick
 from random_scenarios import FAMILIES, scenarios
 
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 
 
 def assert_prefix(cut: Outcome, whole: Outcome, horizon_ns: int) -> None:

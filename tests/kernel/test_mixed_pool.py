@@ -11,10 +11,10 @@ from long_runs import quick_and_full
 from outcomes import Outcome, assert_same, run
 from random_scenarios import groups, networks, workloads
 
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.routing.mixed_pool import MixedPool
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 Data = dict[str, Any]
 

@@ -11,8 +11,8 @@ import random
 from collections import Counter, defaultdict
 from typing import Any
 
-from hermes.content import GroupPrefix, HashedPrompt, NameRuns
 from hermes.memory import PrefixBlockPool, ReferencePrefixPool
+from hermes.memory.block_hashes import GroupPrefix, HashedPrompt, NameRuns
 from hermes.schedulers.branches import branch_into
 from hermes.schedulers.sequence import Sequence
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive_pool import NaivePool, NaiveSequence
 
-from hermes.content import HashedPrompt
 from hermes.memory import PrefixBlockPool
+from hermes.memory.block_hashes import HashedPrompt
 from hermes.schedulers.sequence import Sequence
 
 

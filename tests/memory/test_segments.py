@@ -9,8 +9,8 @@ import pytest
 import segment_mutants
 from pool_pair import Keyed, Talk, contents, drive
 
-from hermes.content import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
 from hermes.memory import PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.memory.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
 from hermes.schedulers.sequence import Sequence
 
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.rag.metis import decision
-from hermes.rag.metis.decision import (
+from hermes.plugins.metis import decision
+from hermes.plugins.metis.decision import (
     METHODS,
     Box,
     Configuration,

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.api import simulate
+from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate, Pipeline
-from hermes.pipelines import metis as pipeline
-from hermes.pipelines.metis import GOLDEN_CHUNKS, HOW, Metis
-from hermes.rag import RemoteModel
-from hermes.rag.metis.datasets import DATASETS
-from hermes.rag.metis.decision import METHODS, Configuration, Lengths, Reading, choose
-from hermes.resources import resource_dir
+from hermes.plugins.metis import pipeline
+from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.decision import METHODS, Configuration, Lengths, Reading, choose
+from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, HOW, Metis
 from hermes.results.trace import trace_events
+from hermes.services import RemoteModel
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 

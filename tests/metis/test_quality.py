@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.rag.metis.datasets import DATASETS
-from hermes.rag.metis.decision import METHODS, Configuration, Profile, summary_tokens
-from hermes.rag.metis.quality import QUALITY
+from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.decision import METHODS, Configuration, Profile, summary_tokens
+from hermes.plugins.metis.quality import QUALITY
 
 MODEL = QUALITY["default"]
 SIMPLE = Profile(False, False, 1, (30, 60))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from simpy.core import Environment
 
 from hermes.cli import main
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.network import HgxBox, MultiRack, Network, Rack, Site
 from hermes.network.draw import link_rows, simplified
 from hermes.network.topology import TopologyNetwork
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 from hermes.testing.network import NetworkContract
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 from simpy.core import Environment
 
-from hermes.kernel import ARRIVAL, at
+from hermes.core.clock import ARRIVAL, at
 from hermes.network.flows import FlowEngine, serial_ns
 from hermes.network.sharing import RATE_UNIT
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simpy.core import Environment
 
 from hermes.api import simulate
-from hermes.kernel import ARRIVAL, at
+from hermes.core.clock import ARRIVAL, at
 from hermes.network import LayerStream, Topology, TopologyLink, exposed_bytes
 from hermes.network.topology import TopologyNetwork
 from hermes.results import Results

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 from simpy.core import Environment
 
+from hermes.core.clock import ARRIVAL, at
 from hermes.errors import InputError
-from hermes.kernel import ARRIVAL, at
 from hermes.network import NETWORKS, Attachment, Topology, TopologyLink
 from hermes.network.topology import TopologyNetwork
 

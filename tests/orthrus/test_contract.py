@@ -1,6 +1,6 @@
 """The heterogeneous scheduler keeps the contract of LLM schedulers, in all its forms."""
 
-from hermes.schedulers import HeterogeneousConfig
+from hermes.plugins.orthrus import HeterogeneousConfig
 from hermes.testing.schedulers import SchedulerContract
 from hermes.testing.slots import SlotPolicyContract
 

@@ -1,4 +1,4 @@
-"""Whoever waits is served within a bound that nothing arriving later can move (hermes/schedulers/heterogeneous.py)."""
+"""Whoever waits is served within a bound that nothing arriving later can move (`heterogeneous`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from hermes.core.stage import Stage
 from hermes.memory import BlockPool
-from hermes.schedulers import HeterogeneousConfig, Sequence
-from hermes.stages import Stage
+from hermes.plugins.orthrus import HeterogeneousConfig
+from hermes.schedulers import Sequence
 
 Arrival = tuple[int, int, int]   # step, prompt, output; output 0: an embedding
 

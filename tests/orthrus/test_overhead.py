@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from hermes.api import simulate
 from hermes.clients.overhead import RequestOverhead, load_overhead
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
-from hermes.overhead_fit import fit_overhead, saturated_rate, write_overhead
+from hermes.plugins.orthrus.overhead_fit import fit_overhead, saturated_rate, write_overhead
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
-from hermes.yamlfile import parse_yaml
 
 ROOFLINE = {"kind": "roofline", "profile": "mistral-7b-a100-40gb"}
 

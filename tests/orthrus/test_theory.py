@@ -20,7 +20,7 @@ from theory import (
     simulated,
 )
 
-from hermes.schedulers import SLOTS, BatchState
+from hermes.plugins.orthrus import SLOTS, BatchState
 
 quick = quick_and_full(25, 100, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 

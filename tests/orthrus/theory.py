@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hermes.memory import BlockPool
-from hermes.schedulers import HeterogeneousConfig
+from hermes.plugins.orthrus import HeterogeneousConfig
 from hermes.testing.schedulers import Request, ServedSteps, serve
 
 EMBED_FIRST, GENERATE_FIRST, MIXED = "embeddings first", "generations first", "mixed"

@@ -96,7 +96,7 @@ def test_what_is_written_out_is_read_back():
     checked = hermes.scenario.load_scenario(data)
     text = hermes.scenario.resolved_yaml(checked)
     assert "candidates: 2" in text
-    again = hermes.scenario.load_scenario(hermes.yamlfile.parse_yaml(text, "x").plain())
+    again = hermes.scenario.load_scenario(hermes.config.yaml_document.parse_yaml(text, "x").plain())
     assert again == checked
 
 

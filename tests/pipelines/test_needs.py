@@ -9,14 +9,14 @@ import pytest
 
 import hermes
 from hermes.clients import TaskClient, TaskClientConfig
+from hermes.core.clock import Clock
+from hermes.core.simulation import Simulation
+from hermes.core.stage import Stage
 from hermes.errors import InputError
-from hermes.kernel import Clock
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 from hermes.pipelines.needs import check_options, nobody_serves
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
-from hermes.stages import Stage
 
 IVF = {"kind": "ivf_pq", "vectors": 1_000_000, "nlist": 1000}
 STAGES = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hermes.core.stage import Stage
 from hermes.pipelines import PIPELINES, Generate, Pipeline
-from hermes.stages import Stage
 from hermes.testing.pipelines import PipelineContract
 
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.calibration.retrieval_profile import load_retrieval_profile
+from hermes.config.validation import validate
+from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
-from hermes.rag import Hnsw, IvfFlat, IvfPq, Measured, Rerank
-from hermes.services import Encoder, MachineSpec, PerItem, Service
-from hermes.stages import Stage
-from hermes.validation import validate
+from hermes.services import Encoder, Hnsw, IvfFlat, IvfPq, MachineSpec, Measured, PerItem, Rerank, Service
+from hermes.services.retrieval_profile import load_retrieval_profile
 
 SPEC = MachineSpec(64, 14.2e12, 768e9, 10**12)
 CORE = 14.2e12 / 64 * 0.6          # FLOP/s of a core at the share of the peak that is reached

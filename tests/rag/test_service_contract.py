@@ -1,9 +1,8 @@
 """The contract suite on every service of the product."""
 
-from hermes.rag import Hnsw, Hybrid, IvfFlat, IvfPq, Measured, Rerank
-from hermes.services import Encoder, PerItem
+from hermes.config.validation import validate
+from hermes.services import Encoder, Hnsw, Hybrid, IvfFlat, IvfPq, Measured, PerItem, Rerank
 from hermes.testing.services import ServiceContract
-from hermes.validation import validate
 
 E5 = {"kind": "roofline", "model": "e5-base", "device": "cpu-large", "dtype": "fp32"}
 

@@ -3,9 +3,9 @@
 import json
 
 from hermes.cli import main
+from hermes.core.simulation import Simulation
+from hermes.core.stage import Stage
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
-from hermes.stages import Stage
 
 
 def test_phases_are_those_of_the_scenario(capsys):

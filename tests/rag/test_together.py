@@ -9,12 +9,11 @@ import pytest
 
 from hermes.api import simulate
 from hermes.clients.machine import Machine
+from hermes.core.clock import Clock
+from hermes.core.stage import Stage
 from hermes.hardware.models import load_model
-from hermes.kernel import Clock
-from hermes.rag import IvfPq
 from hermes.results import Results
-from hermes.services import MachineSpec, Work
-from hermes.stages import Stage
+from hermes.services import IvfPq, MachineSpec, Work
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.results.record import (
+from hermes.core.record import (
     RUN_FIELDS,
     STAGE_FIELDS,
     STATUS_COMPLETED,

@@ -13,8 +13,8 @@ from long_runs import quick_and_full
 from synthetic_records import MS, by_hand, columns, stage
 
 from hermes.api import simulate
+from hermes.core.record import STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.results.breakdown import CAUSES, breakdown, critical_path
-from hermes.results.record import STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b", "power": {"idle": 90.0, "prefill": 600.0, "decode": 400.0},

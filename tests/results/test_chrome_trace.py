@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
-from hermes.results.record import RunRecord
+from hermes.core.record import RunRecord
 from hermes.results.results import Results
 from hermes.results.trace import trace_events, write_trace
 

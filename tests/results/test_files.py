@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from synthetic_records import by_hand, random_record
 
 from hermes.api import simulate
+from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results import export
 from hermes.results.export import write_results
-from hermes.results.record import RunRecord
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig
 from hermes.results.stored import open_run

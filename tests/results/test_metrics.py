@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_records import MS, by_hand, columns, random_record, stage
 
+from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.errors import InputError
-from hermes.results.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
 from hermes.results.results import Results
 
 NAN = float("nan")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from synthetic_records import by_hand, random_record
 
+from hermes.core.record import RunRecord
 from hermes.errors import InputError
 from hermes.results.layout import format_s
-from hermes.results.record import RunRecord
 from hermes.results.results import Results
 
 

@@ -13,12 +13,12 @@ from synthetic_records import random_record
 
 import hermes
 import hermes.scenario
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.results.export import write_results
 from hermes.results.results import Results
 from hermes.results.slo import OwnSlo, SloConfig, slo_groups
 from hermes.scenario import load_scenario
-from hermes.yamlfile import parse_yaml
 
 WORKLOAD = {"requests": 30, "arrivals": {"kind": "poisson", "rate": 2.0},
             "lengths": {"kind": "fixed", "prompt": 200, "output": 20}}

@@ -9,8 +9,7 @@ import pytest
 from synthetic_records import columns
 
 import hermes
-from hermes.results.measure import MeasureConfig
-from hermes.results.record import (
+from hermes.core.record import (
     RUN_FIELDS,
     STAGE_FIELDS,
     STATUS_COMPLETED,
@@ -18,6 +17,7 @@ from hermes.results.record import (
     ClientInfo,
     RunRecord,
 )
+from hermes.results.measure import MeasureConfig
 from hermes.results.results import Results
 from hermes.results.steady import mser
 

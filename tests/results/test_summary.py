@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from long_runs import count, quick_and_full
 from synthetic_records import by_hand, large_record, random_record
 
+from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.distribution import Distribution
-from hermes.results.record import STATUS_COMPLETED, STATUS_REJECTED
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig, Slowdowns, slo_table
 from hermes.results.summary import grouped_reasons

@@ -30,6 +30,6 @@ def small_file(tmp_path):
 
 @pytest.fixture
 def small_data():
-    from hermes.yamlfile import parse_yaml
+    from hermes.config.yaml_document import parse_yaml
 
     return copy.deepcopy(parse_yaml(SMALL).plain())

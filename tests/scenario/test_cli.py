@@ -10,8 +10,8 @@ import pytest
 import hermes.api
 from hermes import __version__
 from hermes.cli import main
+from hermes.config.yaml_document import parse_yaml
 from hermes.scenario import builtin_scenarios, load_scenario
-from hermes.yamlfile import parse_yaml
 
 
 @pytest.fixture

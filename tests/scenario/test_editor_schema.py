@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hermes.resources import resource_dir
+from hermes.config.data_files import resource_dir
+from hermes.config.yaml_document import load_yaml, parse_yaml
+from hermes.explore import sweep_schema
 from hermes.scenario import builtin_scenarios, builtin_sweeps, json_schema, load_scenario, resolved_yaml
-from hermes.sweep import sweep_schema
-from hermes.yamlfile import load_yaml, parse_yaml
 
 
 @pytest.fixture(scope="module")

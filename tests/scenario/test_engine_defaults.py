@@ -5,13 +5,13 @@ import warnings
 import pytest
 
 from hermes import simulate
+from hermes.config.data_files import resource_dir
+from hermes.config.yaml_document import parse_yaml
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.files import names_in
-from hermes.resources import resource_dir
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
-from hermes.simulation import Simulation
-from hermes.yamlfile import parse_yaml
 
 GIB = 2**30
 WORKLOAD = {"requests": 3, "arrivals": {"kind": "uniform", "rate": 1.0},

@@ -10,20 +10,20 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes.api import simulate
+from hermes.calibration.engine_validation.engines import VALIDATION_ENGINES
 from hermes.calibration.plan import ENGINES
 from hermes.config import Component, ConfigModel, Named
-from hermes.engine_validation.engines import VALIDATION_ENGINES
+from hermes.config.validation import validate
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.memory.eviction import EVICTION
-from hermes.overlap.families import FAMILIES
 from hermes.pipelines.base import PIPELINES
+from hermes.plugins.orthrus.slots import SLOTS
+from hermes.plugins.telerag.overlap.families import FAMILIES
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.registries import reachable, refresh
 from hermes.scenario.resolved import to_yaml
-from hermes.schedulers.slots import SLOTS
 from hermes.services import SERVICES
-from hermes.validation import validate
-from hermes.yamlfile import parse_yaml
 
 SCALARS: tuple[Any, ...] = ("a", 0.75, 3, 0.5, 2, 1.5, 16, 0.25, 1, 5000, 0, 1e6, True, False, "1 ms", "prompt")
 """Tried in this order where a type allows them."""
@@ -56,7 +56,7 @@ WITH: dict[str, dict[str, Any]] = {
 
 def _models() -> dict[str, type[BaseModel]]:
     """Every component of every registry, and everything that can stand in a scenario, by its name."""
-    refresh(Scenario)
+    refresh(Scenario, None)
     _, registries = reachable(Scenario)
     registries += [EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, VALIDATION_ENGINES, ENGINES]
     components = [registry.get(name) for registry in registries for name in registry]

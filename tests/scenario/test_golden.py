@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from hermes.api import simulate
+from hermes.config.yaml_document import load_yaml
 from hermes.hardware.files import find
 from hermes.results.regress import check
-from hermes.yamlfile import load_yaml
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "quick.yaml"
 

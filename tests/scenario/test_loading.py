@@ -2,10 +2,10 @@
 
 import pytest
 
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.scenario import builtin_scenarios, load_scenario
 from hermes.scenario.loading import MAX_EXTENDS, apply_override, load_document, merge
-from hermes.yamlfile import parse_yaml
 
 
 def refused(*arguments):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.config import Bytes, ConfigModel, Duration
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.routing import ROUTERS
 from hermes.scenario import builtin_scenarios, json_schema, load_scenario, resolved_yaml
 from hermes.scenario.resolved import to_yaml, unit_of
-from hermes.yamlfile import parse_yaml
 
 
 def again(scenario):

@@ -6,10 +6,10 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from hermes.config import Bandwidth, Component, ConfigModel, Duration
+from hermes.config.registry import Registry
+from hermes.config.validation import validate
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
-from hermes.registry import Registry
-from hermes.validation import validate
-from hermes.yamlfile import parse_yaml
 
 PARTS: Registry[Any] = Registry("test_parts", "a part")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.config.yaml_document import MAX_DEPTH, as_node, load_yaml, parse_yaml
 from hermes.errors import InputError
-from hermes.yamlfile import MAX_DEPTH, as_node, load_yaml, parse_yaml
 
 
 def refusal(text):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.conform import RecordedSchedule, conform_file, find_files, replay
+from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, replay
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options", "async")])

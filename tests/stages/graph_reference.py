@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from hermes.results.record import RunRecord
+from hermes.core.record import RunRecord
 
 FIRST_PROMPT = 40
 Stages = dict[str, dict[str, Any]]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.results.record import RunRecord
+from hermes.core.record import RunRecord
+from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 HARDWARE = {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}
 

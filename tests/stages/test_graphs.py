@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.api import simulate
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.pipelines.expressions import Amount
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b",

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from hermes.clients.machine import Machine, fair_rates
 from hermes.clients.service import ProcessingClientConfig
-from hermes.kernel import Clock
+from hermes.core.clock import Clock
+from hermes.core.columns import RowLog
+from hermes.core.record import RUN_FIELDS
+from hermes.core.simulation import Simulation
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Level, Store, expected_s
-from hermes.recorder import RowLog
-from hermes.results.record import RUN_FIELDS
 from hermes.scenario import load_scenario
 from hermes.services import Work
-from hermes.simulation import Simulation
 
 shares = st.floats(0, 1)
 

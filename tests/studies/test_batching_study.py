@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hermes.errors import InputError
+from hermes.explore import plan_sweep
 from hermes.studies import Context, batching, batching_report
 from hermes.studies.systems import arrange, routers
-from hermes.sweep import plan_sweep
 
 BASE = [{"name": "llm", "count": 9, "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}},
         {"kind": "rag", "name": "cpu"}]

@@ -5,7 +5,7 @@ import pytest
 
 from hermes.cli import main
 from hermes.memory.pages import shared_savings
-from hermes.rag.evaluation import CorpusConfig, make_corpus
+from hermes.plugins.structures.evaluation import CorpusConfig, make_corpus
 from hermes.studies import Context, structures_service, structures_tools
 from hermes.studies.datastructures import DataStructures
 from hermes.studies.structures_memory import cache_policies, savings, sketch_errors, trace_policies

@@ -50,7 +50,7 @@ def test_an_unknown_study_is_one_line(capsys):
 
 def test_every_study_has_a_title_and_a_page():
     studies = load_studies()
-    from hermes.resources import resource_dir
+    from hermes.config.data_files import resource_dir
     pages = resource_dir("scenarios").parent / "docs" / "studies"
     for name in studies:
         if not name.startswith("tiny-of-a-test"):

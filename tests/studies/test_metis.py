@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from hermes.api import simulate
-from hermes.pipelines.metis import HOW
-from hermes.rag.metis.datasets import DATASETS
-from hermes.rag.metis.decision import METHODS
-from hermes.resources import resource_dir
+from hermes.config.data_files import resource_dir
+from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.decision import METHODS
+from hermes.plugins.metis.pipeline import HOW
 from hermes.scenario import load_scenario
 from hermes.studies import Context, metis
 from hermes.studies import metis_sections as sections

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from hermes.api import simulate
-from hermes.resources import resource_dir
+from hermes.config.data_files import resource_dir
+from hermes.config.validation import validate
+from hermes.core.stage import Stage
+from hermes.explore import plan_sweep
 from hermes.scenario import load_scenario
 from hermes.services import Encoder, MachineSpec
-from hermes.stages import Stage
 from hermes.studies import Context, rag_placement
 from hermes.studies.rag_by_hand import embedding_by_hand
 from hermes.studies.rag_figures import PARTS, figures, parts_ns
 from hermes.studies.rag_tables import EMBEDDING_BY_HAND, EMBEDDING_SIMULATED, REQUEST_BY_HAND, REQUEST_SIMULATED
-from hermes.sweep import plan_sweep
-from hermes.validation import validate
 
 FOLDER = resource_dir("scenarios") / "studies" / "rag-placement"
 

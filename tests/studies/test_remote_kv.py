@@ -3,7 +3,7 @@
 import pytest
 
 from hermes import simulate
-from hermes.resources import resource_dir
+from hermes.config.data_files import resource_dir
 from hermes.scenario import load_scenario
 from hermes.studies.remote_kv import _Search
 from hermes.studies.remote_kv_points import DESIGNS, Point, document, extract, hit_share, store_of, verdict

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hermes.explore import run_sweep
 from hermes.studies import Context, splitwise
-from hermes.sweep import run_sweep
 
 
 @pytest.fixture(scope="module")

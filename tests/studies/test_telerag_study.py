@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes.overlap import make_family, overlap_curve
+from hermes.plugins.telerag import PIPELINE_NAMES
+from hermes.plugins.telerag.overlap import make_family, overlap_curve
 from hermes.scenario import load_scenario
 from hermes.studies import load_studies, telerag_paper
 from hermes.studies.base import Context
@@ -14,7 +15,6 @@ from hermes.studies.telerag_needs import share_needs, speedup_needs
 from hermes.studies.telerag_points import CPU, budget_table, model_of, profile, simulate_point, sizes_of, tokens_in
 from hermes.studies.telerag_rates import fit_rates
 from hermes.studies.telerag_runs import Runs
-from hermes.telerag import PIPELINE_NAMES
 
 BUDGET_GB = telerag_paper.BUDGET_GB
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.sweep import open_sweep
+from hermes.explore import open_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 

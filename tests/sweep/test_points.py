@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
+from hermes.explore import load_sweep, plan_sweep
+from hermes.explore.points import points, scenario
 from hermes.scenario import builtin_scenarios, builtin_sweeps, load_scenario
-from hermes.sweep import load_sweep, plan_sweep
-from hermes.sweep.points import points, scenario
-from hermes.yamlfile import parse_yaml
 
 SMALL = (Path(__file__).parent / "small.yaml").read_text()
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.errors import InputError
-from hermes.sweep import open_sweep, plan_sweep, run_sweep
-from hermes.sweep import runner as runner_module
-from hermes.sweep.figures import flatten
-from hermes.sweep.store import table_of
+from hermes.explore import open_sweep, plan_sweep, run_sweep
+from hermes.explore import runner as runner_module
+from hermes.explore.figures import flatten
+from hermes.explore.store import table_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -204,7 +204,7 @@ def test_two_processes_cannot_run_one_sweep(folder, write):
     run_sweep(sweep, out, workers=0)
     held = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
         from pathlib import Path
-        from hermes.sweep.store import Folder
+        from hermes.explore.store import Folder
         with Folder(Path({str(out)!r})).locked():
             print("held", flush=True)
             input()

@@ -10,9 +10,9 @@ import pytest
 
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.sweep import open_sweep, run_sweep
-from hermes.sweep import plots as sweep_plots
-from hermes.sweep.plots import overview
+from hermes.explore import open_sweep, run_sweep
+from hermes.explore import plots as sweep_plots
+from hermes.explore.plots import overview
 
 DATA = Path(__file__).parent / "data"
 

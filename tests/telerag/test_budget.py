@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_telerag_retrieval import LINK, MB, generation_ns, run
 
+from hermes.core.record import STATUS_COMPLETED
 from hermes.errors import InputError
-from hermes.results.record import STATUS_COMPLETED
-from hermes.telerag.budget import Budget
+from hermes.plugins.telerag.budget import Budget
 
 PROFILED = {"name": "telerag-hyde", "budget": "profiled", "link": LINK, "strength": 0.1, "nprobe": 16}
 

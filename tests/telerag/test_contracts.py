@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.pipelines import PIPELINES
-from hermes.telerag import ClusterScan
-from hermes.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
+from hermes.plugins.telerag import ClusterScan
+from hermes.plugins.telerag.pipelines import Flare, Hyde, Iterative, IterRetGen, SelfRag, SubQuestion
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.errors import InputError
-from hermes.overlap import (
+from hermes.plugins.telerag.overlap import (
     FAMILIES,
     fit_bias,
     fit_strength,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from hermes.core.record import STATUS_COMPLETED
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
-from hermes.results.record import STATUS_COMPLETED
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 
 MB = 10**6
 LINK, GPU, CPU = 20e9, 400e9, 10e9

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from hermes.config.data_files import resource_dir
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
-from hermes.resources import resource_dir
 from hermes.scenario import load_scenario
-from hermes.simulation import Simulation
 from hermes.studies import splitwise_compare as splitwise
 
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "splitwise"

@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.content import ConversationText
+from hermes.config.yaml_document import parse_yaml
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
+from hermes.memory.block_hashes import ConversationText
 from hermes.scenario import json_schema, load_scenario, resolved_yaml
 from hermes.schedulers.branches import Branches
 from hermes.schedulers.sequence import Sequence
-from hermes.simulation import Simulation
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
 from hermes.workload import RequestTable, WorkloadConfig, write_trace
 from hermes.workload.conversations import ConversationLengths
 from hermes.workload.lengths import GeometricCounts
 from hermes.workload.streams import stream
-from hermes.yamlfile import parse_yaml
 
 CHATBOT = """
 workload:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
+from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.resources import resource_dir
 from hermes.workload import Lengths, import_trace, load_workload_profile, stream, workload_profile_names
 from hermes.workload.lengths import EmpiricalLengths
 from hermes.workload.stats import spearman

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hermes.calibration.collect.link import cpu_name
 from hermes.calibration.collect.retrieval_data import embeddings
-from hermes.svab import spread
+from hermes.core.noise import spread
 
 __all__ = ["IvfData", "OverlapIndex", "generated", "of_file"]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
-from hermes.svab import spread
+from hermes.core.noise import spread
 
 __all__ = ["Bench", "measure_device"]
 
@@ -95,7 +95,8 @@ class Bench:
     def loop(self, host: Any, there: Any, steps: int, width: int) -> dict[str, Any]:
         """Decode-like steps beside a copy, then a scan of what was copied: mean seconds of each alone, and of the loop.
 
-        What a simulation of it says is added where the project simulates (`hermes.engine_validation.lookahead`).
+        What a simulation of it says is added where the project simulates
+        (`hermes.calibration.engine_validation.lookahead`).
         """
         torch = self.torch
         weights = torch.randn(width, width, device=self.device) / width**0.5

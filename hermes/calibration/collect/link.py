@@ -23,7 +23,7 @@ import numpy as np
 from hermes.calibration.collect.link_disk import DiskReader
 from hermes.calibration.collect.link_memory import HostMemory
 from hermes.calibration.collect.session import CollectorError, PointFailed, main
-from hermes.svab import peak_rss_bytes
+from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["LinkEngine", "cpu_name", "open_engine"]
 

@@ -29,7 +29,7 @@ from hermes.calibration.collect.link import cpu_name
 from hermes.calibration.collect.retrieval_data import embeddings, exact_neighbours, recall, texts
 from hermes.calibration.collect.retrieval_indices import Index, build, library_version
 from hermes.calibration.collect.session import CollectorError, PointFailed, main, noise_of
-from hermes.svab import peak_rss_bytes
+from hermes.core.noise import peak_rss_bytes
 
 __all__ = ["RetrievalEngine", "open_engine"]
 

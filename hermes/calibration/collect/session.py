@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from hermes.calibration.journal import Journal, JournalError, read_journal
-from hermes.svab import classify, spread
+from hermes.core.noise import classify, spread
 
 __all__ = [
     "BUDGET_EXIT", "DRIVER_PID", "STATISTICS", "CollectorError", "Engine", "PointFailed", "Session", "main", "noise_of",

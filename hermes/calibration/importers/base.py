@@ -19,9 +19,9 @@ import pandas as pd
 
 from hermes.calibration.steps import MeasuredSteps
 from hermes.config import ConfigModel
+from hermes.config.registry import Registry
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
-from hermes.registry import Registry
 
 __all__ = [
     "IMPORTERS", "Importer", "ImporterConfig", "Progress", "known_model", "no_progress", "one_of", "option_name",

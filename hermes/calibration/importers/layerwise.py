@@ -15,13 +15,13 @@ import pandas as pd
 
 from hermes.calibration.importers.base import IMPORTERS, ImporterConfig, Progress, no_progress
 from hermes.calibration.steps import MeasuredSteps, StepsHeader
+from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, inside
 from hermes.hardware.base import BATCH_STATS, StepStats
 from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import load_model
 from hermes.hardware.operator_tables import OperatorTables, load_operator_tables
 from hermes.units import NS_PER_S
-from hermes.yamlfile import load_yaml
 
 __all__ = ["Layerwise"]
 

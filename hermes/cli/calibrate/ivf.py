@@ -52,7 +52,7 @@ def measure_ivf(
 def _accelerator(device: Any, seed: int) -> dict[str, Any] | None:
     """Rates of the device, and its loop beside the simulated one; None where there is none."""
     from hermes.calibration.collect.ivf_overlap_cuda import measure_device
-    from hermes.engine_validation.lookahead import compared
+    from hermes.calibration.engine_validation.lookahead import compared
 
     measured = measure_device(device, seed, _REPETITIONS)
     return None if measured is None else {**measured, "loop": compared(measured["loop"])}

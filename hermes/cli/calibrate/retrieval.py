@@ -16,8 +16,8 @@ from hermes.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
     from hermes.calibration.points import PointPlan
-    from hermes.calibration.retrieval_profile import RetrievalProfile
     from hermes.calibration.retrieval_steps import MeasuredSearches
+    from hermes.services.retrieval_profile import RetrievalProfile
 
 __all__ = ["add_to"]
 
@@ -85,8 +85,8 @@ def retrieval(
     from hermes.calibration.points import PointPlan, measure
     from hermes.calibration.retrieval_fit import fit_retrieval
     from hermes.calibration.retrieval_plan import Grid, retrieval_plan
-    from hermes.calibration.retrieval_profile import save_retrieval_profile
     from hermes.calibration.retrieval_steps import load_searches, pack_searches, save_searches
+    from hermes.services.retrieval_profile import save_retrieval_profile
 
     if ivf or rewrites_file is not None:
         from hermes.cli.calibrate.ivf import measure_ivf

@@ -1,0 +1,284 @@
+"""`hermes conform`: replay schedules recorded from a real engine through the scheduler that simulations use.
+
+A recorded file (docs/vllm-v1.md has the format) lists requests by arrival step and, for every engine step that
+scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The replay
+drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`).
+What an engine that schedules asynchronously sees of arrivals is the business of the LLM client, so its schedules are
+replayed through a client, on a clock that ticks once a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from hermes.clients.llm import LLMClient
+from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import as_node
+from hermes.core.clock import ARRIVAL, Clock
+from hermes.core.columns import RowLog
+from hermes.core.record import RUN_FIELDS
+from hermes.errors import InputError
+from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.files import read_json
+from hermes.memory import BlockPool, PrefixBlockPool, ReferencePrefixPool
+from hermes.memory.block_hashes import GroupPrefix
+from hermes.schedulers.base import Plan
+from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
+
+Count = Field(ge=0, le=2**31)
+Row = dict[str, Any]
+
+
+class RecordedRequest(ConfigModel):
+    """One request of a recording."""
+
+    id: int
+    arrival_step: int = Count
+    prompt_tokens: int = Field(ge=1, le=2**31)
+    output_tokens: int = Field(ge=1, le=2**31)
+    priority: int = 0
+    prefix_group: int | None = None
+    prefix_tokens: int = Count
+
+
+class RecordedStep(ConfigModel):
+    """One engine step: [[id, num_tokens, num_computed_tokens before], ...], preempted ids, free blocks afterwards."""
+
+    scheduled: list[list[int]]
+    preempted: list[int]
+    free_blocks_after: int
+
+
+class RecordedSchedule(ConfigModel):
+    """A recorded file; see the module's docstring."""
+
+    model_config = ConfigModel.model_config | {"extra": "ignore"}
+
+    engine: str = ""
+    max_num_batched_tokens: int = Field(ge=1)
+    max_num_seqs: int = Field(ge=1)
+    num_blocks: int = Field(ge=1)
+    block_size: int = Field(ge=1)
+    prefix_caching: bool
+    scheduling_policy: str
+    long_prefill_token_threshold: int = Count
+    watermark: float = Field(default=0.0, ge=0, lt=1)
+    chunked_prefill: bool = True
+    reserve_full_isl: bool = True
+    adaptive_cap: bool = False
+    async_scheduling: bool = False
+    requests: list[RecordedRequest]
+    steps: list[RecordedStep]
+
+
+@dataclass
+class FileResult:
+    """How many of a file's steps came out identical, and the first that did not."""
+
+    file: str
+    steps: int
+    identical: int
+    first_difference: dict[str, Any] | None
+
+    @property
+    def ok(self) -> bool:
+        return self.identical == self.steps and self.first_difference is None
+
+
+def load_schedule(path: Path) -> RecordedSchedule:
+    """Read a recorded schedule; `InputError` names file and field."""
+    data = read_json(path)
+    try:
+        return RecordedSchedule.model_validate(data)
+    except (ValidationError, RecursionError):   # say where, which takes longer than all the rest
+        return validate(RecordedSchedule, as_node(data), str(path))
+
+
+def find_files(paths: list[Path]) -> list[Path]:
+    """Recorded files named or lying below the named folders, sorted."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not found or not path.exists():
+            raise InputError("a recorded schedule or a folder of them", str(path))
+        files += found
+    return files
+
+
+def _config(recorded: RecordedSchedule) -> ChunkedConfig:
+    return ChunkedConfig.model_validate({
+        "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
+        "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
+        "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
+        "reserve_full_isl": recorded.reserve_full_isl, "adaptive_long_prefill_threshold": recorded.adaptive_cap,
+        "async_scheduling": recorded.async_scheduling,
+    })
+
+
+def _pool(recorded: RecordedSchedule, *, every_step: bool) -> BlockPool:
+    if not recorded.prefix_caching:
+        return BlockPool(recorded.num_blocks, recorded.block_size)
+    pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
+    return pool_type(recorded.num_blocks, recorded.block_size)
+
+
+def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Sequence]]:
+    """(arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
+    arrivals = []
+    for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
+        content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
+        seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, request=request.id,
+                       arrival_order=order, content=content)
+        arrivals.append((request.arrival_step, seq))
+    return arrivals
+
+
+def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """The rows our scheduler would have left behind, in the recording's format."""
+    if recorded.async_scheduling:
+        return _replay_client(recorded, every_step=every_step)
+    return _replay_steps(recorded, every_step=every_step)
+
+
+def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """Drive the scheduler alone: arrivals are seen between steps."""
+    scheduler = _config(recorded).build(_pool(recorded, every_step=every_step), every_step=every_step)
+    arrivals = _sequences(recorded)
+    rows: list[Row] = []
+    step = next_arrival = unfinished = idle_plans = 0
+    while next_arrival < len(arrivals) or unfinished:
+        while next_arrival < len(arrivals) and arrivals[next_arrival][0] <= step:
+            scheduler.enqueue(arrivals[next_arrival][1])
+            next_arrival += 1
+            unfinished += 1
+        if not unfinished:
+            step = arrivals[next_arrival][0]
+            continue
+        until = arrivals[next_arrival][0] - step if next_arrival < len(arrivals) else 1 << 30
+        plan = scheduler.plan(1 if every_step else until)
+        idle_plans = idle_plans + 1 if plan is None else 0
+        if idle_plans > 2:   # nothing runs and nothing ever will: report what there is instead of spinning
+            break
+        if plan is None:
+            step += 1
+            continue
+        scheduler.take_blocks(plan, 1)
+        rows += _rows(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
+        step += plan.num_steps
+        for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):
+            scheduler.release(seq)
+            unfinished -= 1
+    return rows
+
+
+def _rows(
+    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Sequence], free_blocks: int, returned: int = 0,
+) -> list[Row]:
+    """The rows of a planned run. In a run, every member of the decode group advances by one token a step.
+
+    free_blocks: after the first step's blocks were taken; returned: blocks that come back between it and the next.
+    """
+    chunks = dict(plan.prefills)
+    group = scheduler.group
+    rows: list[Row] = []
+    for j in range(plan.num_steps):
+        scheduled = []
+        for seq in scheduler.running:
+            if seq in chunks:
+                scheduled.append([seq.request, chunks[seq], seq.num_computed - chunks[seq]])
+            elif seq.grouped and plan.decodes:
+                scheduled.append([seq.request, 1, group.clock + seq.base + j])
+        rows.append({
+            "scheduled": scheduled, "preempted": [seq.request for seq in preempted],
+            "free_blocks_after": free_blocks + (returned + group.blocks_for(1) - group.blocks_for(j + 1) if j else 0),
+        })
+    return [row for row in rows if row["scheduled"]]
+
+
+class _Recorder(AsyncChunkedScheduler):
+    """Writes rows of the steps that a client has taken."""
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool) -> None:
+        super().__init__(config, pool, every_step=every_step)
+        self.rows: list[Row] = []
+        self._planned: list[Row] = []
+        self._victims: list[Sequence] = []
+        self._free_blocks = -1
+
+    def plan(self, max_steps: int) -> Plan | None:
+        self._victims, self._free_blocks = [], -1
+        plan = super().plan(max_steps)
+        if plan is not None:
+            self.take_blocks(plan, 1)
+            now = self.pool.free_blocks
+            first = now if self._free_blocks < 0 else self._free_blocks
+            self._planned = _rows(self, plan, self._victims, first, now - first)
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        self.rows += self._planned[:num_steps]
+        return super().complete(plan, num_steps, step, now_ns)
+
+    def _let_go(self) -> None:
+        self._free_blocks = self.pool.free_blocks
+        super()._let_go()
+
+    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+        self._victims.append(seq)
+        super()._preempt(seq, plan)
+
+    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+        seq = super()._preempt_ending(order)
+        if seq is not None:
+            self._victims.append(seq)
+        return seq
+
+
+class _OneTick:
+    """A step takes a nanosecond: the clock counts steps, and idle ticks."""
+
+    def step_ns(self, stats: StepStats) -> int:
+        return 1
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        return np.ones(num_steps, dtype=np.int64)
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        return np.zeros(len(num_steps), dtype=np.int64)
+
+
+def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+    """Let the LLM client that simulations use drive the scheduler. `arrival_step` counts steps that took time."""
+    env = Clock()
+    scheduler = _Recorder(_config(recorded), _pool(recorded, every_step=every_step), every_step=every_step)
+    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), every_step=every_step)
+    client.on_done = lambda _client, seq: scheduler.release(seq)
+    for arrival, seq in _sequences(recorded):
+        env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
+    env.drain()
+    return scheduler.rows
+
+
+def conform_file(path: Path, *, every_step: bool) -> FileResult:
+    """Replay one file and compare step by step."""
+    recorded = load_schedule(path)
+    theirs = [step.model_dump() for step in recorded.steps]
+    ours = replay(recorded, every_step=every_step)
+    identical, first = 0, None
+    for index in range(max(len(theirs), len(ours))):
+        a = theirs[index] if index < len(theirs) else None
+        b = ours[index] if index < len(ours) else None
+        if a == b:
+            identical += 1
+        elif first is None:
+            first = {"step": index, "recorded": a, "hermes": b}
+    return FileResult(str(path), len(theirs), identical, first)

@@ -1,0 +1,24 @@
+"""What everything that can stand in a scenario is made of: components, registries, units, documents with positions.
+
+`hermes.config` itself names the component model; its modules hold the rest: `registry` (implementations by name),
+`yaml_document` (YAML with positions), `validation` (one-line messages), `data_files` (what ships with the package).
+"""
+
+from hermes.config.component import (
+    Bandwidth,
+    Bytes,
+    Component,
+    ConfigModel,
+    Duration,
+    Named,
+    Rate,
+    Shorthand,
+    Tokens,
+    field_docs,
+    quantity,
+)
+
+__all__ = [
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens", "field_docs",
+    "quantity",
+]

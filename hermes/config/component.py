@@ -1,0 +1,175 @@
+"""What everything that can stand in a scenario is made of: strict pydantic models and unit-aware field types.
+
+A *component* is a pydantic model registered under a `kind`; its fields are its YAML keys. Simple components do their
+work themselves; those with run-time state have a method that builds the stateful object.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
+
+from hermes.config.registry import Registry
+from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
+
+__all__ = [
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens",
+    "field_docs", "quantity",
+]
+
+
+class ConfigModel(BaseModel):
+    """Base of every scenario model: unknown keys refused, no silent coercion, NaN and infinities refused, frozen."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False,
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler,
+    ) -> JsonSchemaValue:
+        made = handler(schema)
+        properties = handler.resolve_ref_schema(made).get("properties", {})
+        for name, text in field_docs(cls).items():
+            if name in properties:
+                properties[name]["description"] = text
+        return made
+
+
+@cache
+def field_docs(cls: type[object]) -> dict[str, str]:
+    """What the docstring under each field of a component says, by the name of the field; no entry where there is none.
+
+    Read from the source when somebody asks: reading it as each class is made, as pydantic can, takes a quarter of the
+    start of every command.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        try:
+            classes = _docs_of_classes(inspect.getsource(sys.modules[base.__module__]))
+        except (KeyError, OSError, TypeError):   # written at a prompt, or compiled
+            continue
+        docs |= classes.get(base.__qualname__, {})
+    fields = getattr(cls, "model_fields", {})
+    return {name: inspect.cleandoc(text) for name, text in docs.items() if name in fields}
+
+
+@cache
+def _docs_of_classes(source: str) -> dict[str, dict[str, str]]:
+    """Of each class in the source of a module, by its qualified name: the string after each annotated name."""
+    found: dict[str, dict[str, str]] = {}
+    inside: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
+    while inside:
+        prefix, node = inside.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                found[prefix + child.name] = {
+                    of.target.id: text.value.value for of, text in pairwise(child.body)
+                    if isinstance(of, ast.AnnAssign) and isinstance(of.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)
+                }
+                inside.append((f"{prefix}{child.name}.", child))
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside.append((f"{prefix}{child.name}.<locals>.", child))
+            else:
+                inside.append((prefix, child))
+    return found
+
+
+def quantity(parse: Callable[[object], float], description: str) -> WithJsonSchema:
+    """Field annotation: the JSON Schema of what `parse` (of `hermes.units`) reads."""
+    return WithJsonSchema({
+        "anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern(parse)}], "description": description,
+    })
+
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), Field(ge=0, le=1e9),
+    quantity(parse_duration, "duration, e.g. '20 ms'; bare number: seconds"),
+]
+Bytes = Annotated[
+    int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60),
+    quantity(parse_bytes, "size, e.g. '80 GiB'; bare number: bytes"),
+]
+Bandwidth = Annotated[
+    float, BeforeValidator(parse_bandwidth), Field(gt=0, le=1e18),
+    quantity(parse_bandwidth, "bandwidth, e.g. '32 GB/s'; bare number: bytes/s"),
+]
+Rate = Annotated[
+    float, BeforeValidator(parse_rate), Field(gt=0, le=1e9),
+    quantity(parse_rate, "rate, e.g. '40 /s' or '40 rps'; bare number: per second"),
+]
+Tokens = Annotated[int, Field(ge=1, le=2**40)]
+
+
+class Named:
+    """Field annotation: the name of something registered, where the name says it all: `policy: Annotated[str,
+    Named(PACKING)]`. What registers later is valid at once, also in models that are not part of a scenario."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._known)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"enum": self.registry.names(), "type": "string"}
+
+    def _known(self, name: Any) -> str:
+        self.registry.get(name)
+        return str(name)
+
+
+class Component:
+    """Field annotation: one of the components of a registry, chosen by its `kind:`.
+
+    Use as `router: Annotated[Any, Component(ROUTERS)]`. The choices are those registered when the enclosing model's
+    schema is built; models with such fields are rebuilt when something registers later (`hermes.scenario`).
+    """
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        choices = {name: handler.generate_schema(self.registry.get(name)) for name in self.registry.loaded()}
+        if not choices:
+            return core_schema.any_schema()
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+class Shorthand:
+    """Field annotation after a `Component`: a plain `kind_of` value may stand for the component `kind` with it as
+    `field`: `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as `{kind: fixed,
+    tokens: 150}`."""
+
+    def __init__(self, kind_of: type, kind: str, field: str) -> None:
+        self.kind_of, self.kind, self.field = kind_of, kind, field
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._spelled_out, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        names = {int: "integer", float: "number", str: "string"}
+        return {"anyOf": [{"type": names[self.kind_of]}, handler(schema)]}
+
+    def _spelled_out(self, value: Any) -> Any:
+        return {"kind": self.kind, self.field: value} if type(value) is self.kind_of else value

@@ -1,0 +1,41 @@
+"""Files that ship with the product: fitted profiles, built-in workloads and scenarios.
+
+In a checkout they are the top-level folders; in an installed wheel the same folders lie under `hermes/_data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+__all__ = ["files_noted", "note_file", "resource_dir"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NOTED: ContextVar[dict[Path, None] | None] = ContextVar("files read", default=None)
+
+
+@contextmanager
+def files_noted() -> Iterator[dict[Path, None]]:
+    """Collects the data files that are read within: what an outcome depends on besides its scenario."""
+    noted: dict[Path, None] = {}
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def note_file(path: str | Path) -> None:
+    """Called wherever a data file is read; a plug-in that reads one without `hermes.config.yaml_document` calls it
+    too."""
+    noted = _NOTED.get()
+    if noted is not None:
+        noted[Path(path)] = None
+
+
+def resource_dir(folder: str) -> Path:
+    """The folder `hw_profiles`, `traces` or `scenarios` that ships with this installation."""
+    packaged = _PACKAGE / "_data" / folder
+    return packaged if packaged.is_dir() else _PACKAGE.parent / folder

@@ -1,0 +1,269 @@
+"""Validating documents against models, and saying what is wrong in one line a user can act on.
+
+pydantic reports a path into its own schema (with the tags and members of unions in it) and a message in its own words.
+Here both become an `InputError`: the position in the file, the path as the user wrote it, what was expected, what was
+found, and the nearest name where one was mistyped. Only the first error is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+from hermes.config.data_files import note_file, resource_dir
+from hermes.config.yaml_document import Node, as_node, load_yaml
+from hermes.errors import InputError, Verbatim, suggest
+
+__all__ = ["input_error", "load", "validate"]
+
+M = TypeVar("M", bound=BaseModel)
+
+_EXPECTED = {  # of the error types whose own words would not do
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "missing": "a value (required)",
+    "none_required": "null",
+    "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number less than {lt}",
+    "less_than_equal": "a number of at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "too_short": "at least {min_length} item(s)",
+    "too_long": "at most {max_length} item(s)",
+}
+_BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
+
+
+def validate(model: type[M], data: Node | Mapping[str, Any], file: str | None = None) -> M:
+    """An instance of `model` from a document or a plain dict; `InputError` with the first thing wrong."""
+    node = data if isinstance(data, Node) else as_node(data)
+    try:
+        return model.model_validate(node.plain())
+    except ValidationError as error:
+        raise input_error(error, node, model, file) from None
+    except RecursionError:
+        raise InputError("a shallower structure", Verbatim("one nested too deeply"), file=file) from None
+
+
+def load(model: type[M], path: Path, file: str | None = None) -> M:
+    """An instance of `model` from a YAML file; `InputError` with the first thing wrong.
+
+    Descriptions that ship with HERMES are read once in a process: a simulation of a few requests would otherwise spend
+    a third of its time on parsing them.
+    """
+    if path.parent.is_relative_to(resource_dir("hw_profiles")) or path.parent == resource_dir("traces"):
+        note_file(path)
+        found: M = _shipped(model, path)
+        return found
+    return validate(model, load_yaml(path), file)
+
+
+@cache
+def _shipped(model: type[M], path: Path) -> Any:
+    return validate(model, load_yaml(path))
+
+
+def input_error(
+    error: ValidationError, node: Node, model: type[BaseModel] | None = None, file: str | None = None
+) -> InputError:
+    """The first of pydantic's errors about `node` as an `InputError`."""
+    schema = _Schema.of(model)
+    found = [_Problem(item, node, schema) for item in error.errors(include_url=False)]
+    # a mistyped key is both unknown and missing: the unknown one tells more
+    first = next((p for p in found if p.kind == "extra_forbidden"), None) if found[0].kind == "missing" else None
+    first = first or found[0]
+    same = [p for p in found if p.path == first.path and p.kind != "missing"] or [first]
+    result = first.error([p.expected() for p in same])
+    return result.located(file=file)
+
+
+class _Problem:
+    """One pydantic error, its location translated to the document."""
+
+    def __init__(self, item: Any, node: Node, schema: _Schema) -> None:
+        self.item, self.kind, self.context = item, str(item["type"]), item.get("ctx", {})
+        self.path: list[str] = []
+        self.node, self.parent, self.schema = node, node, schema
+        self.present = True  # is there anything at the path, or only at its parent?
+        self._walk(list(item["loc"]))
+
+    def _walk(self, loc: list[Any]) -> None:
+        tagged = False  # has the tag of the mapping we are in been seen?
+        for position, part in enumerate(loc):
+            last = position == len(loc) - 1
+            kind = self.node.child("kind")
+            if not tagged and kind is not None and kind.value == part:
+                tagged = True
+                continue
+            child = self.node.child(part)
+            if child is not None:
+                self.schema = self.schema.step(part, self.node)
+                self.parent, self.node, tagged = self.node, child, False
+                self.path.append(str(part))
+            elif last and self.kind == "missing":
+                self.schema = self.schema.step(part, self.node)
+                self.path.append(str(part))
+                self.parent, self.present = self.node, False
+            elif isinstance(part, int):  # a single item where a list of them may stand
+                self.schema = self.schema.step(part, self.node)
+            else:   # a tag or the name of a union's member, which the user never wrote
+                self.schema = self.schema.tagged(part)
+
+    def expected(self) -> str:
+        if self.kind == "value_error":
+            cause = self.context.get("error")
+            return cause.expected if isinstance(cause, InputError) else f"a valid value ({cause})"
+        if self.kind == "assertion_error":
+            return f"a valid value ({self.context.get('error')})"
+        if self.kind == "extra_forbidden":
+            return self._one_of("one of the keys", self._keys())
+        if self.kind in ("union_tag_invalid", "union_tag_not_found"):
+            return self._one_of("one of", self.schema.kinds())
+        if self.kind in ("model_attributes_type", "model_type") and self.schema.kinds():
+            return self._one_of("a mapping with `kind`:", self.schema.kinds())
+        template = _EXPECTED.get(self.kind)
+        if template is None:
+            return re.sub(r"^Input should be (?:a valid )?", "", str(self.item["msg"]))
+        values = {k: f"{v:g}" if isinstance(v, float) else v for k, v in self.context.items()}
+        quantity = self.kind in _BOUNDS and isinstance(self.node.value, str)  # found with a unit, the bound has none
+        return template.format_map(values) + (" in SI units" if quantity else "")
+
+    def error(self, expected: Iterable[str]) -> InputError:
+        mark, field, suggestion = self.node.mark, list(self.path), None
+        found: object = self.node.plain() if not isinstance(self.node.value, dict | list) else _outline(self.node)
+        if self.kind == "missing":
+            found = Verbatim("nothing")
+        elif self.kind == "extra_forbidden":
+            mark, found = self.node.key or mark, self.path[-1]
+            suggestion = suggest(self.path[-1], self._keys())
+        elif self.kind == "union_tag_invalid":
+            field.append("kind")
+            kind = self.node.child("kind")
+            mark, found = (kind.mark, kind.plain()) if kind else (mark, self.context.get("tag"))
+            suggestion = suggest(found, self.schema.kinds())
+        elif self.kind == "union_tag_not_found":
+            field.append("kind")
+            found = Verbatim("nothing")
+        elif self.kind in ("literal_error", "enum"):
+            suggestion = suggest(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
+        cause = self.context.get("error")
+        if isinstance(cause, InputError):
+            suggestion = cause.suggestion
+            found = cause.found if not isinstance(cause.found, dict | list) else found
+            if cause.field:
+                mark = self.node.nearest(cause.field)[0].mark
+                field.append(cause.field)
+        said = list(dict.fromkeys(expected))   # a single one stays what it is: it may be `Verbatim`
+        return InputError(
+            said[0] if len(said) == 1 else " or ".join(said), found, field=".".join(field) or None, file=mark.file,
+            line=mark.line, column=mark.column, suggestion=suggestion,
+        )
+
+    def _keys(self) -> list[str]:
+        return self._parent_schema().keys(self.parent)
+
+    def _parent_schema(self) -> _Schema:
+        return self.schema.parent or self.schema
+
+    @staticmethod
+    def _one_of(start: str, names: list[str]) -> str:
+        return f"{start} {', '.join(names)}" if names else "no such key" if "key" in start else "a known kind"
+
+
+def _outline(node: Node) -> Verbatim:
+    return Verbatim("a mapping" if isinstance(node.value, dict) else "a list")
+
+
+_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[object, dict[str, Any]]] = {}
+"""By model: what it was built from, and its JSON Schema."""
+
+
+def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON Schema of a model, made once until the model is rebuilt because something registered: 0.1 s otherwise
+    for each mistake in a scenario; empty where a plug-in's field type has none."""
+    built = model.__pydantic_core_schema__
+    known = _KNOWN_SCHEMAS.get(model)
+    if known is None or known[0] is not built:
+        try:
+            schema = model.model_json_schema()
+        except (PydanticInvalidForJsonSchema, PydanticUserError):
+            schema = {}
+        known = _KNOWN_SCHEMAS[model] = (built, schema)
+    return known[1]
+
+
+class _Schema:
+    """A place in a JSON Schema, entered step by step beside a document; knows which keys and kinds are valid there."""
+
+    def __init__(self, options: list[dict[str, Any]], defs: dict[str, Any], parent: _Schema | None = None) -> None:
+        self.options, self.defs, self.parent = options, defs, parent
+
+    @classmethod
+    def of(cls, model: type[BaseModel] | None) -> _Schema:
+        schema = _json_schema(model) if model else {}
+        return cls([schema], schema.get("$defs", {}))
+
+    def _concrete(self, node: Node) -> list[dict[str, Any]]:
+        """The alternatives with references followed, narrowed by the document's `kind` where there is one."""
+        kind = node.child("kind")
+        result, queue = [], list(self.options)
+        while queue:
+            option = queue.pop(0)
+            if "$ref" in option:
+                queue.append(self.defs.get(option["$ref"].rsplit("/", 1)[-1], {}))
+                continue
+            mapping = option.get("discriminator", {}).get("mapping", {})
+            if kind is not None and isinstance(kind.value, str) and kind.value in mapping:
+                queue.append({"$ref": mapping[kind.value]})
+                continue
+            result.append(option)
+            queue += [*option.get("anyOf", ()), *option.get("oneOf", ()), *option.get("allOf", ())]
+        return result
+
+    def step(self, key: object, node: Node) -> _Schema:
+        options = []
+        for option in self._concrete(node):
+            if isinstance(key, str):
+                inner = option.get("properties", {}).get(key) or option.get("additionalProperties")
+            else:
+                inner = option.get("items")
+            if isinstance(inner, dict):
+                options.append(inner)
+        return _Schema(options, self.defs, self)
+
+    def tagged(self, tag: object) -> _Schema:
+        """The alternative of that kind, where the document leaves the kind out; the same place if there is none."""
+        mappings = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(as_node(None)))
+        found = next((mapping[tag] for mapping in mappings if tag in mapping), None)
+        return self if found is None else _Schema([{"$ref": found}], self.defs, self)
+
+    def keys(self, node: Node) -> list[str]:
+        return list(dict.fromkeys(key for option in self._concrete(node) for key in option.get("properties", {})))
+
+    def kinds(self) -> list[str]:
+        nothing = as_node(None)
+        tags = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(nothing))
+        return list(dict.fromkeys(tag for mapping in tags for tag in mapping))

@@ -1,0 +1,97 @@
+"""Before a run: what prefix caches hold at first, what they are going to miss, and what a workload's rate counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.core.request import Stream
+from hermes.errors import InputError, inside
+from hermes.memory.block_hashes import GroupPrefix
+from hermes.schedulers.sequence import Sequence
+from hermes.workload import WorkloadConfig
+from hermes.workload.table import RequestTable
+
+__all__ = ["coarse_hashes", "remarks", "start_caches"]
+
+
+def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
+    """Fill the prefix caches that are to start warm. models: of each stream those that its requests may ask for."""
+    first = 0
+    for i, config in enumerate(configs):
+        group = clients[first : first + config.count]
+        first += config.count
+        if config.kind != "llm" or config.memory.prefix_start == "empty":
+            continue
+        mine = [stream for stream, asked in zip(streams, models, strict=True)
+                if not config.model or asked & {"", config.model}]
+        with inside(f"clients.{i}.memory"):
+            for client in group:
+                _fill(client.scheduler.pool, mine)
+
+
+def _fill(pool: Any, streams: list[Stream]) -> None:
+    """Put the beginnings that prompts of these streams share into a prefix cache, as far as they fit: those most used
+    first, whole blocks only, as if each had been computed and freed once, the most used last.
+
+    Raises `InputError` where there is no prefix cache or nothing is shared.
+    """
+    if not pool.caching:
+        raise InputError("empty, or prefix_caching: true", "warm", field="prefix_start")
+    texts = [text for stream in streams for text in stream.table.shared_texts()]
+    if not texts:
+        raise InputError(
+            "empty: no workload says what its prompts begin with (`system_tokens` of conversations, `prefixes`, a "
+            "trace's prefix_group)", "warm", field="prefix_start")
+    size, room = pool.block_size, pool.num_blocks
+    chosen = []
+    for group, tokens in texts:
+        blocks = min(tokens // size, room)
+        room -= blocks
+        if blocks:
+            chosen.append((group, blocks * size))
+    for group, tokens in reversed(chosen):
+        text = Sequence(tokens, 1, content=GroupPrefix(group, tokens))
+        pool.admit(text, tokens)
+        pool.free(text)
+
+
+def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
+    """A warning for each workload whose prompts are hashed in larger blocks than a client that may serve it caches."""
+    pools = [c.scheduler.pool for c in clients if c.role != "service" and c.scheduler.pool.caching]
+    sizes = [pool.block_size for pool in pools]
+    found = []
+    for stream in streams:
+        table = stream.table
+        if table.hash_ids is None or not sizes or table.hash_block_tokens <= min(sizes):
+            continue
+        unit, size = table.hash_block_tokens, min(sizes)
+        found.append(
+            f"workload {stream.name}: prompts are hashed in blocks of {unit} tokens, the engine caches {size}; "
+            f"what a prompt has beyond its last whole hash block is never found again: {_lost(table, size):.1%} of all "
+            f"prompt tokens, as far as a later prompt repeats them"
+        )
+    return found
+
+
+def _lost(table: RequestTable, size: int) -> float:
+    """Share of the prompt tokens that stand in whole engine blocks beyond the last whole hash block."""
+    tokens = table.prompt_tokens
+    lost = tokens % table.hash_block_tokens // size * size
+    return float(lost.sum() / max(int(tokens.sum()), 1))
+
+
+def remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
+    """A line for each workload of conversations: how many there are, and that arrivals say when they start."""
+    found = []
+    for config, stream in zip(configs, streams, strict=True):
+        turn = stream.table.turn
+        if turn is None or not len(turn):
+            continue
+        talks = int((turn == 0).sum())
+        mean = len(turn) / talks
+        text = f"workload {stream.name}: {talks:,} conversations of {mean:.3g} turns, {len(turn):,} requests"
+        rate = getattr(config.arrivals, "rate", None)
+        if rate is not None:
+            text += f"; `rate` counts conversations: {rate:g}/s of them, {rate * mean:.4g} requests/s"
+        found.append(text)
+    return found

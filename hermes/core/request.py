@@ -1,0 +1,284 @@
+"""Requests in flight, and how they come in: request tables turned into `Request`s as the clock reaches them.
+
+In an open loop the table says when each request arrives; in a closed one a user takes the next request as soon as the
+previous one is answered, thinks, and submits it. The later turns of a conversation follow the answer before, in both.
+A workload may have a *gate*: of its requests so many are in flight, and others that are due wait outside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.clients.base import Client
+from hermes.clients.view import ClientView
+from hermes.core.clock import ARRIVAL, Clock, Tick
+from hermes.memory.block_hashes import ConversationText, GroupPrefix, HashedPrompt
+from hermes.units import NS_PER_S
+from hermes.workload.table import RequestTable
+
+__all__ = ["Arrivals", "Request", "Stream"]
+
+_BLOCK = 4096   # requests turned from columns into Python numbers at a time
+
+
+class Request:
+    """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
+
+    client: Client | None = None
+    pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
+    pipeline: Any = None
+    past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
+    context: Any = None
+    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
+    over = False         # its pipeline is not to go on: completed or rejected; one beside it: given up
+    background = False   # whether this is what a request runs beside itself
+    following: list[Request] | None = None   # the turns after this one of its conversation, the last one first
+    continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
+
+    def __init__(
+        self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
+        session: int, content: Any,
+    ) -> None:
+        self.stream = stream
+        self.id = request_id
+        self.arrival_ns = arrival_ns
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.session = session
+        self.content = content
+        self.model = stream.model
+
+    def start(self, stage: Any) -> Any:
+        """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
+        self.stream.coordinator._start(self, stage)
+        return stage
+
+    def beside(self, pipeline: Iterator[Any]) -> None:
+        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
+        request is complete without it. What no client accepts of it ends it, and not the request."""
+        other = copy(self)
+        other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
+        other.continued = 0
+        self.stream.coordinator._advance(other, None)
+
+    def content_of(self, stage: Any) -> Any:
+        """What a stage's tokens share with others. In a conversation, of the first generation that answers the prompt
+        as it is, that includes the answer: the next turn repeats it. A pipeline that puts more into the prompt, or asks
+        for another answer before, has the prompt known and no answer."""
+        tokens, content = self.continued, self.content
+        if not tokens or stage.kind != "generate" or stage.prompt_tokens != self.prompt_tokens or (
+                stage.branches is None and stage.output_tokens != self.output_tokens):
+            return content
+        self.continued = 0
+        return content.up_to(self.prompt_tokens + tokens)
+
+    def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
+        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
+        return views
+
+    def note(self, name: str, value: float) -> None:
+        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
+        value replaces the first."""
+        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
+
+
+class Stream:
+    """One workload entry: its requests, the pipeline they run and the model they ask for."""
+
+    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Iterator[Any]], model: str,
+                 first_id: int) -> None:
+        self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
+        self.closed = table.users is not None
+        # Whether the end of one request may bring another.
+        self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
+        self.coordinator: Any = None   # set by the coordinator
+
+    def requests(self) -> Iterator[Request]:
+        """Its requests in order, made from the columns of its table a block at a time.
+
+        They have no pipeline yet; those of a closed loop arrive when the loop says (their `arrival_ns` is 0).
+        """
+        table, first = self.table, self.first_id
+        times = table.arrival_ns if table.arrival_ns is not None else np.zeros(len(table), dtype=np.int64)
+        for low in range(0, len(table), _BLOCK):
+            part = slice(low, low + _BLOCK)
+            columns = zip(
+                range(first + low, first + len(table)), times[part].tolist(), table.prompt_tokens[part].tolist(),
+                table.output_tokens[part].tolist(), table.priority[part].tolist(), table.session[part].tolist(),
+                _contents(table, part), _contexts(table, part), strict=False,
+            )
+            for request_id, arrival, prompt, output, priority, session, content, context in columns:
+                request = Request(self, request_id, arrival, prompt, output, priority, session, content)
+                if context is not None:
+                    request.context, request.past_tokens = context
+                if table.branch_tokens is not None:
+                    request.branch_outputs = tuple(table.branch_tokens[request_id - first].tolist())
+                if table.turn is not None:
+                    request.continued = request.branch_outputs[0] if request.branch_outputs else output
+                yield request
+
+    def beginnings(self) -> Iterator[Request]:
+        """Of `requests()` those that wait for no other: all, or the first turns of conversations, which then know the
+        turns that follow."""
+        if self.table.turn is None:
+            yield from self.requests()
+            return
+        turns, first = self.table.turn, self.first_id
+        talk: list[Request] = []
+        for request in self.requests():
+            if not turns[request.id - first] and talk:
+                yield _first_of(talk)
+                talk = []
+            talk.append(request)
+        if talk:
+            yield _first_of(talk)
+
+
+def _first_of(talk: list[Request]) -> Request:
+    first, *rest = talk
+    first.following = rest[::-1]
+    return first
+
+
+def _contents(table: RequestTable, part: slice) -> list[Any]:
+    """What the prompts of these rows share with others, None where nothing."""
+    if table.hash_ids is not None:
+        tokens = table.prompt_tokens[part].tolist()
+        return [HashedPrompt(ids, table.hash_block_tokens, n)
+                for ids, n in zip(table.hash_ids[part], tokens, strict=True)]
+    groups = table.prefix_group[part]
+    if table.turn is not None:
+        columns = (table.session[part], groups, table.prefix_tokens[part], table.prompt_tokens[part])
+        return [ConversationText(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    if not (groups >= 0).any():
+        return [None] * len(groups)
+    tokens = table.prefix_tokens[part].tolist()
+    return [None if g < 0 else GroupPrefix(g, t) for g, t in zip(groups.tolist(), tokens, strict=True)]
+
+
+def _contexts(table: RequestTable, part: slice) -> list[tuple[tuple[str, int], int] | None]:
+    """The past contexts of these rows, ((population, key), tokens); None where there is none."""
+    keys, population = table.context[part], table.population
+    if population is None:
+        return [None] * len(keys)
+    tokens = population.tokens[np.maximum(keys, 0)].tolist()
+    return [None if key < 0 else ((population.name, key), n) for key, n in zip(keys.tolist(), tokens, strict=True)]
+
+
+class _Gate:
+    """Lets so many requests of a workload be in flight; those beyond wait outside, first come first served."""
+
+    def __init__(self, limit: int) -> None:
+        self.free = limit
+        self.waiting: deque[Request] = deque()
+
+
+class Arrivals:
+    """Starts the pipeline of each request at the instant it arrives, by `advance(request, None)`.
+
+    times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows. A request
+    that waited at a gate arrives when it is sent, and notes when it was due (`scheduled_s`).
+    out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
+    """
+
+    def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
+        self._env, self._streams, self._advance = env, streams, advance
+        self.out_of_requests_ns = -1
+        self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
+        self._waiting = {stream: stream.beginnings() for stream in streams if stream.closed}
+        self._gates = {stream: _Gate(stream.table.max_in_flight) for stream in streams
+                       if stream.table.max_in_flight is not None}
+
+    def start(self) -> None:
+        """Schedule the first arrivals."""
+        for stream in self._streams:
+            if stream.table.users is None:
+                self._open_loop(stream)
+            else:
+                for _ in range(min(stream.table.users, len(stream.table))):
+                    self._next_of_closed(stream)
+
+    def _open_loop(self, stream: Stream) -> None:
+        requests = stream.beginnings()
+        upcoming = next(requests, None)
+        env, pipeline, advance = self._env, stream.pipeline, self._advance
+        gated = stream in self._gates
+
+        def arrive(tick: Tick | None) -> None:
+            # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
+            nonlocal upcoming
+            request = upcoming
+            upcoming = next(requests, None)
+            if upcoming is not None:
+                env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+            if request is not None:
+                if gated:
+                    self._due(request)
+                    return
+                request.pipeline = pipeline(request)
+                advance(request, None)
+
+        if upcoming is not None:
+            env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
+        assert stream.table.arrival_ns is not None
+        if not gated:
+            self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
+
+    def answered(self, request: Request) -> None:
+        """A request of a stream that `follows_up` is completed or rejected, at this instant."""
+        stream, now = request.stream, self._env._now
+        gate = self._gates.get(stream)
+        if gate is not None:
+            if gate.waiting:   # the place is taken at once: who is due at this instant queues behind
+                waited = gate.waiting.popleft()
+                self._env.tick_at(now, ARRIVAL, lambda tick: self._send(waited))
+            else:
+                gate.free += 1
+        if request.following:
+            later = request.following.pop()
+            later.following = request.following
+            self._after_thinking(later)
+        elif stream.closed:
+            self._next_of_closed(stream)
+
+    def _next_of_closed(self, stream: Stream) -> None:
+        """A user of a closed loop takes the next request or conversation, if any is left."""
+        request = next(self._waiting[stream], None)
+        if request is not None:
+            self._after_thinking(request)
+        elif self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
+
+    def _after_thinking(self, request: Request) -> None:
+        """A user thinks, and submits a request."""
+        stream, due = request.stream, self._env._now
+        think_ns = stream.table.think_ns
+        if think_ns is not None:
+            due += int(think_ns[request.id - stream.first_id])
+        if stream not in self._gates:
+            request.arrival_ns = self.times_ns[request.id] = due
+        self._env.tick_at(due, ARRIVAL, lambda tick: self._due(request))
+
+    def _due(self, request: Request) -> None:
+        """A request is to be sent now, if its workload has no gate or the gate lets it through."""
+        gate = self._gates.get(request.stream)
+        if gate is not None:
+            request.note("scheduled_s", self._env._now / NS_PER_S)
+            if not gate.free:
+                gate.waiting.append(request)
+                return
+            gate.free -= 1
+        self._send(request)
+
+    def _send(self, request: Request) -> None:
+        request.arrival_ns = self.times_ns[request.id] = self._env._now
+        request.pipeline = request.stream.pipeline(request)
+        self._advance(request, None)

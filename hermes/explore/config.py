@@ -1,0 +1,161 @@
+"""What a sweep's file says, and how it is found and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import Node, as_node, load_yaml
+from hermes.errors import InputError, suggest
+from hermes.scenario.loading import (
+    SUFFIXES,
+    apply_override,
+    builtin_scenarios,
+    builtin_sweeps,
+    extended,
+    load_document,
+)
+from hermes.scenario.schema import MAX_SEED
+
+__all__ = ["Case", "Sweep", "SweepConfig", "load_sweep"]
+
+MAX_REPEATS = 100_000
+Values = Annotated[list[Any], Field(min_length=1)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
+
+
+def _seeds(value: object) -> object:
+    def within(number: object, low: int, high: int) -> bool:
+        return type(number) is int and low <= number <= high
+
+    if value is not None and not within(value, 1, MAX_REPEATS) and not (
+            isinstance(value, list) and value and all(within(seed, 0, MAX_SEED) for seed in value)):
+        raise InputError("a number of repeats from 1, or a list of seeds from 0", value)
+    return value
+
+
+_ZIP = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+_ZIPS = WithJsonSchema({"anyOf": [_ZIP, {"type": "array", "items": _ZIP}]})
+
+
+class Case(ConfigModel):
+    """One of several configurations that differ in more than a value."""
+
+    label: Annotated[str, Field(min_length=1, max_length=200)]
+    """What it is called in the column `case`."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Values by dotted path, as in `grid`."""
+
+
+class SweepConfig(ConfigModel):
+    """Many simulations that differ in what is said here: every case with every combination of zip, grid and seeds."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = "sweep"
+    """Name of the sweep."""
+    description: str = ""
+    """What the sweep is for."""
+    scenario: str | dict[str, Any]
+    """The scenario that every point starts from: a file (relative to this one), a built-in name, or the scenario itself
+    (which may `extends` another)."""
+    cases: Annotated[list[Case], Field(min_length=1)] | None = None
+    """Configurations that a grid cannot say."""
+    zip: Annotated[list[dict[str, Values]], BeforeValidator(_as_list), _ZIPS] = Field(default_factory=list)
+    """Lists of equal length that are walked together, by dotted path; several such groups are combined."""
+    grid: dict[str, Values] = Field(default_factory=dict)
+    """Lists by dotted path, every value with every other."""
+    seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None
+    """Repeats: how many (the scenario's seed and those after it), or which seeds. One seed is one workload, for every
+    configuration alike."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Names of the columns in the results, by dotted path; the path itself where none is given."""
+    extract: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """`module:function`: called with the `Results` of each point, returns more figures as a flat dict."""
+    keep: Literal["summary", "requests", "all"] = "summary"
+    """What is kept of each point: its figures; its table of requests as well; or all that `hermes run -o` writes."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that was read. base: the scenario's document, not validated (it may lack what every point sets)."""
+
+    config: SweepConfig
+    node: Node
+    folder: Path
+    """The folder that the sweep's own paths are relative to."""
+    base: Node
+    base_dir: Path
+    """The folder that the scenario's paths are relative to."""
+    file: str | None
+
+
+def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterable[str] = ()) -> Sweep:
+    """A sweep from a file, the name of a built-in one, or a dict. `InputError` with the first thing wrong.
+
+    overrides: `"workload.requests=100"` and the like, set in the scenario that all points start from.
+    """
+    if isinstance(source, Sweep):
+        return _overridden(source, overrides)
+    if isinstance(source, Mapping):
+        node, path = as_node(dict(source)), None
+    else:
+        path = _find(source)
+        node = load_yaml(path)
+    if not isinstance(node.value, dict):
+        raise node.mark.error("a mapping with the keys of a sweep", node.plain())
+    config = validate(SweepConfig, node)
+    folder = Path() if path is None else path.parent
+    base, base_dir = _base(node, folder, path or Path("sweep"))
+    return _overridden(Sweep(config, node, folder, base, base_dir, None if path is None else str(path)), overrides)
+
+
+def _overridden(sweep: Sweep, overrides: Iterable[str]) -> Sweep:
+    config, base = sweep.config, sweep.base
+    paths = {*config.grid, *(path for group in config.zip for path in group),
+             *(path for case in config.cases or () for path in case.set), *(["seed"] if _listed(config.seeds) else [])}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        lost = next((p for p in sorted(paths) if f"{p}.".startswith(f"{key}.") or f"{key}.".startswith(f"{p}.")), None)
+        if lost is not None:
+            raise InputError(f"a path that the sweep leaves alone (it sets {lost})", key, field="--set")
+        base = apply_override(base, override, sweep.base_dir)
+    return replace(sweep, base=base)
+
+
+def _listed(seeds: object) -> bool:
+    return isinstance(seeds, list)
+
+
+def _find(source: str | Path) -> Path:
+    path, builtin = Path(source), builtin_sweeps()
+    looks_like_file = isinstance(source, Path) or path.suffix in SUFFIXES
+    if str(source) in builtin and not (looks_like_file and path.is_file()):
+        return builtin[str(source)]
+    if not looks_like_file and not path.is_file():
+        expected = f"a sweep's file or the name of a built-in one: {', '.join(builtin)}"
+        raise InputError(expected, str(source), suggestion=suggest(source, builtin))
+    return path
+
+
+def _base(node: Node, folder: Path, path: Path) -> tuple[Node, Path]:
+    """The document of the scenario that all points start from, and the folder of its paths."""
+    said = node.value["scenario"]
+    if isinstance(said.value, dict):
+        return extended(Node(dict(said.value), said.mark, said.key), path), folder
+    file, builtin = folder / said.value, builtin_scenarios()
+    try:
+        found = file if file.is_file() else builtin.get(said.value)
+    except (OSError, ValueError):   # a name too long, a null byte
+        found = None
+    if found is None:
+        expected = "the path of a scenario, relative to the sweep, or the name of a built-in one"
+        raise said.mark.error(expected, said.value, field="scenario", suggestion=suggest(said.value, builtin))
+    return load_document(found), found.parent

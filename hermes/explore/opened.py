@@ -1,0 +1,131 @@
+"""A sweep's folder, opened: one table of all points, and each point's scenario and what was kept of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.config.yaml_document import parse_yaml
+from hermes.errors import InputError
+from hermes.explore.store import Folder, columns_of, table_of
+from hermes.explore.table import point_table
+from hermes.results import Results, open_run
+from hermes.scenario import Scenario, scenario_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["SweepResults", "merged", "open_sweep"]
+
+
+def merged(folder: Folder, manifest: dict[str, Any]) -> pa.Table:
+    """One row per point that has an outcome: number, settings, seed, hash, status, reason, figures."""
+    rows = []
+    for number, point in enumerate(manifest["points"]):
+        part = folder.part(point["hash"])
+        if part is not None:
+            rows.append({"point": number, **point["settings"], "seed": point["seed"], **part})
+    settings = columns_of(point["settings"] for point in manifest["points"])
+    first = ["point", *settings, "seed", "hash", "status", "reason"]
+    return table_of(rows, [*first, *(name for name in columns_of(rows) if name not in first)])
+
+
+class SweepResults:
+    """A sweep that was run, or is being run: what is finished can be read at any time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.folder = Folder(Path(path))
+        self.manifest = self.folder.manifest()
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["name"])
+
+    @property
+    def complete(self) -> bool:
+        """Whether every point has an outcome."""
+        return all(self.folder.part(point["hash"]) is not None for point in self.manifest["points"])
+
+    def __len__(self) -> int:
+        return len(self.manifest["points"])
+
+    def table(self) -> pa.Table:
+        """`frame()` as an Arrow table."""
+        return merged(self.folder, self.manifest)
+
+    def frame(self) -> pd.DataFrame:
+        """One row per finished point, in the sweep's order.
+
+        Columns: point, the sweep's settings, seed, hash, status ("ok" or "failed"), reason, then the figures of the
+        summary with their keys joined by dots (`latency.ttft_s.p50`, `goodput.requests_per_s`, `kv.peak_share`), then
+        those that the sweep extracts. What is undefined is missing (NaN or None).
+        """
+        frame: pd.DataFrame = self.table().to_pandas()
+        return frame
+
+    def outcome(self, number: int) -> dict[str, Any] | None:
+        """The row of a point: status, reason and figures; None as long as it has none."""
+        return self.folder.part(self._point(number)["hash"])
+
+    def to_text(self) -> str:
+        """The points as a table of at most 80 columns: rates, latencies, goodput, devices, dollars."""
+        return point_table(self)
+
+    def failed(self) -> dict[int, str]:
+        """Why, by number of the point, for those that failed."""
+        parts = ((i, self.folder.part(point["hash"])) for i, point in enumerate(self.manifest["points"]))
+        return {i: str(part["reason"]) for i, part in parts if part is not None and part["status"] == "failed"}
+
+    def _point(self, number: int) -> dict[str, Any]:
+        if not 0 <= number < len(self):
+            raise InputError(f"a point: a number from 0 to {len(self) - 1}", number)
+        return self.manifest["points"][number]  # type: ignore[no-any-return]
+
+    def point(self, number: int) -> Scenario:
+        """The scenario of a point: `simulate(opened.point(i))` gives the same figures again."""
+        text = self.folder.scenario_text(self._point(number)["hash"])
+        return scenario_of(parse_yaml(text), self.path)
+
+    def settings(self, number: int) -> dict[str, Any]:
+        """What distinguishes a point, by column."""
+        return dict(self._point(number)["settings"])
+
+    def requests(self, number: int) -> pd.DataFrame:
+        """The table of requests of a point, in a sweep that keeps it."""
+        import pandas as pd
+
+        path = self._kept(number) / "requests.parquet"
+        if not path.exists():
+            raise InputError("a sweep with keep: requests (or all)", file=str(self.path))
+        return pd.read_parquet(path)
+
+    def results(self, number: int) -> Results:
+        """The whole results of a point, in a sweep that keeps all."""
+        folder = self._kept(number)
+        if not (folder / "summary.json").exists():
+            raise InputError("a sweep with keep: all", file=str(self.path))
+        return open_run(folder)
+
+    def _kept(self, number: int) -> Path:
+        return self.path / "kept" / str(self._point(number)["hash"])
+
+    def journal(self) -> pd.DataFrame:
+        """One row per run of a point: hash, status, wall_s, cpu_s, traceback. Differs between equal sweeps."""
+        import pandas as pd
+
+        names = ["hash", "status", "wall_s", "cpu_s", "traceback"]
+        return pd.DataFrame(self.folder.journal_entries(), columns=names)
+
+    def __repr__(self) -> str:
+        return f"<SweepResults {self.name}: {len(self)} points in {self.path}>"
+
+
+def open_sweep(path: str | os.PathLike[str]) -> SweepResults:
+    """The sweep in a folder. `InputError` if there is none."""
+    return SweepResults(path)

@@ -1,0 +1,92 @@
+"""The table of a sweep: one row per point, with the figures that decide between configurations.
+
+Rates are those of the steady state where a point has one (`headline` in docs/results.md), else of the whole run, with a
+star; where the queue grows, that is said instead of a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hermes.results.layout import WIDTH, shortened
+
+if TYPE_CHECKING:
+    from hermes.explore.opened import SweepResults
+
+__all__ = ["point_table"]
+
+SHOWN = 40
+SHORTEST = 12
+# (group, head, column of the results, factor)
+FIGURES = (
+    ("rate, /s", "offered", "headline.offered_per_s", 1.0), ("rate, /s", "served", "headline.served_per_s", 1.0),
+    ("TTFT, ms", "p50", "latency.ttft_s.p50", 1e3), ("TTFT, ms", "p99", "latency.ttft_s.p99", 1e3),
+    ("TPOT, ms", "p50", "latency.tpot_s.p50", 1e3), ("TPOT, ms", "p99", "latency.tpot_s.p99", 1e3),
+    ("good", "/s", "headline.goodput_per_s", 1.0), ("de-", "vices", "devices", 1.0),
+    ("$/M", "out", "headline.per_million_output_tokens_dollars", 1.0),
+)
+_PER_TOKEN = ("headline.served_per_s", "headline.goodput_per_s", "headline.per_million_output_tokens_dollars")
+
+
+def point_table(results: SweepResults, shown: int = SHOWN) -> str:
+    """The first points as text of at most 80 columns."""
+    points = results.manifest["points"]
+    names = list(dict.fromkeys(name for point in points for name in point["settings"]))
+    several = len({point["seed"] for point in points}) > 1
+    labels, rows = [], []
+    for number, point in enumerate(points[:shown]):
+        values = [str(point["settings"].get(name, "-")) for name in names] + ([str(point["seed"])] if several else [])
+        labels.append(", ".join(values) or str(number))
+        rows.append(_cells(results.outcome(number)))
+    head = ", ".join([*names, *(["seed"] if several else [])]) or "point"
+    lines = _laid_out(head, labels, rows)
+    if any("*" in cell for row in rows for cell in row):
+        lines.append("* of the whole run, warm-up and drain included: too short for a steady state")
+    if len(points) > shown:
+        lines.append(f"and {len(points) - shown:,} more: hermes.open_sweep({str(results.path)!r}).frame()")
+    return "\n".join(lines) + "\n"
+
+
+def _cells(outcome: Mapping[str, Any] | None) -> list[str]:
+    if outcome is None:
+        return ["waiting", *["-"] * (len(FIGURES) - 1)]
+    if outcome["status"] != "ok":
+        return ["failed", *["-"] * (len(FIGURES) - 1)]
+    cells = []
+    for _, _, column, factor in FIGURES:
+        value = outcome.get(column)
+        if outcome.get("headline.stable") is False and column in _PER_TOKEN:
+            cells.append("grows" if column == "headline.served_per_s" else "-")
+        else:
+            whole = column == "headline.served_per_s" and outcome.get("headline.window") == "whole"
+            cells.append("-" if value is None else _number(value * factor) + "*" * whole)
+    return cells
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _laid_out(head: str, labels: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of equal columns under two lines of heads."""
+    widths = [max(len(cell) for cell in column) for column in
+              zip(*rows, [head for _, head, _, _ in FIGURES], strict=True)]
+    for index, (group, _, _, _) in enumerate(FIGURES):   # over one column, or over two
+        span = [i for i, other in enumerate(FIGURES) if other[0] == group]
+        if index == span[0]:
+            widths[index] += max(0, len(group) - sum(widths[i] for i in span) - 2 * (len(span) - 1))
+    longest = max(len(text) for text in (head, *labels))
+    gap = 2 if longest + sum(widths) + 2 * len(widths) <= WIDTH else 1
+    first = min(longest, max(SHORTEST, WIDTH - sum(widths) - gap * len(widths)))
+    space = " " * gap
+    above = " " * first
+    for index, (group, _, _, _) in enumerate(FIGURES):
+        span = [i for i, other in enumerate(FIGURES) if other[0] == group]
+        if index == span[0]:
+            above += space + group.rjust(sum(widths[i] for i in span) + gap * (len(span) - 1))
+    body = [[shortened(head, first), *(name for _, name, _, _ in FIGURES)]]
+    body += [[shortened(label, first), *cells] for label, cells in zip(labels, rows, strict=True)]
+    return [above.rstrip(), *(
+        row[0].ljust(first) + "".join(space + cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True))
+        for row in body)]

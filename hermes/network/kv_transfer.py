@@ -1,0 +1,224 @@
+"""Disaggregated prefill and decode: a request's KV cache moves from one client to another.
+
+When a prefill client has given the first token, a decode client is chosen, memory for the prompt's KV is taken there,
+and only then does the transfer start (vLLM's connector and splitwise-sim alike). Until it ends, the source keeps its
+blocks. Requests that find no memory wait at the destination, first come first served.
+
+Layer by layer, KV moves while its prefill runs. So a decode client is chosen, and counts the request as its own, when
+the prefill starts. What arrives before the memory is taken waits in a buffer at the destination (as with LMCache); its
+size is not modelled. What is left when the prefill has ended and the memory is taken is the transfer that a request
+waits for.
+
+Clients that do both phases can wait for each other's memory for ever: each is full of KV that is to go to the other,
+and nothing runs. Such a hand-over gives its KV up, and the destination computes it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
+from hermes.core.columns import RowLog
+from hermes.network import LayerStream, Network
+from hermes.schedulers.sequence import Sequence
+from hermes.units import s_to_ns
+
+__all__ = ["Handoff"]
+
+_SETTLED = START + 2 * MAX_CLIENTS   # when everything else that happens at an instant has happened
+
+
+class _Ahead(NamedTuple):
+    """KV that moves while its prefill runs: where to, for which sequence there, and whether it counts there yet."""
+
+    stream: LayerStream
+    target: Any
+    twin: Sequence
+    assigned: bool
+
+
+class Handoff:
+    """Moves KV between clients.
+
+    granularity: "full" moves everything after the prefill; "layerwise" begins while it runs.
+    retry_s: None lets requests wait first come first served for memory at the destination and tries as it frees; a
+        number makes each try again by itself after so many seconds (splitwise-sim does, every 1.0 s).
+    observe: called with ("transferred", source, sequence) when a transfer has ended.
+    Every LLM client has `kv_bytes_per_token` and `num_layers`.
+    """
+
+    def __init__(
+        self, env: Clock, clients: list[Any], network: Network, transfers: RowLog,
+        granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
+    ) -> None:
+        self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
+        self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
+        self.observe: Callable[[str, Any, Sequence], None] | None = None
+        self.route: Callable[[Sequence], Any] = _unset
+        self.assign: Callable[[Any, Sequence], None] = _unset
+        self._decoders = [c for c in clients if "decode" in getattr(c, "stages", ())]
+        self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
+        for client in self._decoders if retry_s is None else ():
+            client.on_room = partial(self._retry, client)
+        self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
+        self._ahead: dict[Sequence, _Ahead] = {}
+        for client in clients if granularity == "layerwise" else ():
+            if hasattr(client, "on_prefill"):
+                client.on_prefill = self._prefilling
+        # Per client: what waits for memory elsewhere, and where.
+        self._leaving: dict[int, dict[Sequence, Any]] = {c.index: {} for c in clients}
+
+    def start(self, source: Any, stage: Sequence) -> None:
+        """`stage` has its first token at `source`; find it a decode client."""
+        ahead = self._ahead.get(stage)
+        if ahead is None:
+            twin = self._twin(source, stage)
+            target = self.route(twin)
+        else:
+            twin, target = ahead.twin, ahead.target
+        if ahead is not None and ahead.assigned:
+            twin.assigned_ns = self.env._now
+        else:
+            self.assign(target, twin)
+        self._leaving[source.index][twin] = target
+        if self.retry_ns is not None:
+            self._try(source, stage, target, twin, first=True)
+            return
+        queue = self._intake[target.index]
+        queue.append((source, stage, twin))
+        if len(queue) == 1:
+            self._retry(target)
+
+    @staticmethod
+    def _twin(source: Any, stage: Sequence) -> Sequence:
+        """What is served of `stage` at another client."""
+        twin = Sequence(
+            stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
+        )
+        twin.original = stage.original or stage
+        twin.model = stage.model
+        twin.detached = stage.detached
+        twin.transferred = True
+        twin.num_computed = stage.prompt_tokens
+        twin.num_tokens = stage.prompt_tokens + 1
+        twin.source = source
+        twin.decode_on = stage.decode_on
+        twin.branches, twin.width = stage.branches, stage.width
+        return twin
+
+    def _prefilling(self, source: Any, prefills: list[tuple[Sequence, int]], end_ns: int) -> None:
+        """A step at `source` has started. Clients are chosen once everything else at this instant has happened."""
+        now = self.env._now
+        for stage, n in prefills:
+            if stage.target_tokens < stage.output_tokens:
+                send = partial(self._send_ahead, source, stage, stage.num_computed - n, stage.num_computed, now, end_ns)
+                self.env.tick_at(now + 1, ARRIVAL, send)
+
+    def _send_ahead(self, source: Any, stage: Sequence, before: int, after: int, start_ns: int, end_ns: int,
+                    tick: Tick) -> None:
+        """Send the KV of a step that takes a prompt from `before` to `after` tokens."""
+        if stage.first_token_ns >= 0:
+            return   # a step of a nanosecond
+        ahead = self._ahead.get(stage)
+        if ahead is None:
+            twin = self._twin(source, stage)
+            target = self.route(twin)
+            assigned = twin.decode_on is None   # else the router that placed it has counted it
+            if assigned:
+                self.assign(target, twin)
+            stream = LayerStream(self.env, self.network, source.name, target.name, source.num_layers)
+            ahead = self._ahead[stage] = _Ahead(stream, target, twin, assigned)
+        per_token = source.kv_bytes_per_token
+        ahead.stream.step(round(before * per_token), round(after * per_token), start_ns, end_ns)
+
+    def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence, *, first: bool = False) -> None:
+        if target.reserve(twin):
+            self._transfer(source, stage, target, twin)
+        elif not first and self._stuck(target):
+            self._start_over(source, stage, target, twin)
+        else:
+            assert self.retry_ns is not None
+            self.env.tick_at(
+                self.env._now + self.retry_ns, TRANSFER, lambda tick: self._try(source, stage, target, twin)
+            )
+
+    def _retry(self, target: Any) -> None:
+        queue = self._intake[target.index]
+        while queue:
+            source, stage, twin = queue[0]
+            if not target.reserve(twin):
+                if self._stuck(target):   # as it seems: something may yet start at this instant
+                    self.env.tick_at(self.env._now, _SETTLED, lambda tick: self._resolve(target))
+                return
+            queue.popleft()
+            self._transfer(source, stage, target, twin)
+
+    def _resolve(self, target: Any) -> None:
+        queue = self._intake[target.index]
+        if queue and self._stuck(target):
+            source, stage, twin = queue.popleft()
+            self._start_over(source, stage, target, twin)
+            self._retry(target)
+
+    def _stuck(self, client: Any) -> bool:
+        """Whether no memory can come free at `client`: it is idle, and all that its KV waits for are stuck as well."""
+        reached = {client.index: client}
+        todo = [client]
+        for one in todo:
+            if not one.idle or self._moving[one.index]:
+                return False
+            for target in self._leaving[one.index].values():
+                if target.index not in reached:
+                    reached[target.index] = target
+                    todo.append(target)
+        return True
+
+    def _start_over(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        """Nothing more is moved, which is recorded: the target computes the prompt itself, as after a preemption."""
+        del self._leaving[source.index][twin]
+        twin.num_computed = 0
+        twin.preemptions = 1
+        ahead = self._ahead.pop(stage, None)
+        sent = 0
+        if ahead is not None:
+            ahead.stream.give_up()
+            sent = ahead.stream.sent_bytes
+        self._record(source, stage, target, sent, self.env._now)
+        self._gone(source, stage)
+        target.submit(twin)
+
+    def _record(self, source: Any, stage: Sequence, target: Any, num_bytes: int, asked: int) -> None:
+        now = self.env._now
+        self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, now)
+
+    def _gone(self, source: Any, stage: Sequence) -> None:
+        if self.observe is not None:
+            self.observe("transferred", source, stage)
+        source.release(stage)
+
+    def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+        del self._leaving[source.index][twin]
+        self._moving[source.index] += 1
+        self._moving[target.index] += 1
+        num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
+        asked = self.env._now
+
+        def arrived() -> None:
+            self._record(source, stage, target, num_bytes, asked)
+            self._moving[source.index] -= 1
+            self._moving[target.index] -= 1
+            self._gone(source, stage)
+            target.submit(twin)
+
+        ahead = self._ahead.pop(stage, None)
+        if ahead is None:
+            self.network.transfer(source.name, target.name, num_bytes, arrived)
+        else:
+            ahead.stream.finish(num_bytes, arrived)
+
+
+def _unset(*args: Any) -> Any:
+    raise AssertionError("the coordinator has not taken over yet")

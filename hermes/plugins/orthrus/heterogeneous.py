@@ -1,0 +1,302 @@
+"""Embeddings and generations in one batch (Orthrus): the same forward pass, only what comes out at the end differs.
+
+A step holds every decode, chunks of generation prompts and chunks of embedding prompts. An embedding is a sequence
+that ends with its prompt: it samples nothing, and its last hidden states are pooled as they come (mean pooling keeps
+a running sum and a count, last-token pooling the last state). So a chunked embedding keeps one vector, not the hidden
+states of its earlier chunks. Its KV stays until it is done, since later chunks attend to earlier ones.
+
+Who may start is up to a slot policy (`hermes.plugins.orthrus.slots`). Within a kind it is first come first served; of
+the two heads that have a slot the one that arrived first starts first. A head that has a slot and finds no memory
+holds back whoever arrived later, so neither kind takes the memory that the other waits for; only an embedding that
+ends in the very step it starts in may pass it, since that delays nobody. Of a step's token budget the decodes have
+theirs first, then the one prompt that is under way, then those that start.
+
+Nobody starves: a request ends within 2 n s steps of its arrival. n: requests in the system then, itself included; s:
+the most steps that one of all that are served takes alone, ceil(tokens / room) + outputs, where tokens are those of
+prompt and outputs (all may have to be computed again) and room = max_num_batched_tokens - max_num_seqs + 1. Proof:
+look at the earliest arrival that is not done. All of its kind that started before it are done, so it has a slot. It
+waits at most until what runs of the other kind has ended (s steps: whoever arrived later does not start meanwhile, or
+ends at once). Then it runs, and is neither preempted, since victims are the latest arrivals, nor overtaken in the
+budget, since one prompt at most is under way (s steps again). What arrives later changes nothing in this. Where kinds
+alternate, twice as many.
+
+`batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them: in order
+of arrival, where a batch of one kind drains before the other starts; or all run, and steps of either kind alternate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from hermes.config import ConfigModel, Named
+from hermes.errors import InputError
+from hermes.memory.blocks import BlockPool
+from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
+from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.sequence import Sequence
+
+__all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
+
+EMBED, GENERATE = 0, 1
+BOTH = (EMBED, GENERATE)
+KINDS = ("embed", "generate")
+
+
+@SCHEDULERS.register("heterogeneous")
+class HeterogeneousConfig(ConfigModel):
+    """Embeddings and generations in one batch (Orthrus), or one kind a step for comparison."""
+
+    kind: Literal["heterogeneous"] = "heterogeneous"
+    max_num_batched_tokens: int = Field(default=2048, ge=1, le=2**31)
+    """Token budget of one step."""
+    max_num_seqs: int = Field(default=256, ge=1, le=2**31)
+    """Most sequences running at once, embeddings included."""
+    slots: Annotated[str, Named(SLOTS)] = "fcfs"
+    """How the places in the batch are divided between the kinds: `fcfs`, in order of arrival; `ibs`, in proportion to
+    the queues; or a policy of your own."""
+    batches: Literal["mixed", "drain", "alternate"] = "mixed"
+    """Both kinds in a step; or one, in order of arrival: `drain` ends the batch of one kind before the other starts,
+    `alternate` changes the kind from step to step."""
+    serves: list[Literal["embed", "generate"]] = Field(default=["embed", "generate"], min_length=1)
+    """Kinds of stage served here."""
+    reservation: Literal["on_demand", "up_front"] = "on_demand"
+    """Whether KV blocks are taken for the prompt first and then as tokens come, or for the whole answer at once."""
+
+    @field_validator("serves")
+    @classmethod
+    def _once(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise InputError("every kind once", value)
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(f"at least max_num_seqs ({self.max_num_seqs}): a token for each decode",
+                             self.max_num_batched_tokens, field="max_num_batched_tokens")
+        if self.batches != "mixed" and self.slots != "fcfs":
+            raise InputError(f"fcfs, with batches: {self.batches}", self.slots, field="slots")
+        return self
+
+    def build(self, pool: BlockPool, *, every_step: bool) -> HeterogeneousScheduler:
+        return HeterogeneousScheduler(self, pool)
+
+
+def kind_of(seq: Sequence) -> int:
+    """EMBED or GENERATE."""
+    return GENERATE if seq.target_tokens else EMBED
+
+
+class KindQueues:
+    """Who waits, first come first served within each kind. Preempted sequences return to the front of theirs."""
+
+    def __init__(self) -> None:
+        self.queues: tuple[deque[Sequence], deque[Sequence]] = (deque(), deque())
+
+    def push(self, seq: Sequence) -> None:
+        self.queues[kind_of(seq)].append(seq)
+
+    def push_preempted(self, seq: Sequence) -> None:
+        self.queues[kind_of(seq)].appendleft(seq)
+
+    def first(self, kinds: tuple[int, ...]) -> Sequence | None:
+        """Of the heads of these kinds, the one that arrived first."""
+        heads = [self.queues[kind][0] for kind in kinds if self.queues[kind]]
+        return min(heads, key=_arrival) if heads else None
+
+    def peek(self) -> Sequence:
+        seq = self.first(BOTH)
+        if seq is None:
+            raise IndexError("nobody waits")
+        return seq
+
+    def pop(self) -> Sequence:
+        return self.take(self.peek())
+
+    def take(self, seq: Sequence) -> Sequence:
+        """Remove `seq`, the head of its kind."""
+        return self.queues[kind_of(seq)].popleft()
+
+    def __len__(self) -> int:
+        return len(self.queues[EMBED]) + len(self.queues[GENERATE])
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(sorted(chain(*self.queues), key=_arrival))
+
+
+class HeterogeneousScheduler(LLMScheduler):
+    """See the module's docstring."""
+
+    takes_over_kv = False
+    waiting: KindQueues
+
+    def __init__(self, config: HeterogeneousConfig, pool: BlockPool) -> None:
+        self.up_front = config.reservation == "up_front"
+        super().__init__(
+            pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            grows=not self.up_front,
+        )
+        self.waiting = KindQueues()
+        self.stages = frozenset(config.serves)
+        self.batches = config.batches
+        self.ticks_every_step = config.batches != "alternate"
+        self.policy: SlotPolicy = SLOTS.get(config.slots)()
+        self.num_running = [0, 0]       # by kind
+        self._in_system = [0, 0]        # by kind: running or waiting, and the blocks they need
+        self._blocks_needed = [0, 0]
+        self._last = GENERATE           # kind of the latest step, where they alternate
+
+    # -- arrivals ------------------------------------------------------------------------------------------------
+
+    def can_ever_fit(self, seq: Sequence) -> str | None:
+        if seq.branches is not None:
+            return "generations with branches are not served in heterogeneous batches"
+        if seq.target_tokens:
+            return super().can_ever_fit(seq)
+        need = self.pool.blocks_for(seq.prompt_tokens)
+        if need > self.pool.num_blocks:
+            return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} tokens to embed, "
+                    f"the client has {self.pool.num_blocks}")
+        return None
+
+    def enqueue(self, seq: Sequence) -> None:
+        kind = kind_of(seq)
+        self._in_system[kind] += 1
+        self._blocks_needed[kind] += self._blocks_reserved(seq)
+        self.waiting.push(seq)
+
+    def wants_cut(self, seq: Sequence) -> bool:
+        return len(self.running) < self.max_num_seqs
+
+    def _tokens_reserved(self, seq: Sequence) -> int:
+        """Tokens whose blocks are taken when `seq` starts."""
+        if self.up_front and seq.target_tokens:
+            return seq.prompt_tokens + seq.target_tokens - 1
+        return seq.num_tokens
+
+    def _blocks_reserved(self, seq: Sequence) -> int:
+        """Blocks that `seq` holds from its start to its end; 0 where that is not known."""
+        return self.pool.blocks_for(self._tokens_reserved(seq)) if self.up_front else 0
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if self.group.n and not self.partial and not self.waiting:
+            run = self._decode_run(max_steps)
+            if run is not None:
+                self._last = GENERATE
+                return run
+        if not self.running and not self.waiting:
+            return None
+        plan = Plan()
+        if self.batches == "alternate":
+            self._one_kind(plan, max_steps)
+        else:
+            self._fill(plan, BOTH, max_steps)
+        return plan if plan.prefills or plan.decodes or plan.preempted else None
+
+    def _one_kind(self, plan: Plan, max_steps: int) -> None:
+        """A step of the kind whose turn it is, or of the other if that has nothing to do."""
+        for kind in (1 - self._last, self._last):
+            other = 1 - kind
+            contested = bool(self.waiting.queues[other] or len(self.partial) or self.num_running[other])
+            self._fill(plan, (kind,), 1 if kind != self._last and contested else max_steps)
+            if plan.prefills or plan.decodes:
+                self._last = kind
+                return
+
+    def _fill(self, plan: Plan, kinds: tuple[int, ...], max_steps: int) -> None:
+        """Decodes, the prompt under way, and whoever starts; of these kinds only."""
+        group, budget = self.group, self.max_num_batched_tokens
+        if GENERATE in kinds and group.n:
+            self._make_room(plan)
+            if group.n:
+                plan.decodes = True
+                self.take_blocks(plan, 1)
+                budget -= group.n
+        for seq in sorted(self.partial, key=run_order) if len(self.partial) > 1 else list(self.partial):
+            if budget > 0 and kind_of(seq) in kinds:
+                budget -= self._chunk(seq, plan, seq.num_computed, budget)
+        if budget > 0 and self.waiting and not plan.preempted:
+            self._start(plan, kinds, budget)
+        if plan.decodes:
+            self._decode_stats(plan)
+            if not plan.prefills and not plan.preempted:   # nobody can start before somebody is done
+                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
+
+    def _make_room(self, plan: Plan) -> None:
+        """Whoever arrived last is preempted until every decode has its block."""
+        while self.group.grows and self.group.n and self.group.blocks_for(1) > self.pool.free_blocks:
+            victim = max(self.running, key=_arrival)
+            self.num_running[kind_of(victim)] -= 1
+            self._preempt(victim, plan)
+
+    def _chunk(self, seq: Sequence, plan: Plan, past: int, budget: int) -> int:
+        """Compute as much of a prompt as the budget allows; its blocks are there. Returns the number of tokens."""
+        n = min(seq.num_tokens - past, budget)
+        self.pool.commit(seq, past + n)
+        plan.add_prefill(seq, n, past)
+        seq.num_computed = past + n
+        return n
+
+    def _start(self, plan: Plan, kinds: tuple[int, ...], budget: int) -> None:
+        """Those who have a slot start, as long as tokens, places and memory last."""
+        pool, waiting, num_running = self.pool, self.waiting, self.num_running
+        slots = self._slots()
+        blocked = False   # the first in order finds no memory; only whoever ends in this very step may pass it
+        while budget > 0 and len(self.running) < self.max_num_seqs:
+            seq = waiting.first(tuple(kind for kind in kinds if num_running[kind] < slots[kind]))
+            if seq is None or (self.batches == "drain" and not self._same_batch(seq)):
+                return
+            need = self._tokens_reserved(seq)
+            past = pool.hit_tokens(seq)
+            if blocked and (seq.target_tokens or seq.num_tokens - past > budget):
+                return
+            if pool.missing_blocks(seq, need) > pool.free_blocks:
+                if blocked:
+                    return
+                blocked, kinds = True, tuple(kind for kind in kinds if kind != kind_of(seq))
+                continue
+            pool.admit(seq, need, past + min(seq.num_tokens - past, budget))
+            waiting.take(seq)
+            self.running[seq] = self.partial[seq] = None
+            num_running[kind_of(seq)] += 1
+            seq.run_order = self._admissions
+            self._admissions += 1
+            if seq.start_ns < 0:
+                seq.cached_tokens = past
+            budget -= self._chunk(seq, plan, past, budget)
+
+    def _same_batch(self, seq: Sequence) -> bool:
+        """Whether the next in order of arrival may join the batch of one kind that runs."""
+        return not self.num_running[1 - kind_of(seq)] and seq is self.waiting.peek()
+
+    def _slots(self) -> tuple[int, int]:
+        resources = [Resource(self.max_num_seqs)]
+        if self.up_front:
+            embedding, generation = (
+                self._blocks_needed[kind] / self._in_system[kind] if self._in_system[kind] else 1.0 for kind in BOTH
+            )
+            resources.append(Resource(self.pool.num_blocks, embedding, generation))
+        embeddings, generations = self.waiting.queues
+        return self.policy.slots(BatchState(
+            len(embeddings), len(generations), self.num_running[EMBED], self.num_running[GENERATE], tuple(resources),
+        ))
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+        finished = super().complete(plan, num_steps, step, now_ns)
+        for seq in finished:
+            kind = kind_of(seq)
+            self.num_running[kind] -= 1
+            self._in_system[kind] -= 1
+            self._blocks_needed[kind] -= self._blocks_reserved(seq)
+        return finished
+
+
+def _arrival(seq: Sequence) -> int:
+    return seq.arrival_order

@@ -1,0 +1,253 @@
+"""An inverted file as a client at the host: which clusters are near, what to prefetch, what the GPU holds.
+
+It answers at once (or after `coarse`): it moves nothing and scans nothing. For every request it keeps the state of its
+queries (`hermes.plugins.telerag.overlap`) and the clusters it has on the GPU; the buffer is shared by all requests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
+from hermes.config import Bytes, ConfigModel, Duration
+from hermes.core.clock import Clock
+from hermes.errors import InputError, inside
+from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
+from hermes.plugins.telerag.overlap.curves import standardised
+from hermes.plugins.telerag.overlap.families import Floats
+from hermes.plugins.telerag.overlap.sizes import Ints
+
+__all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
+
+
+class Lookup(NamedTuple):
+    """What became of one retrieval. overlap: share of the probed clusters that were there, mean over its queries;
+    planned: whether a prefetch was; prefetched_bytes: copied for it beforehand; window_ns: of the generation before it
+    (0: none); union_miss_bytes: of the clusters that were not there, each counted once."""
+
+    request: int
+    planned: bool
+    queries: int
+    overlap: float
+    hit_bytes: int
+    miss_bytes: int
+    prefetched_bytes: int
+    window_ns: int
+    union_miss_bytes: int
+
+
+class ClusterModel(ConfigModel):
+    """Sizes of the clusters, and how queries rank them."""
+
+    clusters: Annotated[int, Field(ge=2, le=2**20)] = 4096
+    """Clusters of the index."""
+    total: Bytes = 61 * 10**9
+    """Bytes of their vectors."""
+    vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
+    """Bytes of a vector."""
+    size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
+    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
+    `hw_profiles/overlap/generated-2m.yaml`)."""
+    probed_mean: Bytes | None = None
+    """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""
+    probed_at: Annotated[int, Field(ge=1, le=2**20)] = 256
+    """The nprobe that `probed_mean` is for."""
+    size_bias: Annotated[float, Field(ge=-10, le=10)] | None = None
+    """That bias itself, in place of `probed_mean`: added to the score of a cluster one sigma larger than the median."""
+    family: str = "gaussian"
+    """How a rewrite perturbs the ranking: `gaussian`, `noise`, `redraw` or `moved`
+    (`hermes.plugins.telerag.overlap.families`)."""
+    spread: Annotated[float, Field(ge=0, le=5)] = 0.0
+    """Log-normal sigma of the strength from query to query."""
+    dimensions: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Of family `moved`; its own default where left out."""
+
+    @model_validator(mode="after")
+    def _known(self) -> ClusterModel:
+        FAMILIES.get(self.family)
+        if self.probed_mean is not None and self.size_bias is not None:
+            raise InputError("either probed_mean or size_bias", "both", field="size_bias")
+        if self.probed_mean is not None and self.probed_at > self.clusters:
+            raise InputError(f"at most the {self.clusters} clusters", self.probed_at, field="probed_at")
+        with inside("dimensions"):
+            self.perturbation()
+        return self
+
+    def perturbation(self) -> Family:
+        """The family with its shape. `InputError` for dimensions of a family that has none."""
+        shape = {} if self.dimensions is None else {"dimensions": self.dimensions}
+        return make_family(self.family, spread=self.spread, **shape)
+
+    def sizes(self, seed: int) -> Ints:
+        """Bytes of each cluster."""
+        return lognormal_sizes(self.clusters, self.total, self.size_sigma, np.random.default_rng([seed, 17]))
+
+    def bias(self, seed: int) -> float:
+        """How much large clusters are preferred (see `fit_bias`)."""
+        if self.size_bias is not None:
+            return self.size_bias
+        if self.probed_mean is None or self.size_sigma == 0:
+            return 0.0
+        return fit_bias(self.perturbation(), self.sizes(seed), float(self.probed_mean), self.probed_at)
+
+
+@CLIENTS.register("ivf_index")
+class IvfIndexConfig(TaskClientConfig):
+    """An inverted file in host memory whose clusters can be copied to a GPU: answers `lookahead`, `probe`, `evict`."""
+
+    kind: Literal["ivf_index"] = "ivf_index"
+    index: ClusterModel = ClusterModel()
+    """The clusters."""
+    buffer: Bytes = 10 * 10**9
+    """Bytes of GPU memory kept for prefetched clusters, shared by all requests. It is not part of the KV memory: the
+    LLM client's `memory.reserved` has to leave it out."""
+    coarse: Duration = 0.0
+    """Time to compare queries with the centroids, each time."""
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    """Of sizes and queries."""
+
+    def build(self, env: Clock, first_index: int, runs: Any, **ignored: Any) -> list[IvfIndexClient]:
+        """One client: an index has one buffer."""
+        if self.count != 1:
+            raise InputError("1: name each index of its own", self.count, field="count")
+        return [IvfIndexClient(env, first_index, self)]
+
+
+class _Owner:
+    """A request's queries, and its clusters on the GPU."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.states: dict[int, Floats] = {}
+        self.held = np.zeros(0, dtype=np.int64)      # clusters on the GPU
+        self.held_bytes = 0
+        self.chunks: list[Ints] = []                 # of the copy that is under way
+
+
+class IvfIndexClient(TaskClient):
+    """See the module's docstring.
+
+    lookups: what became of each retrieval; used_bytes, peak_bytes: of the buffer; copied_bytes: planned to be copied
+    ahead, abandoned ones left out
+    """
+
+    stages = frozenset({"lookahead", "probe", "evict"})
+
+    def __init__(self, env: Clock, index: int, config: IvfIndexConfig) -> None:
+        super().__init__(env, index, config.names[0], model=config.model, platform=config.platforms[0])
+        self.config = config
+        model = config.index
+        self.family = model.perturbation()
+        self.sizes = model.sizes(config.seed)
+        self._added = model.bias(config.seed) * standardised(self.sizes)
+        self._place = self.family.place(model.clusters, np.random.default_rng([config.seed, model.clusters]))
+        self._owners: dict[int, _Owner] = {}
+        self.lookups: list[Lookup] = []
+        self.used_bytes = self.peak_bytes = self.copied_bytes = 0
+
+    def refusal(self, stage: Any) -> str | None:
+        nprobe = stage.options.get("nprobe", 1)
+        clusters = self.config.index.clusters
+        return None if 1 <= nprobe <= clusters else f"nprobe {nprobe} of an index of {clusters} clusters"
+
+    def submit(self, stage: Any) -> None:
+        {"lookahead": self._lookahead, "probe": self._probe, "evict": self._evict}[stage.kind](stage)
+        self.serve(stage, 0.0 if stage.kind == "evict" else self.config.coarse)
+
+    def _owner(self, number: int) -> _Owner:
+        if number not in self._owners:
+            self._owners[number] = _Owner(np.random.default_rng([self.config.seed, 23, number]))
+        return self._owners[number]
+
+    def _state(self, owner: _Owner, query: int) -> Floats:
+        if query not in owner.states:
+            owner.states[query] = self.family.draw(1, self.config.index.clusters, owner.rng)
+        return owner.states[query]
+
+    def _ranked(self, states: list[Floats], count: int) -> Ints:
+        """The nearest clusters, shape (queries, count)."""
+        scores = self.family.scores(np.concatenate(states), self._added, self._place)
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+
+    def _lookahead(self, stage: Any) -> None:
+        """Plan a copy: the union of what is near the queries, nearest first, as far as budget and buffer go."""
+        owner, options = self._owner(stage.options["owner"]), stage.options
+        self._drop_chunks(owner)
+        ranked = self._ranked([self._state(owner, q) for q in options["queries"]], self.config.index.clusters)
+        order = ranked.T.ravel()                     # the nearest of each query, then the second nearest, ...
+        _, first = np.unique(order, return_index=True)
+        order = order[np.sort(first)]
+        order = order[~np.isin(order, owner.held)]
+        room = min(int(options["budget"]), self.config.buffer - self.used_bytes)
+        taken = order[np.cumsum(self.sizes[order]) <= room]
+        owner.chunks = _split(taken, self.sizes, options["chunk"])
+        stage.chunks = [int(self.sizes[chunk].sum()) for chunk in owner.chunks]
+        planned = sum(stage.chunks)
+        self.used_bytes += planned
+        self.copied_bytes += planned
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def _drop_chunks(self, owner: _Owner) -> None:
+        """What was planned and never asked for again."""
+        gone = sum(int(self.sizes[chunk].sum()) for chunk in owner.chunks)
+        self.used_bytes -= gone
+        self.copied_bytes -= gone
+        owner.chunks = []
+
+    def _arrive(self, owner: _Owner, arrived: int) -> int:
+        """The first chunks of the plan are on the GPU; the rest was given up. Bytes that came."""
+        there, owner.chunks = owner.chunks[:arrived], owner.chunks[arrived:]
+        self._drop_chunks(owner)
+        came = sum(int(self.sizes[chunk].sum()) for chunk in there)
+        owner.held = np.concatenate([owner.held, *there])
+        owner.held_bytes += came
+        return came
+
+    def _probe(self, stage: Any) -> None:
+        """Rewrite the queries and say where their clusters are."""
+        options = stage.options
+        owner = self._owner(options["owner"])
+        came = self._arrive(owner, options["arrived"])
+        states = []
+        for query in options["queries"]:
+            state = self._state(owner, query)
+            found = [self.family.rewrite(state, options["strength"], owner.rng) if options["strength"] > 0 else state
+                     for _ in range(options["fan_out"])]
+            owner.states[query] = found[0]
+            states += found
+        probed = self._ranked(states, options["nprobe"])
+        hit = np.ones(probed.shape, bool) if options["resident"] else np.isin(probed, owner.held)
+        sizes = self.sizes[probed]
+        stage.hit_bytes, stage.miss_bytes = int(sizes[hit].sum()), int(sizes[~hit].sum())
+        stage.union_miss_bytes = int(self.sizes[np.unique(probed[~hit])].sum())
+        stage.miss_vectors = stage.miss_bytes // self.config.index.vector_bytes
+        self.lookups.append(Lookup(
+            options["owner"], options["planned"], len(states), float(hit.mean()), stage.hit_bytes, stage.miss_bytes,
+            came, options["window_ns"], stage.union_miss_bytes,
+        ))
+
+    def _release(self, owner: _Owner) -> None:
+        self.used_bytes -= owner.held_bytes
+        owner.held, owner.held_bytes = np.zeros(0, dtype=np.int64), 0
+
+    def _evict(self, stage: Any) -> None:
+        """The clusters of a request can go; once it is done, everything of it."""
+        owner = self._owner(stage.options["owner"])
+        self._release(owner)
+        if stage.options["everything"]:
+            self._drop_chunks(owner)
+            del self._owners[stage.options["owner"]]
+
+
+def _split(clusters: Ints, sizes: Ints, chunk_bytes: int) -> list[Ints]:
+    """Whole clusters in copies of at least `chunk_bytes` each but the last; 0: one copy."""
+    if not len(clusters):
+        return []
+    if not chunk_bytes:
+        return [clusters]
+    ends = np.cumsum(sizes[clusters])
+    numbers = (ends - sizes[clusters]) // chunk_bytes
+    return np.split(clusters, np.flatnonzero(np.diff(numbers)) + 1)

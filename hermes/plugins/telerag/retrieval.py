@@ -1,0 +1,162 @@
+"""One retrieval of a pipeline, in each of the four ways: the stages, and in which order they are waited for.
+
+    offload    the CPU scans all probed clusters
+    resident   the whole index is on the GPU, which scans them
+    on_demand  probed clusters are copied once the query is known, then the GPU scans them
+    lookahead  clusters near the query as it was are copied while it is rewritten; then the GPU scans those of the
+               probed ones that are there, the CPU the others at the same time, and the GPU merges
+
+Stages: `lookahead`, `probe` and `evict` are answered by an `ivf_index` client (which fills in what it found),
+`prefetch`, `gpu_search` and `merge` belong to a client at the GPU, `cpu_search` to one at the host. What a `prefetch`
+copies is its input: it moves from the index's client over the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal
+
+from hermes.core.stage import AnyOf, Stage
+
+__all__ = ["KINDS", "LookaheadStage", "Mode", "ProbeStage", "Retriever"]
+
+Mode = Literal["offload", "resident", "on_demand", "lookahead"]
+KINDS = {
+    "offload": ("probe", "cpu_search", "evict"),
+    "resident": ("probe", "gpu_search", "evict"),
+    "on_demand": ("probe", "prefetch", "gpu_search", "evict"),
+    "lookahead": ("lookahead", "probe", "prefetch", "gpu_search", "cpu_search", "merge", "evict"),
+}
+DISTANCE_BYTES = 8   # of a candidate: distance and identity
+
+
+class LookaheadStage(Stage):
+    """Asks what to prefetch. chunks: (bytes of the copy) one after the other, filled in by the index."""
+
+    chunks: Sequence[int] = ()
+
+
+class ProbeStage(Stage):
+    """Asks where the probed clusters are. Filled in by the index: bytes on the GPU and not, each query's own added up;
+    bytes of the union of those that are not; vectors among them."""
+
+    hit_bytes = 0
+    miss_bytes = 0
+    union_miss_bytes = 0
+    miss_vectors = 0
+
+
+class Retriever:
+    """Retrievals of one request.
+
+    mode, late: see above, and what to do with a copy that outlasts its window (`wait` for it, or `give_up` what has not
+    arrived); budget: bytes of a prefetch at most; chunk: bytes of a copy that can be given up at once; keep: whether
+    clusters stay on the GPU from one retrieval to the next; embed_tokens: of a query, 0 for no embedding
+
+    window_ns: how long the generation before the next retrieval took; 0 before there was one
+    """
+
+    def __init__(
+        self, request: Any, mode: Mode, *, late: str, budget: int, nprobe: int, chunk: int, keep: bool,
+        embed_tokens: int,
+    ) -> None:
+        self.request, self.mode, self.late, self.keep = request, mode, late, keep
+        self.budget, self.nprobe, self.chunk, self.embed_tokens = budget, nprobe, chunk, embed_tokens
+        self._plan: LookaheadStage | None = None
+        self.window_ns = 0
+        self._copies: list[Stage] = []
+        self._abandoned: list[Stage] = []
+
+    def _options(self, **more: Any) -> dict[str, Any]:
+        return {"owner": self.request.id, "nprobe": self.nprobe, **more}
+
+    def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
+        """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
+        yield from self._generate_beside(generations, queries)
+        env = getattr(generations[0].client, "env", None)   # the window has just ended: now is when
+        self.window_ns = env.now - generations[0].assigned_ns if env is not None else 0
+
+    def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
+        request = self.request
+        if self.mode != "lookahead":
+            yield tuple(generations)
+            return
+        for generation in generations:
+            request.start(generation)
+        yield from self._embed(len(queries))
+        chunk = self.chunk if self.late == "give_up" else 0
+        plan = LookaheadStage("lookahead", items=len(queries), options=self._options(
+            queries=tuple(queries), budget=self.budget, chunk=chunk))
+        self._plan = plan
+        yield plan
+        if self.late == "give_up":
+            yield from self._copy_until_done(plan, generations)
+        else:
+            self._copies = [self._copy(plan, num_bytes) for num_bytes in plan.chunks]
+            yield tuple(generations)
+
+    def _embed(self, queries: int) -> Generator[Any, Any, None]:
+        if self.embed_tokens:
+            yield Stage("embed", tokens=queries * self.embed_tokens, items=queries)
+
+    def _copy(self, plan: Stage, num_bytes: int) -> Stage:
+        copy: Stage = self.request.start(Stage("prefetch", inputs=((plan, num_bytes),)))
+        return copy
+
+    def _copy_until_done(self, plan: LookaheadStage, generations: Sequence[Any]) -> Generator[Any, Any, None]:
+        """Chunk by chunk, until the generations are done or everything is there."""
+        self._copies = []
+        while True:
+            running = [generation for generation in generations if not generation.done]
+            if not running:
+                break
+            if len(self._copies) < len(plan.chunks) and all(copy.done for copy in self._copies):
+                self._copies.append(self._copy(plan, plan.chunks[len(self._copies)]))
+            yield AnyOf(*running, *(copy for copy in self._copies if not copy.done))
+
+    def retrieve(
+        self, queries: Sequence[int], strength: float, fan_out: int = 1,
+    ) -> Generator[Any, Any, None]:
+        """Rewrite these queries by that strength (each into `fan_out` of them), and search for all in one batch."""
+        yield from self._embed(len(queries) * fan_out)
+        if self.late == "wait" and self._copies:
+            yield tuple(self._copies)
+        arrived = sum(copy.done for copy in self._copies)
+        self._abandoned += [copy for copy in self._copies if not copy.done]
+        probe = ProbeStage("probe", items=len(queries) * fan_out, options=self._options(
+            queries=tuple(queries), strength=strength, fan_out=fan_out, arrived=arrived, planned=self._plan is not None,
+            resident=self.mode == "resident", window_ns=self.window_ns))
+        self._copies, self._plan, self.window_ns = [], None, 0
+        yield probe
+        if self.mode == "on_demand":
+            yield Stage("prefetch", inputs=((probe, probe.union_miss_bytes),))
+            yield _scan("gpu_search", probe.miss_bytes)
+        elif self.mode == "resident":
+            yield _scan("gpu_search", probe.hit_bytes)
+        elif self.mode == "offload":
+            yield _scan("cpu_search", probe.miss_bytes)
+        else:
+            yield from self._together(probe)
+            if not self.keep:
+                self._evict(everything=False)
+
+    def _evict(self, *, everything: bool) -> None:
+        self.request.start(Stage("evict", options={"owner": self.request.id, "everything": everything}))
+
+    def _together(self, probe: ProbeStage) -> Generator[Any, Any, None]:
+        """GPU and CPU side by side; the distances of the missed clusters go to the GPU, which picks the best."""
+        gpu, cpu = _scan("gpu_search", probe.hit_bytes), _scan("cpu_search", probe.miss_bytes)
+        yield gpu, cpu
+        candidates = probe.miss_vectors
+        yield Stage("merge", items=probe.items, inputs=((cpu, candidates * DISTANCE_BYTES),))
+
+    def finish(self) -> Generator[Any, Any, None]:
+        """Free the buffer. Copies that were given up while under way have to end first: they write into it."""
+        for copy in (*self._abandoned, *self._copies):
+            if not copy.done:
+                yield copy
+        self._evict(everything=True)
+
+
+def _scan(kind: str, num_bytes: int) -> Stage:
+    return Stage(kind, options={"scan_bytes": num_bytes})

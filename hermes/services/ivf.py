@@ -1,0 +1,92 @@
+"""What inverted files share: the search for the lists to probe, and how many vectors the lists hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hermes.errors import InputError
+from hermes.services.phases import Count, Phase, SearchConfig, SearchService
+
+__all__ = ["InvertedFile", "InvertedFileService"]
+
+
+class InvertedFile(SearchConfig):
+    """Vectors in lists around centroids. A query compares with the centroids and scans the nearest lists."""
+
+    nlist: Count = 4_000_000
+    """Lists (coarse centroids); a list holds vectors / nlist vectors."""
+    nprobe: Count = 50
+    """Lists a query scans, where the stage does not say (`nprobe` of its options)."""
+    id_bytes: Annotated[int, Field(ge=0, le=64)] = 8
+    """Bytes of a vector's identity, beside its code."""
+    coarse: Literal["flat", "two_level"] = "flat"
+    """Compare with all centroids, or with groups of them and then with the members of the nearest groups (a tree)."""
+    coarse_groups: Count | None = None
+    """Groups of a two-level search; the square root of `nlist` where left out."""
+    coarse_probes: Count | None = None
+    """Groups whose members are compared; a quarter of `nprobe` where left out."""
+    shards: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Equal machines that the vectors of every list are spread over. They search each query side by side, all with the
+    same centroids; `devices` of the client counts them for watts and price. Collecting their answers is not charged."""
+
+    @model_validator(mode="after")
+    def _lists(self) -> Self:
+        if self.nlist > self.vectors:
+            raise InputError(f"at most the {self.vectors} vectors", self.nlist, field="nlist")
+        for name in ("coarse_groups", "coarse_probes"):
+            value = getattr(self, name)
+            if value is not None and self.coarse == "flat":
+                raise InputError("nothing with a flat coarse search", value, field=name)
+        groups = self.coarse_groups
+        if groups is not None and groups > self.nlist:
+            raise InputError(f"at most the {self.nlist} lists", groups, field="coarse_groups")
+        return self
+
+
+class InvertedFileService(SearchService):
+    """Coarse search and sizes; subclasses add the phases that look at the lists."""
+
+    config: InvertedFile
+
+    def effort(self) -> int:
+        return self.config.nprobe
+
+    def vector_bytes(self) -> int:
+        """Bytes of one vector in a list, its identity left out."""
+        raise NotImplementedError
+
+    @property
+    def groups(self) -> float:
+        """Groups of centroids of a two-level search."""
+        c = self.config
+        return float(c.coarse_groups) if c.coarse_groups is not None else math.sqrt(c.nlist)
+
+    def index_bytes(self) -> int:
+        c = self.config
+        codes = math.ceil(c.vectors / c.shards) * (self.vector_bytes() + c.id_bytes)
+        groups = math.ceil(self.groups) * c.dim * 4 if c.coarse == "two_level" else 0
+        return codes + c.nlist * c.dim * 4 + groups
+
+    def scanned(self, nprobe: int) -> float:
+        """Vectors that a query looks at on one machine, lists taken to be of equal size."""
+        c = self.config
+        return min(nprobe, c.nlist) * c.vectors / c.nlist / c.shards
+
+    def coarse_phase(self, nprobe: int) -> Phase:
+        """Compare with the centroids: 2 flops per dimension and centroid, fp32. All of them pass once a batch; of a
+        tree every query reads the groups and the members of those it chose."""
+        c = self.config
+        if c.coarse == "flat":
+            return Phase("coarse", 2.0 * c.nlist * c.dim, 0.0, c.nlist * c.dim * 4.0, c.core_bandwidth)
+        probes = float(c.coarse_probes) if c.coarse_probes is not None else max(1.0, min(nprobe, c.nlist) / 4)
+        compared = self.groups + min(float(c.nlist), probes * c.nlist / self.groups)
+        return Phase("coarse", 2 * compared * c.dim, compared * c.dim * 4, core_bandwidth=c.core_bandwidth)
+
+    @staticmethod
+    def merge_phase(scanned: float, nprobe: int, top_k: int) -> Phase:
+        """Keep the best: two operations for each vector that was looked at, a heap of those wanted; every list hands
+        in `top_k` candidates of 8 bytes."""
+        return Phase("merge", scanned * 2 + top_k * math.log2(max(2, top_k)), 8.0 * top_k * nprobe)

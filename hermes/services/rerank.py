@@ -1,0 +1,81 @@
+"""Reranking: a model reads the query with each of the documents that were found, or a time for each document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hermes.config import Component, ConfigModel, Duration
+from hermes.core.stage import Stage
+from hermes.errors import InputError, inside
+from hermes.hardware import HARDWARE
+from hermes.services.base import SERVICES, EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
+
+__all__ = ["Rerank", "RerankService"]
+
+
+@SERVICES.register("rerank")
+class Rerank(ConfigModel):
+    """A cross-encoder over (query, document) pairs on a hardware model, or a time for each document.
+
+    Of a stage with several `items`, each is a pair, and `tokens` are those of all pairs together, as for an encoder. Of
+    a stage with one, `tokens` are the query's, and it is paired with `documents` of `document_tokens` each."""
+
+    kind: Literal["rerank"] = "rerank"
+    hardware: Annotated[Any, Component(HARDWARE)] | None = None
+    """How long the model's prefill takes; or `per_document`."""
+    model: Annotated[str, Field(max_length=4096)] = ""
+    """The model whose weights lie in memory, where the hardware model does not say."""
+    per_document: Duration | None = None
+    """Time of one core for each document; or `hardware`."""
+    documents: Annotated[int, Field(ge=1, le=10**6)] = 1
+    """Documents of a query, where the stage has one item."""
+    document_tokens: Annotated[int, Field(ge=1, le=2**31)] = 512
+    """Tokens of a document."""
+    max_tokens: Annotated[int, Field(ge=1, le=2**31)] = 8192
+    """Tokens of a pair at most; longer ones are cut off."""
+
+    @model_validator(mode="after")
+    def _one_cost(self) -> Self:
+        if (self.hardware is None) == (self.per_document is None):
+            raise InputError("either `hardware` or `per_document`", field="hardware")
+        return self
+
+    def build(self, machine: MachineSpec, base_dir: Path | None = None) -> RerankService:
+        """The service on a machine; `InputError` where the model does not fit or is another device's."""
+        if self.per_document is not None:
+            return RerankService(self, PerItem(per_item=self.per_document).build(machine, base_dir))
+        assert self.hardware is not None   # one of the two is there
+        with inside("hardware"):
+            hardware = self.hardware.build(base_dir)
+        return RerankService(self, EncoderService(hardware, machine, self.max_tokens, self.model, base_dir))
+
+
+class RerankService:
+    """See the module's description."""
+
+    def __init__(self, config: Rerank, inner: Service) -> None:
+        self.config, self.inner, self.memory_bytes = config, inner, inner.memory_bytes
+
+    def _pairs(self, tasks: Sequence[Stage]) -> list[Stage]:
+        c, out = self.config, []
+        for task in tasks:
+            pairs = task.items if task.items > 1 else c.documents
+            tokens = task.tokens if task.items > 1 else pairs * (task.tokens + c.document_tokens)
+            out.append(Stage(task.kind, tokens=min(tokens, pairs * c.max_tokens), items=pairs))
+        return out
+
+    def work(self, tasks: Sequence[Stage]) -> Work:
+        return self.inner.work(self._pairs(tasks))
+
+    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+        """As of the model's prefill."""
+        outside = getattr(self.inner, "outside", None)
+        return [] if outside is None else outside(self._pairs(tasks))
+
+    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+        """As of the model's prefill, or one phase of documents."""
+        return self.inner.costs(self._pairs(tasks))  # type: ignore[attr-defined, no-any-return]
