@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.core import scenario
-from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 
 def profile(clients: int, per_client: int = 200) -> dict[str, tuple[float, float]]:
     """Function -> (calls, own microseconds) per request."""
     requests = clients * per_client
-    simulation = Simulation(load_scenario(scenario(requests, clients, router="input_tokens")), Path())
+    simulation = build(load_scenario(scenario(requests, clients, router="input_tokens")))
     profiler = cProfile.Profile()
     profiler.runcall(simulation.run)
     rows = pstats.Stats(profiler).stats  # type: ignore[attr-defined]

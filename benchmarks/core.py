@@ -178,16 +178,16 @@ def measure(name: str, data: Path = DATA) -> dict[str, float]:
 
 def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
     from hermes.core.noise import peak_rss_bytes, spread
-    from hermes.core.simulation import Simulation
     from hermes.results.results import Results
     from hermes.scenario import load_scenario
+    from hermes.scenario.build import build
 
     seconds, bare = [], []
     while len(seconds) < REPEATS and (not seconds or sum(seconds) + seconds[-1] <= REPEAT_S):
         simulation = record = results = None    # peak memory is that of one run
         checked = load_scenario(spec)
         started = time.perf_counter()
-        simulation = Simulation(checked, Path())
+        simulation = build(checked)
         record = simulation.run()
         results = Results(record, {}, checked.slo)
         summary = results.summary

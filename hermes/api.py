@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes import __version__
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError, warn_all
 from hermes.results import Results, open_run
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
+from hermes.scenario.build import build
 
 __all__ = ["open_run", "simulate"]
 
@@ -40,7 +40,7 @@ def simulate(
     started = time.perf_counter()
     checked = load_scenario(scenario, overrides)
     try:
-        simulation = Simulation(checked, checked.source.base_dir)
+        simulation = build(checked)
         warn_all(simulation.warnings)
         if progress is True:
             with _Bar() as bar:

@@ -24,13 +24,13 @@ def add_to(app: typer.Typer) -> None:
 
 def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
     """The scenario's network, where it has links."""
-    from hermes.core.simulation import Simulation
     from hermes.errors import InputError
     from hermes.network.topology import TopologyNetwork
     from hermes.scenario import load_scenario
+    from hermes.scenario.build import build
 
     checked = load_scenario(scenario, overrides)
-    network = Simulation.of(checked).network
+    network = build(checked).network
     if not isinstance(network, TopologyNetwork):
         raise checked.source.located(InputError(
             "a network with links: topology, hgx_box, rack or multi_rack", checked.network.kind, field="network.kind"))

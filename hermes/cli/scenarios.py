@@ -84,13 +84,13 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
-    from hermes.core.simulation import Simulation
     from hermes.errors import warn_all
     from hermes.scenario import load_scenario, resolved_yaml
+    from hermes.scenario.build import build
 
     checked = load_scenario(scenario, overrides)
     # what only shows when it is put together: files, models nobody serves, names that clash
-    built = Simulation.of(checked)
+    built = build(checked)
     warn_all(built.warnings)
     if as_json:
         print_json(checked.model_dump(mode="json"))

@@ -23,10 +23,10 @@ def services(
     as_json: Json = False,
 ) -> None:
     """What embedding, retrieval and the like cost in a scenario: memory, and flops, bytes and time of each phase."""
-    from hermes.core.simulation import Simulation
     from hermes.scenario import load_scenario
+    from hermes.scenario.build import build
 
-    clients = Simulation.of(load_scenario(scenario, overrides)).clients
+    clients = build(load_scenario(scenario, overrides)).clients
     found = [client for client in clients if getattr(client, "services", None)]
     memory = _memories(found)
     phases = [row for client in found for kind, service in client.services.items() for size in batch

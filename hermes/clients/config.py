@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +11,7 @@ from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
+from hermes.clients.describe import Describe, client_info
 from hermes.clients.frontend import FrontEnd
 from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
@@ -190,6 +193,11 @@ class LLMClientConfig(ConfigModel):
             kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
+
+    def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
+        """For each of the group's clients, what the record says of it when the run has ended."""
+        resources = self.resources(group[0].hardware, base_dir)
+        return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
     def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
         """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""

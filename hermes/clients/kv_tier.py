@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.core.clock import Clock
+from hermes.core.record import TierInfo
 from hermes.errors import InputError
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
@@ -80,6 +81,18 @@ class Tier:
     def share(self) -> float:
         """Bytes/s that one more flow would get now."""
         return self.config.bandwidth / (self._active + 1)
+
+    def info(self, names: list[str]) -> TierInfo:
+        """What the record says of it; `names` of all clients, by index."""
+        config, store = self.config, self.store
+        return TierInfo(
+            name=config.name, where=self.where, scope=config.scope,
+            clients=tuple(names[index] for index in dict.fromkeys(self.clients)), capacity_bytes=config.capacity,
+            bandwidth=config.bandwidth, policy=config.policy, busy_ns=self.busy_until_now_ns(),
+            read_bytes=self.read_bytes, written_bytes=self.written_bytes, hits=store.hits, misses=store.misses,
+            evictions=store.evictions, refused=store.refused, used_bytes=store.used_bytes, peak_bytes=store.peak_bytes,
+            link=self.link_use(),
+        )
 
     def read(self, num_bytes: int, done: Callable[[], None]) -> None:
         """Read so many bytes; `done()` when the last is out (at once, if there are none)."""

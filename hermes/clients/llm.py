@@ -7,16 +7,19 @@ sleeps until the run ends. Whatever may change the batch before that cuts the ru
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from hermes.clients.base import StageDone
+from hermes.clients.block_time import block_ns_of_client
+from hermes.clients.kv_tier import Tier
 from hermes.clients.view import ClientView
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
-from hermes.hardware.base import HardwareModel
+from hermes.core.record import MachineInfo, SharingInfo
+from hermes.hardware.base import HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.sequence import Sequence
 
@@ -35,6 +38,9 @@ class LLMClient:
     overhead_ns, overlapped: the serving stack's time per request, by kind of stage (`hermes.clients.overhead`)
     frontend_ns: before the engine has a request, that per prompt token, and after (`hermes.clients.frontend`)
     """
+
+    tiers: Iterable[Tier] = ()   # stores of KV outside its devices
+    out_of_range_tasks = 0
 
     __slots__ = (
         "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up",
@@ -381,6 +387,30 @@ class LLMClient:
                 self.ticks.extend(range(self.num_steps - count, self.num_steps))
             self._record(plan, self.num_steps - count, count, end)
             self._plan = None
+
+    # -- the record ------------------------------------------------------------------------------------------------
+
+    def out_of_range_steps(self, runs: dict[str, IntArray]) -> int:
+        """Steps of its runs outside the range that its hardware was measured on."""
+        return int(self.hardware.out_of_range(runs, runs["num_steps"]).sum())
+
+    def block_ns(
+        self, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
+        gaps: dict[int, list[tuple[int, int, int]]], decode: int,
+    ) -> IntArray:
+        """KV blocks in use times ns, of each of its runs; see `hermes.clients.block_time.block_ns_of_client`."""
+        return block_ns_of_client(self, runs, stages, rows, gaps, decode)
+
+    def sharing_info(self) -> SharingInfo | None:
+        """What its sequences shared of their memory, if they did."""
+        pool = self.scheduler.pool
+        if not pool.peak_shared_blocks:
+            return None
+        return SharingInfo(self.index, pool.peak_shared_blocks, pool.used_at_peak, pool.copied_blocks)
+
+    def machine_info(self) -> MachineInfo | None:
+        """None: its devices are its own."""
+        return None
 
     # -- load, as of now -------------------------------------------------------------------------------------------
 

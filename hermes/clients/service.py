@@ -20,6 +20,7 @@ from hermes.clients.usage import PowerConfig
 from hermes.config import Component, Duration
 from hermes.core.clock import START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog
+from hermes.core.record import MachineInfo
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
@@ -124,6 +125,9 @@ class ServiceClient(TaskClient):
         total_s = work.alone_s + extra_s
         cores = (work.cores * work.alone_s + extra_s / self.spec.cores) / total_s
         return work._replace(alone_s=total_s, cores=cores, bandwidth=work.bandwidth * work.alone_s / total_s)
+
+    def machine_info(self) -> MachineInfo:
+        return MachineInfo(self.index, *self.machine.used_ns())
 
     def utilisation(self) -> tuple[float, float]:
         """Shares of the machine's peak arithmetic and memory rates that were reached while it served."""

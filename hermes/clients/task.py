@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from hermes.clients.base import StageDone, platform_name
+from hermes.clients.describe import Columns, Describe, service_info
+from hermes.clients.kv_tier import Tier
 from hermes.clients.usage import PowerConfig
 from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import StepLog
+from hermes.core.record import MachineInfo
+from hermes.hardware.base import IntArray
 from hermes.services import MachineSpec
 from hermes.units import s_to_ns
 
@@ -52,6 +58,14 @@ class TaskClientConfig(ConfigModel):
         """Names of the group's clients."""
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
+    def describe(self, group: Sequence[TaskClient], base_dir: Path | None) -> list[Describe]:
+        """For each of the group's clients, what the record says of it when the run has ended."""
+        def of(client: TaskClient) -> Describe:
+            kind: str = self.kind  # type: ignore[attr-defined]  # every subclass has one
+            return lambda runs: service_info(client, self, kind)
+
+        return [of(client) for client in group]
+
     @property
     def platforms(self) -> list[str]:
         """Platforms of the group's clients, "" for none."""
@@ -68,7 +82,11 @@ class TaskClient:
     ticks: list[int] | None = None
     num_steps = 0
     num_layers = 1
+    after_ns = 0
     out_of_range_tasks = 0
+    tiers: Sequence[Tier] = ()
+    """Stores of KV that it reads and writes."""
+    moved_in_run: Iterable[tuple[int, int]] = ()
     kv_bytes_per_token = 0.0
 
     def __init__(
@@ -100,6 +118,23 @@ class TaskClient:
 
     def utilisation(self) -> tuple[float, float] | None:
         """Shares of the peak arithmetic and memory rates that it reached while it served; None where nobody counts."""
+        return None
+
+    def out_of_range_steps(self, runs: Columns) -> int:
+        """0: it has no steps."""
+        return 0
+
+    def block_ns(self, runs: Columns, stages: Columns, rows: IntArray, gaps: Mapping[int, object],
+                 decode: int) -> IntArray:
+        """0: it has no KV blocks."""
+        return np.zeros(len(runs["client"]), dtype=np.int64)
+
+    def sharing_info(self) -> None:
+        """None: it has no KV blocks."""
+        return
+
+    def machine_info(self) -> MachineInfo | None:
+        """How its machine was used, if batches share it."""
         return None
 
     def settle(self) -> None:

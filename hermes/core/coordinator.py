@@ -65,7 +65,7 @@ class Coordinator:
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
-        self._after_ns: list[int] = [getattr(client, "after_ns", 0) for client in clients]
+        self._after_ns: list[int] = [client.after_ns for client in clients]
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
@@ -136,9 +136,12 @@ class Coordinator:
         if not request.over:
             self._dispatch(request, stage)
 
+    def candidates(self, kind: str, model: str) -> list[Any]:
+        """The clients that may serve a kind of stage of a model ("" for any)."""
+        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
+
     def _views(self, kind: str, model: str) -> tuple[ClientView, ...]:
-        candidates = self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
-        return tuple(client.view() for client in candidates)
+        return tuple(client.view() for client in self.candidates(kind, model))
 
     def _finish(self, request: Request, status: int) -> None:
         request.over = True

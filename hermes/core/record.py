@@ -45,7 +45,7 @@ RUN_FIELDS = (
 # embed_tokens: of prefill_tokens, those of embeddings; embedded: embeddings that ended; overhead_ns: time at the start
 # of the run in which the serving stack held up the hardware; left_waiting: sequences that waited and found no place in
 # the batch when the run was planned
-RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.results.block_time`
+RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
 
 

@@ -1,286 +1,63 @@
-"""From a scenario to a record: build everything, run the clock, collect the columns."""
+"""A simulation: its parts on a clock, run to a record. `hermes.scenario.build` makes one from a scenario."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.core.clock import Clock
+from hermes.core.collect import Describe, Labels, collect
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
-from hermes.core.prefix_start import coarse_hashes, remarks, start_caches
-from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, ClientInfo, RunRecord
+from hermes.core.record import RunRecord
 from hermes.core.request import Stream
-from hermes.errors import InputError, inside, suggest
-from hermes.network import Network, Site
-from hermes.network.kv_transfer import Handoff
-from hermes.pipelines.base import GENERATIONS, asked
-from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.longest import check_lengths
-from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
-from hermes.pipelines.needs import check_options, check_past, nobody_serves
-from hermes.results.block_time import block_ns_of_runs
-from hermes.results.resources import client_info, machine_infos, service_info
-from hermes.results.sharing import sharing_infos
-from hermes.results.tiers import tier_infos
-from hermes.routing.base import LoadCell, Router, RouterContext
-from hermes.scenario.schema import Scenario
-from hermes.units import NS_PER_S, s_to_ns
-from hermes.workload.pipelines import fields_of
-from hermes.workload.streams import stream as random_stream
-from hermes.workload.table import RequestTable
+from hermes.network import Network
+from hermes.units import NS_PER_S
 
-__all__ = ["Simulation"]
+__all__ = ["GENERATION_STAGES", "Progress", "Simulation"]
 
-LLM_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
-Progress = Callable[[int, int, float], None]   # (requests done, requests in all, simulated seconds)
+GENERATION_STAGES = ["generate", "prefill", "decode"]   # in the order in which results number them
+Progress = Callable[[int, int, float], None]
+"""Called with requests done, requests in all, simulated seconds."""
 
 
 class Simulation:
-    """A scenario, built. `run()` may be called once."""
+    """Clients, requests, network and coordinator on a clock. `run()` may be called once.
 
-    def __init__(self, scenario: Scenario, base_dir: Path) -> None:
-        self.scenario, self.base_dir = scenario, base_dir
-        self.env = Clock()
+    Attributes:
+        interrupted: The user ended the run before its end (Ctrl-C).
+        warnings: One line each; see `InputWarning`.
+        remarks: What a user should know of the workload beside its figures, one line each.
+    """
+
+    def __init__(
+        self, env: Clock, clients: list[Any], streams: list[Stream], network: Network, coordinator: Coordinator, *,
+        stage_kinds: list[str], runs: RowLog, describe: list[Describe], labels: Labels, horizon_ns: int | None = None,
+        warnings: list[str], remarks: list[str],
+    ) -> None:
+        """
+        Args:
+            stage_kinds: Names of the kinds of stage, as the tables number them.
+            runs: Where the clients write their runs of steps.
+            describe: For each client, what the record says of it, from its rows of the table of runs.
+            labels: See `RunRecord.labels`.
+            horizon_ns: The run ends then at the latest.
+        """
+        self.env, self.clients, self.streams = env, clients, streams
+        self.network, self.coordinator = network, coordinator
+        self.stage_kinds, self.warnings, self.remarks = stage_kinds, warnings, remarks
         self.interrupted = False
-        self.warnings: list[str] = []        # one line each; see `InputWarning`
-        self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
-        self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
-        self._transfers = RowLog(TRANSFER_FIELDS)
-        self.clients = self._build_clients()
-        self.ways = self._build_ways()
-        scenario.slo.check_names([way.label for ways in self.ways for way in ways], [w.name for w in scenario.workload])
-        kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
-        self.stage_kinds = list(dict.fromkeys([*LLM_STAGES, *kinds]))
-        self.streams = self._build_streams()
-        self.remarks = remarks(scenario.workload, self.streams)
-        self.warnings += coarse_hashes(self.clients, self.streams)
-        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
-        self._prepare_tiers()
-        self.network = self._build_network()
-        handoff = None
-        places_both = getattr(scenario.router, "places_both_phases", False)
-        if places_both or any(c.role == "prefill" for c in self.clients):
-            if not any(c.role in ("decode", "both") for c in self.clients):
-                raise InputError("a client that decodes beside those that only prefill", field="clients")
-            handoff = Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer,
-                              scenario.kv_transfer_retry)
-        if places_both and scenario.kv_transfer_scope == "local":
-            raise InputError("global, with a router that places both phases", "local", field="kv_transfer_scope")
-        self._candidates: dict[tuple[str, str], list[Any]] = {}
-        self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
-        self.coordinator = Coordinator(
-            self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            self.stage_kinds, self.network, self._transfers, handoff,
-            local_handoff=scenario.kv_transfer_scope == "local",
-        )
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> Simulation:
-        """A scenario, built; what is wrong with it is an `InputError` at the place where it was written."""
-        try:
-            return cls(scenario, scenario.source.base_dir)
-        except InputError as error:
-            raise scenario.source.located(error) from None
-
-    # -- building --------------------------------------------------------------------------------------------------
-
-    def _build_clients(self) -> list[Any]:
-        clients: list[Any] = []
-        disaggregated = any(config.role == "prefill" for config in self.scenario.clients)
-        places_both = getattr(self.scenario.router, "places_both_phases", False)
-        moves_kv = self.scenario.kv_transfer if disaggregated or places_both else ""
-        for i, config in enumerate(self.scenario.clients):
-            built = self.scenario.source.hardware.get(i)
-            with inside(f"clients.{i}"):
-                clients += config.build(
-                    self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
-                )
-        names: set[str] = set()
-        for client in clients:
-            if client.name in names:
-                raise InputError("a different name for each client", client.name, field="clients")
-            names.add(client.name)
-        return clients
-
-    def _build_ways(self) -> list[list[Way]]:
-        """Per workload the pipelines its requests may take, and the models they then ask for."""
-        finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
-        found = []
-        for i, config in enumerate(self.scenario.workload):
-            ways = []
-            for choice, field in zip(config.pipelines, fields_of(config.pipeline), strict=True):
-                pipeline = finder.find(choice, f"workload.{i}.{field}")
-                with inside(f"workload.{i}" if choice.model is None else f"workload.{i}.{field}"):
-                    model = self._model_of(choice.model or config.model)
-                ways.append(Way(choice.name, pipeline, model, choice.weight))
-            found.append(ways)
-        return finder.labelled(found)
-
-    def _build_streams(self) -> list[Stream]:
-        streams: list[Stream] = []
-        first_id = first_number = 0
-        seed = self.scenario.seed
-        for i, (config, ways) in enumerate(zip(self.scenario.workload, self.ways, strict=True)):
-            with inside(f"workload.{i}"):
-                table: RequestTable = config.draw(seed, self.base_dir)
-                for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
-                    column[column >= 0] += first_number
-                first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
-                                   1 + int(table.prefix_group.max(initial=-1)))
-                if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
-                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
-                                     config.branches, field="branches")
-                for way in ways if table.population is None else ():
-                    if isinstance(way.pipeline, GraphPipeline):
-                        check_past(way.pipeline)
-                drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
-                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
-                pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
-                streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
-                self._drawn.append(drawn)
-                first_id += len(table)
-        return streams
-
-    def _prepare_tiers(self) -> None:
-        """Clients with KV tiers learn what a prefill costs, and begin with the contexts they are to begin with."""
-        populations = {t.population.name: t.population for t in (s.table for s in self.streams) if t.population}
-        for stream in self.streams:
-            own = stream.table.population
-            if own and not np.array_equal(own.tokens, populations[own.name].tokens):
-                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
-        for client in self.clients:
-            if not isinstance(client, KvRetrievalClient):
-                continue
-            if client.needs_prefill and client.prefill is None:
-                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
-                if not engines:
-                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
-                                     field="clients.recompute")
-                client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.start != "empty" else ():
-                client.fill(population)
-
-    def _model_of(self, wanted: str | None) -> str:
-        """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
-        engines = [c for c in self.clients if GENERATIONS & c.stages] or self.clients
-        served = list(dict.fromkeys(c.model for c in engines if c.model))
-        if wanted is None:
-            if len(served) > 1:
-                raise InputError(f"one of the models served: {', '.join(served)}", None, field="model")
-            return served[0] if served else ""
-        if wanted not in served and all(c.model for c in engines):
-            raise InputError(f"a model that a client serves: {', '.join(served)}", wanted, field="model",
-                             suggestion=suggest(wanted, served))
-        return wanted
-
-    def _build_network(self) -> Network:
-        with inside("network"):
-            config = self.scenario.network
-            if hasattr(config, "build_at"):
-                network: Network = config.build_at(self.env, self._sites())
-            else:
-                network = config.build(self.env, [c.name for c in self.clients])
-            if any(c.role == "prefill" for c in self.clients):
-                network.check([c.name for c in self.clients])
-        return network
-
-    def _sites(self) -> list[Site]:
-        """The clients, as a network that places them has to know them."""
-        sites: list[Site] = []
-        for config in self.scenario.clients:
-            group = self.clients[len(sites) : len(sites) + config.count]
-            engine = group[0].role != "service"
-            gpus = config.resources(group[0].hardware, self.base_dir).devices if engine else 0
-            sites += [Site(client.name, client.platform, gpus) for client in group]
-        return sites
-
-    def _build_routers(self) -> dict[tuple[str, str], Router]:
-        """One router for every (stage kind, model) that the workload can ask for."""
-        routers: dict[tuple[str, str], Router] = {}
-        for way in (way for ways in self.ways for way in ways):
-            for kind, model in asked(way.pipeline):
-                wanted = model or (way.model if kind in OF_THE_MODEL else "")
-                self._add_router(routers, kind, wanted, required=True)
-                if kind in LLM_STAGES:
-                    self._add_decode_routers(routers, wanted)
-            check_options(way.pipeline, way.label, partial(self._serving, way.model))
-        return routers
-
-    def _serving(self, default: str, kind: str, model: str) -> list[Any]:
-        """The clients that may serve a stage of a request that asks for the model `default`."""
-        return self.candidates(kind, model or (default if kind in OF_THE_MODEL else ""))
-
-    def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
-        """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""
-        if self.scenario.kv_transfer_scope == "global":
-            self._add_router(routers, "decode", model, required=False)
-            return
-        prefilling = [c for c in self.clients if c.role == "prefill" and c.model in ("", model)]
-        for platform in dict.fromkeys(c.platform for c in prefilling):
-            self._add_router(routers, "decode", model, required=True, platform=platform)
-
-    def _add_router(self, routers: dict[tuple[str, str], Router], kind: str, model: str, *, required: bool,
-                    platform: str | None = None) -> None:
-        candidates = [c for c in self.clients if kind in c.stages and (c.model in ("", model) or not model)]
-        if kind == "decode":
-            candidates = [c for c in candidates if c.scheduler.takes_over_kv and platform in (None, c.platform)]
-            candidates = [c for c in candidates if c.role == "decode"] or candidates
-        stage = kind
-        if platform is not None:
-            kind = f"decode near {platform}"
-        if (kind, model) in routers:
-            return
-        if not candidates:
-            if not required:
-                return
-            raise nobody_serves(self.clients, stage, model, platform)
-        self._candidates[kind, model] = list(candidates)
-        both = getattr(self.scenario.router, "places_both_phases", False)
-        if both and stage in LLM_STAGES:   # one router for both phases
-            if ("generate", model) in routers:
-                routers[kind, model] = routers["generate", model]
-                return
-            candidates = [c for c in self.clients if {kind, "decode"} & c.stages and c.model in ("", model)]
-        context = RouterContext(
-            candidates, random_stream(self.scenario.seed, f"router/{kind}/{model}"), self._transfer_ns,
-            lambda: self.env._now,
-        )
-        with inside("router"):
-            routers[kind, model] = self.scenario.routers.get(stage, self.scenario.router).build(context)
-        for cell in context.cells:
-            for pos, client in enumerate(candidates):
-                self._cells[client.index].append((cell, pos))
-
-    def _transfer_ns(self, stage: Any, client: Any) -> int:
-        """Time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
-        source, total = stage.source, 0
-        if source is not None and source is not client:
-            num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
-            total = self.network.estimate_ns(source.name, client.name, num_bytes)
-        for before, num_bytes in stage.inputs:
-            if before.client is not client:
-                total += self.network.estimate_ns(before.client.name, client.name, num_bytes)
-        return total
+        self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
     def candidates(self, kind: str, model: str) -> list[Any]:
         """The clients that may serve a kind of stage of a model ("" for any)."""
-        return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
-
-    # -- running ---------------------------------------------------------------------------------------------------
+        return self.coordinator.candidates(kind, model)
 
     def run(self, progress: Progress | None = None) -> RunRecord:
         """Run until every request is completed or rejected, the horizon is reached, or the user interrupts."""
-        env, coordinator = self.env, self.coordinator
-        horizon = None if self.scenario.horizon is None else s_to_ns(self.scenario.horizon)
+        env, coordinator, horizon = self.env, self.coordinator, self._horizon_ns
         coordinator.start()
         with _garbage_collection_paused():
             try:
@@ -294,113 +71,12 @@ class Simulation:
                 raise AssertionError(f"{coordinator.unfinished} requests are stuck: a scheduler lost them")
             for client in self.clients:
                 client.settle()
-        return self._record()
+        return collect(self.clients, self.streams, self.network, coordinator, self._runs, self._describe, self._labels,
+                       self.stage_kinds)
 
     def _watch(self, progress: Progress) -> Callable[[], None]:
         total = self.coordinator.unfinished
         return lambda: progress(total - self.coordinator.unfinished, total, self.env.now / NS_PER_S)
-
-    def _record(self) -> RunRecord:
-        coordinator = self.coordinator
-        tables = [s.table for s in self.streams]
-        stages, runs = self._stages.columns(), self._runs.columns()
-        by_client = self._runs_by_client(runs)
-        arrivals = coordinator.arrivals
-        if coordinator.unfinished:
-            arrivals[arrivals > self.env.now] = -1   # had not arrived yet when the run ended
-        status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
-        finish = np.array(coordinator.finish_ns, dtype=np.int64)
-        finish[status != 1] = -1
-        decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in self.clients]
-        return RunRecord(
-            clients=self._client_infos(by_client), stage_kinds=self.stage_kinds,
-            arrival_ns=arrivals,
-            prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
-            output_tokens=np.concatenate([t.output_tokens for t in tables]),
-            priority=np.concatenate([t.priority for t in tables]),
-            session=np.concatenate([t.session for t in tables]),
-            status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
-            stages=stages, runs=runs | {
-                "kv_block_ns": block_ns_of_runs(self.clients, runs, stages, coordinator.gaps, decode_steps,
-                                                LLM_STAGES.index("decode"))},
-            transfers=self._transfers.columns(),
-            step_ends=[c.steps.array() for c in self.clients],
-            gaps={
-                row: _steps_of(segments, decode_steps[stages["client"][row]])
-                for row, segments in coordinator.gaps.items()
-            },
-            decode_steps=decode_steps,
-            out_of_range_steps=self._out_of_range(by_client), end_ns=int(self.env.now),
-            tiers=tier_infos(self.clients), links=self.network.links(), machines=machine_infos(self.clients),
-            sharing=sharing_infos(self.clients), out_of_requests_ns=coordinator.out_of_requests_ns,
-            labels=self._labels(), notes=self._notes(), after_ns=[getattr(c, "after_ns", 0) for c in self.clients],
-            counters={"steps": sum(c.num_steps for c in self.clients), "runs": len(runs["client"])}
-            | self._tasks_outside(),
-        )
-
-    def _notes(self) -> dict[str, np.ndarray]:
-        """What pipelines kept of their requests, NaN where they kept nothing."""
-        notes = {}
-        for name, values in sorted(self.coordinator.notes.items()):
-            notes[name] = np.full(len(self.coordinator.finish_ns), np.nan)
-            notes[name][list(values)] = list(values.values())
-        return notes
-
-    def _labels(self) -> dict[str, tuple[np.ndarray, list[str]]]:
-        """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""
-        owners = zip(self.scenario.workload, self.ways, strict=True)
-        each = [(config.name, way) for config, ways in owners for way in ways]
-        firsts = np.cumsum([0, *(len(ways) for ways in self.ways)])
-        row = np.concatenate([first + drawn for first, drawn in zip(firsts, self._drawn, strict=False)])
-        texts = {"workload": [name for name, _ in each], "pipeline": [way.label for _, way in each],
-                 "model": [way.model for _, way in each]}
-        labels = {}
-        for column, names in texts.items():
-            distinct = list(dict.fromkeys(names))
-            labels[column] = np.array([distinct.index(name) for name in names], dtype=np.int64)[row], distinct
-        return labels
-
-    def _runs_by_client(self, runs: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """The runs of each client, in order of time."""
-        order = np.argsort(runs["client"], kind="stable")
-        bounds = np.searchsorted(runs["client"][order], np.arange(len(self.clients) + 1))
-        ordered = {name: column[order] for name, column in runs.items()}
-        rows = [slice(bounds[client.index], bounds[client.index + 1]) for client in self.clients]
-        return [{name: column[mine] for name, column in ordered.items()} for mine in rows]
-
-    def _out_of_range(self, by_client: list[dict[str, np.ndarray]]) -> list[int]:
-        return [
-            0 if client.role == "service" else int(client.hardware.out_of_range(columns, columns["num_steps"]).sum())
-            for client, columns in zip(self.clients, by_client, strict=True)
-        ]
-
-    def _tasks_outside(self) -> dict[str, int]:
-        """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none.
-        """
-        count = sum(client.out_of_range_tasks for client in self.clients if client.role == "service")
-        return {"tasks_out_of_range": count} if count else {}
-
-    def _client_infos(self, by_client: list[dict[str, np.ndarray]]) -> list[ClientInfo]:
-        infos: list[ClientInfo] = []
-        for config in self.scenario.clients:
-            group = self.clients[len(infos) : len(infos) + config.count]
-            if group[0].role == "service":
-                infos += [service_info(client, config) for client in group]
-                continue
-            resources = config.resources(group[0].hardware, self.base_dir)
-            infos += [client_info(client, config.kind, config.name, resources, by_client[client.index])
-                      for client in group]
-        return infos
-
-
-def _steps_of(segments: list[tuple[int, int, int]], ticks: np.ndarray | None) -> np.ndarray:
-    """Step index of each token of a stage that was interrupted."""
-    parts = []
-    for emit, start, stop in segments:
-        if emit >= 0:
-            parts.append(np.array([emit]))
-        parts.append(np.arange(start, stop) if ticks is None else ticks[start:stop])
-    return np.concatenate(parts).astype(np.int64)
 
 
 @contextmanager

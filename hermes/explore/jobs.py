@@ -17,13 +17,13 @@ from typing import Any, Literal
 from hermes.api import simulate
 from hermes.config.data_files import files_noted
 from hermes.config.yaml_document import parse_yaml
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError, Verbatim
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.points import RESERVED
 from hermes.results import Results, write_results
 from hermes.results.export import replacing
 from hermes.scenario import Scenario, scenario_of
+from hermes.scenario.build import build
 
 __all__ = ["Job", "Outcome", "perform"]
 
@@ -102,7 +102,7 @@ def _scenario(job: Job) -> Scenario:
 def _check(job: Job) -> dict[str, Any]:
     with files_noted() as read:
         scenario = _scenario(job)   # reads what its clients' hardware is built from
-        Simulation(scenario, scenario.source.base_dir)
+        build(scenario)
     return {"files": [os.path.abspath(path) for path in read]}
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
@@ -16,7 +17,6 @@ from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.pipelines.needs import check_fields
 from hermes.pipelines.tracing import trace
 from hermes.workload.pipelines import PipelineChoice
-from hermes.workload.streams import stream
 
 __all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "draw_ways", "graph_of", "pipeline_from"]
 

@@ -1,70 +1,12 @@
-"""What a client has, as results print it: KV memory and the sum it comes from, watts and price with their sources."""
+"""The KV capacity of a client, as results print it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
+from hermes.core.record import ClientInfo
 
-from hermes.clients.usage import ClientResources, price
-from hermes.core.record import ClientInfo, MachineInfo
-from hermes.hardware.capacity import KvBudget
-from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
-
-__all__ = ["client_info", "machine_infos", "memory_summary", "service_info"]
-
-
-def client_info(client: Any, kind: str, group: str, has: ClientResources, runs: dict[str, np.ndarray]) -> ClientInfo:
-    """A client for the record; `runs` are its own, in order. Watts and dollars are of all its devices."""
-    pool, n, memory = client.scheduler.pool, has.devices, has.memory
-    prefill_w, decode_w = state_watts(has.power, runs)
-    return ClientInfo(
-        client.name, kind, client.role, client.model, getattr(client.hardware, "name", ""), pool.num_blocks,
-        pool.block_size, n, n * has.power.idle_w, n * prefill_w, n * decode_w, device=has.device,
-        power_source=has.power.source, price_per_hour=n * has.dollars_per_hour, price_source=has.price_source,
-        kv_bytes_per_token=float(memory.kv_bytes_per_token), memory_bytes=memory.capacity.bytes,
-        memory_utilization=memory.utilization if memory.capacity.bytes else 0.0, weights_bytes=memory.weights.bytes,
-        activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
-        group=group, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
-        max_num_seqs=client.scheduler.max_num_seqs, max_num_batched_tokens=client.scheduler.max_num_batched_tokens,
-        peak_blocks_inside=client.peak_blocks,
-    )
-
-
-def service_info(client: Any, config: Any) -> ClientInfo:
-    """The same of a client without an LLM engine: given watts, or the device's by TDP and utilisation."""
-    device, n, power = client.spec.device, config.devices, config.power
-    if power is not None:
-        idle_w, busy_w, source = power.idle, power.prefill, "given"
-    elif device is not None and device.tdp_w is not None:
-        used = client.utilisation()
-        idle_w = STATIC * device.tdp_w if device.idle_w is None else device.idle_w
-        if used is None:
-            busy_w, source = device.tdp_w, f"device {device.name}: TDP while it serves"
-        else:   # means over the time it served
-            busy_w = device.tdp_w * (STATIC + COMPUTE * used[0] + MEMORY * used[1])
-            source = f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W"
-    else:
-        idle_w, busy_w, source = 0.0, 0.0, "none (no power given, and no device with a TDP)"
-    dollars, whose = price(config.price_per_hour, device)
-    return ClientInfo(
-        client.name, config.kind, client.role, client.model, "" if device is None else device.name, num_devices=n,
-        idle_w=n * idle_w, prefill_w=n * busy_w, decode_w=0.0, device="" if device is None else device.name,
-        power_source=source, price_per_hour=n * dollars, price_source=whose, group=config.name,
-    )
-
-
-def machine_infos(clients: list[Any]) -> list[MachineInfo]:
-    """The machines of clients without an LLM engine that share theirs among batches."""
-    return [MachineInfo(client.index, *client.machine.used_ns()) for client in clients if hasattr(client, "machine")]
-
-
-def _sources(memory: KvBudget) -> str:
-    if memory.source != "computed":
-        return memory.source
-    parts = {"capacity": memory.capacity, "weights": memory.weights, "activations": memory.activations,
-             "engine": memory.engine}
-    return "; ".join(f"{name}: {part.source}" for name, part in parts.items())
+__all__ = ["memory_summary"]
 
 
 def memory_summary(info: ClientInfo) -> dict[str, Any] | None:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.core.record import RunRecord, SharingInfo
+from hermes.core.record import RunRecord
 
-__all__ = ["sharing_infos", "sharing_summary"]
-
-
-def sharing_infos(clients: list[Any]) -> list[SharingInfo]:
-    """Of the clients with KV memory whose sequences shared blocks."""
-    pools = [(client.index, client.scheduler.pool) for client in clients if client.role != "service"]
-    return [SharingInfo(index, pool.peak_shared_blocks, pool.used_at_peak, pool.copied_blocks)
-            for index, pool in pools if pool.peak_shared_blocks]
+__all__ = ["sharing_summary"]
 
 
 def sharing_summary(record: RunRecord) -> dict[str, Any]:

@@ -6,27 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.record import RunRecord, TierInfo
+from hermes.core.record import RunRecord
 from hermes.results.usage import window_ns
 
-__all__ = ["stores_summary", "tier_infos", "tier_utilisation"]
-
-
-def tier_infos(clients: list[Any]) -> list[TierInfo]:
-    """Every store of a simulation once, in order of the clients that use them."""
-    found = {id(tier): tier for client in clients for tier in getattr(client, "tiers", ())}
-    return [
-        TierInfo(
-            name=tier.config.name, where=tier.where, scope=tier.config.scope,
-            clients=tuple(clients[index].name for index in dict.fromkeys(tier.clients)),
-            capacity_bytes=tier.config.capacity, bandwidth=tier.config.bandwidth, policy=tier.config.policy,
-            busy_ns=tier.busy_until_now_ns(), read_bytes=tier.read_bytes, written_bytes=tier.written_bytes,
-            hits=tier.store.hits, misses=tier.store.misses, evictions=tier.store.evictions,
-            refused=tier.store.refused, used_bytes=tier.store.used_bytes, peak_bytes=tier.store.peak_bytes,
-            link=tier.link_use(),
-        )
-        for tier in found.values()
-    ]
+__all__ = ["stores_summary", "tier_utilisation"]
 
 
 def tier_utilisation(record: RunRecord) -> list[float]:

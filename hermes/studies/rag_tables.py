@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hermes.core.simulation import Simulation
 from hermes.core.stage import Stage
+from hermes.scenario.build import build
 from hermes.services import PhaseCost
 from hermes.studies.rag_by_hand import embedding_by_hand
 from hermes.studies.rag_figures import PARTS
@@ -147,7 +147,7 @@ def _clients(results: SweepResults) -> dict[str, list[Any]]:
         case = results.settings(number)["case"]
         if case not in found:
             scenario = results.point(number)
-            found[case] = Simulation(scenario, scenario.source.base_dir).clients
+            found[case] = build(scenario).clients
     return found
 
 

@@ -18,6 +18,7 @@ from hermes.plugins.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookah
 from hermes.plugins.telerag.overlap import lognormal_sizes, make_family, overlap_within
 from hermes.results import Results
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.studies import telerag_paper as paper
 from hermes.studies.base import Context
 from hermes.studies.figures import point_figures
@@ -141,7 +142,7 @@ def simulate_point(
         {"workload.requests": requests, "workload.lengths.output": answer, "seed": seed, "clients.0.seed": seed},
         {"batch": batch, "budget": int(paper.BUDGET_GB[pipeline] * 1e9) if budget is None else budget,
          "nprobe": nprobe or profile().index.nprobe}, cpu_rate, changes or {}))
-    simulation = Simulation(checked, checked.source.base_dir)
+    simulation = build(checked)
     record = simulation.run()
     return _point(simulation, Results(record, {"name": checked.name}, checked.slo), requests)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.studies import telerag_paper as paper
 from hermes.studies.base import Context
 from hermes.studies.telerag_points import CPU, ENCODER_BYTES, Point, gpu_rate, profile, simulate_point, tokens_in
@@ -173,7 +173,7 @@ class Runs:
             if self.context.quick:
                 content["workload"][0]["requests"] = 96
             checked = load_scenario(content)
-            simulation = Simulation(checked, checked.source.base_dir)
+            simulation = build(checked)
             record = simulation.run()
             seconds = (record.finish_ns.max() - record.arrival_ns.min()) / 1e9
             runs = record.runs

@@ -10,7 +10,6 @@ Inherit it in a test module, give `component()`, and pytest checks what the coor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +18,10 @@ from hermes.clients.base import CLIENTS, LOADS
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
-from hermes.core.simulation import Simulation
 from hermes.core.stage import Stage
 from hermes.results import Results
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 __all__ = ["ClientContract"]
 
@@ -68,7 +67,7 @@ class ClientContract(ABC):
             }],
             "pipelines": {"all": {"stages": stages}}, "clients": [config], "stepping": stepping,
         })
-        return Simulation(scenario, Path()).run()
+        return build(scenario).run()
 
     def test_is_registered_under_its_kind(self) -> None:
         component = self.component()

@@ -22,7 +22,6 @@ import numpy as np
 
 from hermes.config import ConfigModel
 from hermes.core.record import STATUS_COMPLETED
-from hermes.core.simulation import Simulation
 from hermes.core.stage import AnyOf
 from hermes.pipelines import PIPELINES, Pipeline
 from hermes.pipelines.base import asked
@@ -31,6 +30,7 @@ from hermes.pipelines.mixing import pipeline_from
 from hermes.pipelines.needs import stages_of
 from hermes.pipelines.tracing import IDLE
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.services import SERVICES, MachineSpec, Work
 
 __all__ = ["PipelineContract"]
@@ -257,6 +257,6 @@ class PipelineContract(ABC):
         for stepping in ("runs", "every_step"):
             with _moments():
                 scenario = load_scenario({"clients": self.clients(), "workload": [workload], "stepping": stepping})
-                records.append(Simulation(scenario, Path()).run())
+                records.append(build(scenario).run())
         assert (records[0].status == STATUS_COMPLETED).all(), f"refused: {records[0].reject_reasons}"
         assert records[0].finish_ns.tolist() == records[1].finish_ns.tolist()

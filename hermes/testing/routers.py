@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.simulation import Simulation
 from hermes.routing.base import ROUTERS, RouterContext
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario
 
 __all__ = ["Choice", "RouterContract"]
@@ -91,7 +91,7 @@ class RouterContract(ABC):
         scenario: Scenario = load_scenario({**self.scenario(count), **changes})
         choices: list[Choice] = []
         watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
-        return Simulation(watched, Path()), choices
+        return build(watched), choices
 
     def chosen(self, count: int, **changes: Any) -> list[Choice]:
         """The choices of a whole simulation."""

@@ -12,17 +12,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hermes.config.validation import validate
 from hermes.core.record import STATUS_COMPLETED
-from hermes.core.simulation import Simulation
 from hermes.core.stage import Stage
 from hermes.hardware.devices import load_device
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.scenario.registries import refresh
 from hermes.services import SERVICES, MachineSpec, Service
 
@@ -130,5 +129,5 @@ class ServiceContract(ABC):
                  "hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}},
             ],
         })
-        record = Simulation(scenario, Path()).run()
+        record = build(scenario).run()
         assert (record.status == STATUS_COMPLETED).all()

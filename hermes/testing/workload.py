@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from hermes.config.streams import stream
 from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
-from hermes.workload.streams import stream
 
 __all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract"]
 

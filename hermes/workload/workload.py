@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
+from hermes.config.streams import stream
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
@@ -19,7 +20,6 @@ from hermes.workload.contexts import Contexts
 from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
-from hermes.workload.streams import stream
 from hermes.workload.table import RequestTable
 
 __all__ = ["MAX_REQUESTS", "WorkloadConfig"]

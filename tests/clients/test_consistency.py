@@ -11,12 +11,12 @@ import yaml
 from hermes import simulate
 from hermes.cli import main
 from hermes.clients.consistency import described_model
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.devices import device_in_words, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.profile import load_profile
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 EIGHT, SEVENTY = "llama-3.1-8b", "llama-3.1-70b"
 BLOCKS = {"num_blocks": 20_000}
@@ -38,8 +38,8 @@ def scenario(client, prompt=100, output=10, requests=2, **more):
     } | more
 
 
-def build(client, **more):
-    return Simulation.of(load_scenario(scenario(client, **more)))
+def built(client, **more):
+    return build(load_scenario(scenario(client, **more)))
 
 
 CONTRADICTIONS = {
@@ -106,14 +106,14 @@ def test_a_contradiction_is_one_line_that_says_what_to_write_and_allow_mismatch_
         [table] = [table for table in names_in("tables") if "bloom-176b-h100" in table]
         client = client | {"hardware": {"kind": "table", "profile": table}}
     with pytest.raises(InputError) as found:
-        build(client)
+        built(client)
     line = str(found.value)
     assert line.startswith(begins)
     assert says in line
     assert "`allow_mismatch: true`" in line
     assert "\n" not in line
     fits = {"memory": BLOCKS} if "memory" not in client else {}   # 8 bits of a model that has 16 may not fit
-    assert build(client | fits | {"allow_mismatch": True}).clients
+    assert built(client | fits | {"allow_mismatch": True}).clients
 
 
 AGREEMENTS = {
@@ -135,7 +135,7 @@ AGREEMENTS = {
 
 @pytest.mark.parametrize("name", AGREEMENTS)
 def test_what_agrees_or_says_nothing_is_accepted(name):
-    assert build(AGREEMENTS[name]).clients
+    assert built(AGREEMENTS[name]).clients
 
 
 def test_a_device_of_ones_own_agrees_with_the_shipped_one_it_copies(tmp_path):
@@ -145,15 +145,15 @@ def test_a_device_of_ones_own_agrees_with_the_shipped_one_it_copies(tmp_path):
         path.write_text(yaml.safe_dump(shipped | {"memory_bandwidth": speed}))
         client = {"model": EIGHT, "device": str(path), "hardware": profile("llama-3.1-8b-h100-tp1-bf16")}
         if same:
-            assert build(client).clients
+            assert built(client).clients
         else:
             with pytest.raises(InputError, match="h100-sxm, the device of"):
-                build(client)
+                built(client)
 
 
 def test_a_client_without_a_model_has_the_memory_and_the_limit_of_its_profiles_model():
     client = {"device": "h100-sxm", "hardware": profile("llama-3.1-8b-h100-tp1-bf16")}
-    one, named = (build(client | more).clients[0] for more in ({}, {"model": EIGHT}))
+    one, named = (built(client | more).clients[0] for more in ({}, {"model": EIGHT}))
     assert one.scheduler.pool.num_blocks == named.scheduler.pool.num_blocks
     assert one.max_model_len == named.max_model_len == 131_072
     assert (one.model, named.model) == ("", EIGHT)
@@ -185,7 +185,7 @@ SMALL = {"model": EIGHT, "device": "h100-sxm", "hardware": profile("llama-3.1-8b
 
 def test_a_workload_of_requests_that_are_all_too_long_is_refused():
     with pytest.raises(InputError) as found:
-        build(SMALL, prompt=200_000)
+        built(SMALL, prompt=200_000)
     assert str(found.value) == (
         "workload.lengths: expected requests of at most 131,072 tokens, the max_model_len of 'llm' (write shorter "
         "ones, a model of a longer context, or `allow_mismatch: true` in the client), found 200,010 tokens of "
@@ -201,7 +201,7 @@ def test_prompt_and_output_have_to_fit_as_in_vllm_serve(limit, served):
         assert simulate(scenario(client)).summary["requests"]["completed"] == 2
     else:
         with pytest.raises(InputError, match="at most 109 tokens"):
-            build(client)
+            built(client)
 
 
 def some_too_long(**workload):
@@ -258,7 +258,7 @@ def test_a_graph_is_as_long_as_the_generations_all_requests_make():
     data = scenario({}, clients=clients, pipelines={"p": {"stages": stages}})
     data["workload"]["pipeline"] = "p"
     with pytest.raises(InputError, match="found 5,230 tokens"):
-        Simulation.of(load_scenario(data))
+        build(load_scenario(data))
     data["clients"][0]["max_model_len"] = 5_230
     assert simulate(data).summary["requests"]["completed"] == 2
     stages["answer"]["probability"] = 0.5   # whether one is made is not known before

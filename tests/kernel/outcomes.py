@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from scenario_parts import LivelockError, Probe
 from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 IntArray = npt.NDArray[np.int64]
 MAX_CHANGES = 3_000_000   # of one pool's free blocks
@@ -48,7 +48,7 @@ def watched(pool: Any) -> None:
 def run(data: Mapping[str, Any], stepping: str = "runs", **changes: Any) -> Outcome:
     """Simulate a scenario given as a dict."""
     scenario = load_scenario({**data, "stepping": stepping, **changes})
-    simulation = Simulation(scenario, Path())
+    simulation = build(scenario)
     for client in simulation.clients:
         watched(client.scheduler.pool)
     Probe.log.clear()

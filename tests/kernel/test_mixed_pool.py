@@ -11,10 +11,10 @@ from long_runs import quick_and_full
 from outcomes import Outcome, assert_same, run
 from random_scenarios import groups, networks, workloads
 
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.routing.mixed_pool import MixedPool
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 Data = dict[str, Any]
 
@@ -154,7 +154,7 @@ def test_clients_full_of_kv_for_each_other_start_over(retry: float | None) -> No
         data = scenario([group("p", blocks=50), group("t", blocks=50)], [(0, 30, 5), (0, 30, 5)],
                         kv_transfer_retry=retry, stepping=stepping)
         checked = load_scenario(data)
-        simulation = Simulation(checked, checked.source.base_dir)
+        simulation = build(checked)
         simulation.coordinator._routers = {("generate", ""): CrossWise(simulation.clients)}
         record = simulation.run()
         assert record.status.tolist() == [1, 1]
@@ -175,7 +175,7 @@ def test_clients_full_of_kv_for_each_other_start_over(retry: float | None) -> No
 def test_what_makes_no_sense_is_refused(change: Data, field: str) -> None:
     checked = load_scenario({**scenario([group("p"), group("t")], [(0, 5, 5)]), **change})
     with pytest.raises(InputError) as caught:
-        Simulation(checked, checked.source.base_dir)
+        build(checked)
     assert caught.value.field == field
 
 

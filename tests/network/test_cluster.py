@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from simpy.core import Environment
 
 from hermes.cli import main
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.network import HgxBox, MultiRack, Network, Rack, Site
 from hermes.network.draw import link_rows, simplified
 from hermes.network.topology import TopologyNetwork
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.testing.network import NetworkContract
 
 
@@ -167,7 +167,7 @@ def test_a_scenario_of_128_clients_needs_five_lines() -> None:
         ],
         "network": {"kind": "multi_rack", "racks": 4, "oversubscription": 8.0},
     }
-    simulation = Simulation(load_scenario(base), load_scenario(base).source.base_dir)
+    simulation = build(load_scenario(base))
     record = simulation.run()
     assert (record.status == 1).all()
     uplinks = [use for use in simulation.network.links() if use.name.endswith("-> spine")]

@@ -1,7 +1,6 @@
 """What a graph says that nobody would read is refused before the run, in one line that says where."""
 
 import copy
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -10,13 +9,13 @@ import pytest
 import hermes
 from hermes.clients import TaskClient, TaskClientConfig
 from hermes.core.clock import Clock
-from hermes.core.simulation import Simulation
 from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 from hermes.pipelines.needs import check_options, nobody_serves
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 IVF = {"kind": "ivf_pq", "vectors": 1_000_000, "nlist": 1000}
 STAGES = {
@@ -164,7 +163,7 @@ def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():
             client["serves"]["gpu_search"] = item
             name = client["name"]
     with pytest.raises(InputError, match=f"reads option 'scan_bytes' of 'gpu_search' stages.* found '{name}'"):
-        Simulation(load_scenario(server), Path())
+        build(load_scenario(server))
 
 
 def test_a_stage_of_another_model_than_is_served_says_whose_there_is():

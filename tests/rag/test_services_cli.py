@@ -3,16 +3,16 @@
 import json
 
 from hermes.cli import main
-from hermes.core.simulation import Simulation
 from hermes.core.stage import Stage
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 
 def test_phases_are_those_of_the_scenario(capsys):
     assert main(["services", "pipelines/rag", "--batch", "3", "--tokens", "200", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     scenario = load_scenario("pipelines/rag")
-    client = next(c for c in Simulation(scenario, scenario.source.base_dir).clients if c.name == "cpu")
+    client = next(c for c in build(scenario).clients if c.name == "cpu")
     for kind, service in client.services.items():
         mine = [row for row in printed["phases"] if (row["client"], row["stage"]) == ("cpu", kind)]
         charged = service.work([Stage(kind, tokens=200) for _ in range(3)]).alone_s

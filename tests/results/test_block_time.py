@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hermes
+from hermes.clients.block_time import blocks_taken
 from hermes.results import write_results
-from hermes.results.block_time import blocks_taken
 
 SCENARIO = {
     "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": 4.0},

@@ -7,11 +7,11 @@ import pytest
 from hermes import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.yaml_document import parse_yaml
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.files import names_in
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
+from hermes.scenario.build import build
 
 GIB = 2**30
 WORKLOAD = {"requests": 3, "arrivals": {"kind": "uniform", "rate": 1.0},
@@ -71,7 +71,7 @@ def test_what_the_scenario_says_counts():
     ).clients[0]
     # the engine never runs more sequences than a step has tokens
     assert chosen(config) == (512, 512, False, False, 32, 0.5)
-    client = Simulation.of(scenario(memory={"num_blocks": 50})).clients[0]
+    client = build(scenario(memory={"num_blocks": 50})).clients[0]
     assert client.scheduler.asynchronous
     assert client.scheduler.pool.caching
 

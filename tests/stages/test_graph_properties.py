@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.core.record import RunRecord
-from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 HARDWARE = {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}
 
@@ -60,7 +60,7 @@ def scenario(stages: Stages, clients: list[dict[str, Any]], requests: int = 6) -
 
 def run(data: dict[str, Any]) -> RunRecord:
     checked = load_scenario(data)
-    return Simulation(checked, checked.source.base_dir).run()
+    return build(checked).run()
 
 
 def same(one: RunRecord, other: RunRecord) -> bool:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.api import simulate
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.pipelines.expressions import Amount
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b",
@@ -47,7 +47,7 @@ def _kinds(stages: dict[str, Any]) -> list[tuple[str, str]]:
 
 def rows_of(data: dict[str, Any]) -> list[dict[str, list[tuple[int, int, int]]]]:
     """Per request: kind -> (assigned, start, end) of its stages. Nodes are told apart by their kind."""
-    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    record = build(load_scenario(data)).run()
     out: list[dict[str, list[tuple[int, int, int]]]] = [{} for _ in record.arrival_ns]
     stages = record.stages
     for i in range(len(stages["request"])):
@@ -88,7 +88,7 @@ def test_every_stage_runs_exactly_once_after_its_parents(stages, cores, seed):
 @given(stages=graphs(), cores=st.integers(1, 3))
 def test_the_critical_path_is_the_latency_less_the_waits(stages, cores):
     data = scenario(stages, cores=cores)
-    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    record = build(load_scenario(data)).run()
     rows = rows_of(data)
     for request, arrival, finish in zip(rows, record.arrival_ns, record.finish_ns, strict=True):
         node, end, waits, path = None, int(finish), 0, 0
@@ -174,7 +174,7 @@ def test_a_stage_that_never_fits_rejects_its_request_and_no_other():
     }
     data = scenario(stages, requests=40)
     data["clients"][0] = {**LLM, "memory": {"num_blocks": 100}}
-    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    record = build(load_scenario(data)).run()
     rejected = set(np.flatnonzero(record.status == 2).tolist())
     assert 5 < len(rejected) < 35
     assert (record.status != 0).all()
@@ -216,7 +216,7 @@ def test_a_first_stage_that_never_fits():
 ])
 def test_bad_graphs_are_refused_in_one_line(stages, says):
     with pytest.raises(InputError) as caught:
-        Simulation(load_scenario(scenario(stages)), load_scenario(scenario(stages)).source.base_dir)
+        build(load_scenario(scenario(stages)))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -250,7 +250,7 @@ def test_a_stage_nobody_serves_is_named_before_the_run():
     data = scenario({"a": {"kind": "x"}})
     data["pipelines"]["g"]["stages"]["b"] = {"kind": "dance", "after": "a"}
     with pytest.raises(InputError, match="a client that serves stage 'dance'"):
-        Simulation(load_scenario(data), load_scenario(data).source.base_dir)
+        build(load_scenario(data))
 
 
 @pytest.mark.parametrize(("stages", "says"), [

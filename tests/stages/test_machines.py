@@ -14,10 +14,10 @@ from hermes.clients.service import ProcessingClientConfig
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS
-from hermes.core.simulation import Simulation
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Level, Store, expected_s
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.services import Work
 
 shares = st.floats(0, 1)
@@ -107,7 +107,7 @@ def fetching(keys: int = 1, **client: Any) -> dict[str, Any]:
 
 def fetches(data: dict[str, Any]) -> list[tuple[int, int]]:
     """(duration, tokens found) of the fetches, and that generations computed the rest."""
-    record = Simulation(load_scenario(data), load_scenario(data).source.base_dir).run()
+    record = build(load_scenario(data)).run()
     stages, kind = record.stages, record.stage_kinds.index("fetch_kv")
     found = {int(r): int(c) for r, k, c in zip(stages["request"], stages["kind"], stages["cached_tokens"], strict=True)
              if k == kind}

@@ -7,6 +7,7 @@ import pytest
 
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
+from hermes.config.streams import stream
 from hermes.plugins.metis.datasets import DATASETS
 from hermes.plugins.metis.decision import METHODS
 from hermes.plugins.metis.pipeline import HOW
@@ -16,7 +17,6 @@ from hermes.studies import metis_sections as sections
 from hermes.studies.metis_plots import front
 from hermes.studies.metis_points import FIXED, RATES, SYSTEMS, extract, fixed_point, point
 from hermes.studies.metis_tables import like_delay, paired, throughput
-from hermes.workload.streams import stream
 
 FOLDER = resource_dir("scenarios") / "studies" / "metis"
 

@@ -12,6 +12,7 @@ from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 MB = 10**6
 LINK, GPU, CPU = 20e9, 400e9, 10e9
@@ -44,7 +45,7 @@ def scenario(pipeline: dict[str, Any], *, index: dict[str, Any] | None = None, b
 
 def run(*args: Any, **options: Any) -> tuple[Simulation, Any]:
     checked = scenario(*args, **options)
-    simulation = Simulation(checked, checked.source.base_dir)
+    simulation = build(checked)
     return simulation, simulation.run()
 
 
@@ -117,7 +118,7 @@ def test_a_competing_flow_delays_the_copy():
     other = {"requests": 1, "arrivals": {"kind": "closed_loop", "users": 1, "think": 0}, "name": "other",
              "lengths": {"kind": "fixed", "prompt": 1, "output": 1}, "pipeline": "move"}
     checked = scenario({"name": "telerag-hyde", "budget": 600 * MB, "strength": 0.0, "nprobe": 60, "window": 1})
-    short = Simulation(checked, checked.source.base_dir).run()
+    short = build(checked).run()
     content = checked.model_dump()
     content["workload"] = [*content["workload"], other]
     content["pipelines"] = {"move": {"stages": {
@@ -127,7 +128,7 @@ def test_a_competing_flow_delays_the_copy():
                           {"kind": "processing", "name": "user", "serves": {"use": {"kind": "per_item"}}}]
     content["network"]["attach"] |= {"disk": "host", "user": "card"}
     both = load_scenario(content)
-    shared = Simulation(both, both.source.base_dir).run()
+    shared = build(both).run()
     # half of the link: the 600 MB take 60 ms in place of 30, and the window hides none of the difference
     delay = shared.finish_ns[0] - short.finish_ns[0]
     assert delay == pytest.approx(30e6, rel=1e-3)
@@ -154,7 +155,7 @@ def test_the_buffer_comes_out_of_the_kv_memory():
         content = scenario({"name": "telerag-hyde"}).model_dump()
         content["clients"][3]["memory"] = {"reserved": reserved}
         checked = load_scenario(content)
-        return int(Simulation(checked, checked.source.base_dir).clients[3].scheduler.pool.num_blocks)
+        return int(build(checked).clients[3].scheduler.pool.num_blocks)
 
     per_block = 16 * 2 * 28 * 8 * 128 * 2   # tokens, K and V, layers, KV heads, head size, bytes
     assert blocks("0 GB") - blocks("10 GB") == pytest.approx(10e9 / per_block, abs=1)

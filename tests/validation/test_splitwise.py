@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hermes.config.data_files import resource_dir
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 from hermes.studies import splitwise_compare as splitwise
 
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "splitwise"
@@ -51,7 +51,7 @@ def test_there_is_a_scenario_for_each_case() -> None:
 @pytest.mark.parametrize("name", ["splitwise-base", *NAMES])
 def test_scenarios_run_as_they_are(name: str) -> None:
     scenario = load_scenario(SCENARIOS / f"{name}.yaml", ["workload.duration=3 s"])
-    record = Simulation(scenario, scenario.source.base_dir).run()
+    record = build(scenario).run()
     assert len(record.status) > 30
     assert (record.status == 1).all()
     assert len(record.clients) == 10
@@ -65,7 +65,7 @@ def test_another_case_is_only_another_file(tmp_path: Path) -> None:
         "workload: {arrivals: {kind: poisson, rate: 40 /s}, lengths: {kind: empirical, profile: azure-code-2023}}\n"
     )
     scenario = load_scenario(file, ["workload.duration=3 s"])
-    record = Simulation(scenario, scenario.source.base_dir).run()
+    record = build(scenario).run()
     assert (record.status == 1).all()
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.testing.workload import ArrivalProcessContract
 from hermes.workload.arrivals import (
@@ -27,7 +28,6 @@ from hermes.workload.arrivals import (
     Uniform,
 )
 from hermes.workload.base import ArrivalProcess, IntArray
-from hermes.workload.streams import stream
 from hermes.workload.traces import write_trace
 
 

@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hermes.config.streams import stream
 from hermes.config.yaml_document import parse_yaml
-from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
 from hermes.memory.block_hashes import ConversationText
 from hermes.scenario import json_schema, load_scenario, resolved_yaml
+from hermes.scenario.build import build
 from hermes.schedulers.branches import Branches
 from hermes.schedulers.sequence import Sequence
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
 from hermes.workload import RequestTable, WorkloadConfig, write_trace
 from hermes.workload.conversations import ConversationLengths
 from hermes.workload.lengths import GeometricCounts
-from hermes.workload.streams import stream
 
 CHATBOT = """
 workload:
@@ -158,7 +158,7 @@ def test_the_chatbot_of_the_page_is_a_dozen_lines() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
     text = page.split("```yaml\n# chatbot.yaml\n")[1].split("```")[0]
     assert len(text.splitlines()) <= 12
-    simulation = Simulation.of(load_scenario(parse_yaml(text).plain(), ["workload.requests=30"]))
+    simulation = build(load_scenario(parse_yaml(text).plain(), ["workload.requests=30"]))
     assert simulation.remarks[0].startswith("workload main: 10 conversations of 3 turns, 30 requests;")
     assert simulation.streams[0].table.prompt_tokens[:3].tolist() == [1650, 2050, 2450]
 
@@ -166,7 +166,7 @@ def test_the_chatbot_of_the_page_is_a_dozen_lines() -> None:
 def test_the_resolved_scenario_and_the_run_say_what_the_rate_counts(chatbot: Path) -> None:
     scenario = load_scenario(chatbot)
     assert "rate: 17.0  # conversations/s\n" in resolved_yaml(scenario)
-    assert Simulation.of(scenario).remarks == [
+    assert build(scenario).remarks == [
         "workload main: 100 conversations of 3 turns, 300 requests; `rate` counts conversations: 17/s of them, "
         "51 requests/s"]
     plain = load_scenario(chatbot, ["workload.arrivals.rate=2", "workload.lengths={kind: fixed, prompt: 1, output: 1}"])
@@ -176,14 +176,14 @@ def test_the_resolved_scenario_and_the_run_say_what_the_rate_counts(chatbot: Pat
 def test_a_prefix_cache_that_starts_warm_has_the_system_prompt(chatbot: Path) -> None:
     """The first request of each client, too, finds what all conversations begin with; no history of theirs."""
     def first_found(*overrides: str) -> list[int]:
-        record = Simulation.of(load_scenario(chatbot, ["workload.requests=12", *overrides])).run()
+        record = build(load_scenario(chatbot, ["workload.requests=12", *overrides])).run()
         stages = record.stages
         first = [int(np.flatnonzero(stages["client"] == client)[0]) for client in (0, 1)]
         return [int(stages["cached_tokens"][row]) for row in first]
 
     assert first_found() == [0, 0]
     assert first_found("clients.0.memory.prefix_start=warm") == [1500 // 16 * 16] * 2
-    tight = Simulation.of(load_scenario(chatbot, [
+    tight = build(load_scenario(chatbot, [
         "clients.0.memory={prefix_caching: true, prefix_start: warm, num_blocks: 40}",
     ]))
     pool, prompt = tight.clients[0].scheduler.pool, next(tight.streams[0].requests()).content
@@ -198,7 +198,7 @@ def test_the_most_used_beginnings_are_the_last_to_go() -> None:
         "clients": [{"hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"},
                      "memory": {"prefix_caching": True, "prefix_start": "warm", "num_blocks": 10}}],
     }
-    simulation = Simulation.of(load_scenario(data))
+    simulation = build(load_scenario(data))
     texts = simulation.streams[0].table.shared_texts()
     assert [tokens for _, tokens in texts] == [64] * 3
     content = next(iter(simulation.streams[0].requests())).content
@@ -213,7 +213,7 @@ def test_the_most_used_beginnings_are_the_last_to_go() -> None:
 @pytest.mark.parametrize("change", ["clients.0.memory.prefix_caching=false", "workload.lengths.system_tokens=0"])
 def test_warm_without_anything_to_hold_is_refused(chatbot: Path, change: str) -> None:
     with pytest.raises(InputError, match=r"clients\.0\.memory\.prefix_start: expected empty"):
-        Simulation.of(load_scenario(chatbot, ["clients.0.memory.prefix_start=warm", change]))
+        build(load_scenario(chatbot, ["clients.0.memory.prefix_start=warm", change]))
 
 
 def test_hash_blocks_coarser_than_the_engines_are_warned_of(tmp_path: Path, capsys: Any) -> None:
@@ -225,7 +225,7 @@ def test_hash_blocks_coarser_than_the_engines_are_warned_of(tmp_path: Path, caps
   arrivals: {kind: trace, path: t.parquet}
   lengths: {kind: trace, path: t.parquet}
 clients:""" + CHATBOT.split("clients:")[1])
-    warnings = Simulation.of(load_scenario(tmp_path / "s.yaml")).warnings
+    warnings = build(load_scenario(tmp_path / "s.yaml")).warnings
     # 88 tokens lie beyond 512, 80 of them in whole blocks of 16
     assert warnings == [
         "workload main: prompts are hashed in blocks of 512 tokens, the engine caches 16; what a prompt has beyond its "
@@ -233,7 +233,7 @@ clients:""" + CHATBOT.split("clients:")[1])
     assert main(["validate", str(tmp_path / "s.yaml")]) == 0
     assert capsys.readouterr().err == f"hermes: warning: {warnings[0]}\n"
     fine = ["clients.0.memory.block_size=512", "clients.0.memory.prefix_caching=false"]
-    assert all(Simulation.of(load_scenario(tmp_path / "s.yaml", [change])).warnings == [] for change in fine)
+    assert all(build(load_scenario(tmp_path / "s.yaml", [change])).warnings == [] for change in fine)
 
 
 @pytest.mark.parametrize("size", [1, 3, 16, 40])

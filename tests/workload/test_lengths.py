@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
 from hermes.workload.base import IntArray, TokenCounts
@@ -31,7 +32,6 @@ from hermes.workload.lengths import (
 )
 from hermes.workload.profiles import load_workload_profile
 from hermes.workload.stats import spearman
-from hermes.workload.streams import stream
 from hermes.workload.traces import write_trace
 
 

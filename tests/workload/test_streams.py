@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from hermes.config.streams import stream
 from hermes.errors import InputError
-from hermes.workload.streams import stream
 
 GOLDEN = [746442196, 439197186, 2230485920]
 
@@ -29,7 +29,7 @@ def test_numbers_do_not_depend_on_the_process() -> None:
     # A golden value: it changes only if every seeded result of every user changes.
     assert stream(1, "arrivals/main").integers(0, 2**32, 3).tolist() == GOLDEN
     code = (
-        "from hermes.workload.streams import stream\n"
+        "from hermes.config.streams import stream\n"
         "print(stream(1, 'arrivals/main').integers(0, 2**32, 3).tolist())"
     )
     for hash_seed in ("0", "1"):

@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.core.simulation import Simulation
 from hermes.hardware.profile import PhaseProfile, Phases, Profile, ProfileTerm, Provenance, dump_yaml
 from hermes.results import Results
 from hermes.scenario import load_scenario
+from hermes.scenario.build import build
 
 __all__ = ["compared", "simulated_loop_s"]
 
@@ -26,7 +26,7 @@ def simulated_loop_s(loop: dict[str, Any]) -> float:
     with TemporaryDirectory() as folder:
         _write_engine(Path(folder) / "steps.yaml", loop["generate_s"] / loop["steps"])
         checked = load_scenario(_content(loop, str(Path(folder) / "steps.yaml")))
-        simulation = Simulation(checked, checked.source.base_dir)
+        simulation = build(checked)
         stages = Results(simulation.run(), {"name": checked.name}, checked.slo).stages
     searched = stages[stages["kind"] == "gpu_search"]["end_s"].iloc[0]
     return float(searched - stages[stages["kind"] == "generate"]["start_s"].iloc[0])

@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from hermes.calibration.collect.online import WORKLOAD_FORMAT
 from hermes.config import ConfigModel
+from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError
 from hermes.hardware.files import read_json
-from hermes.workload.streams import stream
 
 __all__ = ["Clock", "EngineSettings", "OnlineRequest", "OnlineWorkload", "draw_requests", "read_requests",
            "read_workload"]

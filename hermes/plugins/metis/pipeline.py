@@ -21,6 +21,7 @@ from pydantic import Field
 
 from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
+from hermes.config.streams import stream
 from hermes.core.stage import Stage
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline
 from hermes.plugins.metis import datasets, quality
@@ -38,7 +39,6 @@ from hermes.plugins.metis.decision import (
     choose,
 )
 from hermes.plugins.metis.profiler import profiler
-from hermes.workload.streams import stream
 
 __all__ = ["GOLDEN_CHUNKS", "GOLDEN_TOKENS", "HOW", "Metis", "MetisPipeline"]
 

@@ -8,12 +8,15 @@ So the correction needs no record of single steps, and what it gives is what `st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["block_ns", "block_ns_of_runs", "blocks_taken"]
+if TYPE_CHECKING:
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["block_ns", "block_ns_of_client", "blocks_taken"]
 
 IntArray = npt.NDArray[np.int64]
 Segments = list[tuple[int, int, int]]   # of a sequence that was interrupted, see `hermes.schedulers.sequence.Sequence`
@@ -58,39 +61,26 @@ def block_ns(
     return np.asarray(whole - np.add.reduceat(taken * late, runs["first_step"]), dtype=np.int64)
 
 
-def block_ns_of_runs(
-    clients: list[Any], runs: dict[str, IntArray], stages: dict[str, IntArray], gaps: dict[int, Segments],
-    decode_steps: list[IntArray | None], decode: int,
+def block_ns_of_client(
+    client: LLMClient, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
+    gaps: dict[int, Segments], decode: int,
 ) -> IntArray:
-    """`block_ns` of all runs of a simulation that has ended, shape (runs,).
+    """`block_ns` of the runs of a client when the simulation has ended, shape (runs,).
 
-    gaps: stage row -> segments of sequences that were interrupted; decode_steps: as in `RunRecord`;
-    decode: code of that kind of stage
+    Args:
+        runs: Its rows of the table of runs, in order of time.
+        stages: The table of all stages; `rows`: which of them it served.
+        gaps: Row of a stage -> segments, where the sequence was interrupted.
+        decode: Code of that kind of stage.
     """
-    runs_of, stages_of = (_rows_by_client(table, len(clients)) for table in (runs, stages))
-    out = np.zeros(len(runs["client"]), dtype=np.int64)
-    for client in clients:
-        mine, ticks = runs_of[client.index], decode_steps[client.index]
-        if not len(mine):
-            continue
-        scheduler = client.scheduler
-        spans = np.empty((0, 3), dtype=np.int64)
-        if scheduler.group.grows:
-            spans = _spans(client, stages, stages_of[client.index], gaps, ticks, decode)
-        names = ("start_ns", "end_ns", "first_step", "num_steps", "used_blocks")
-        out[mine] = block_ns({name: runs[name][mine] for name in names}, client.steps.array(), ticks, spans,
-                             scheduler.pool.block_size)
-        for row, moved in client.moved_in_run:
-            out[row] -= moved
-    return out
+    ticks = None if client.ticks is None else np.array(client.ticks, dtype=np.int64)
+    spans = np.empty((0, 3), dtype=np.int64)
+    if client.scheduler.group.grows:
+        spans = _spans(client, stages, rows, gaps, ticks, decode)
+    return block_ns(runs, client.steps.array(), ticks, spans, client.scheduler.pool.block_size)
 
 
-def _rows_by_client(table: dict[str, IntArray], num_clients: int) -> list[IntArray]:
-    order = np.argsort(table["client"], kind="stable")
-    return np.split(order, np.searchsorted(table["client"][order], np.arange(1, num_clients)))
-
-
-def _spans(client: Any, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
+def _spans(client: LLMClient, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
            ticks: IntArray | None, decode: int) -> IntArray:
     """When sequences of a client decoded, and from how many tokens on (see `blocks_taken`)."""
     rows = rows[(stages["output_tokens"][rows] > 1) & (stages["first_step"][rows] >= 0)]

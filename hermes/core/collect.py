@@ -1,0 +1,99 @@
+"""What a simulation that has ended leaves behind: the columns of its logs and what its clients say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.core.columns import RowLog
+from hermes.core.coordinator import Coordinator
+from hermes.core.record import ClientInfo, RunRecord
+from hermes.core.request import Stream
+from hermes.network import Network
+
+__all__ = ["Columns", "Describe", "Labels", "collect"]
+
+Columns = dict[str, npt.NDArray[np.int64]]
+Describe = Callable[[Columns], ClientInfo]
+Labels = dict[str, tuple[npt.NDArray[np.int64], list[str]]]
+
+
+def collect(
+    clients: list[Any], streams: list[Stream], network: Network, coordinator: Coordinator, run_log: RowLog,
+    describe: list[Describe], labels: Labels, stage_kinds: list[str],
+) -> RunRecord:
+    """The record of a run. The rows of the logs are given up."""
+    tables, now = [s.table for s in streams], int(coordinator.env.now)
+    stages, runs = coordinator.stages.columns(), run_log.columns()
+    arrivals = coordinator.arrivals
+    if coordinator.unfinished:
+        arrivals[arrivals > now] = -1   # had not arrived yet when the run ended
+    status = np.frombuffer(bytes(coordinator.status), dtype=np.int8)
+    finish = np.array(coordinator.finish_ns, dtype=np.int64)
+    finish[status != 1] = -1
+    decode_steps = [None if c.ticks is None else np.array(c.ticks, dtype=np.int64) for c in clients]
+    gaps = {row: _steps_of(segments, decode_steps[stages["client"][row]])
+            for row, segments in coordinator.gaps.items()}
+    rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))
+    block_ns = np.zeros(len(runs["client"]), dtype=np.int64)
+    infos, out_of_range = [], []
+    for client, tell, mine, served in zip(clients, describe, rows_of_runs, rows_of_stages, strict=True):
+        columns = {name: column[mine] for name, column in runs.items()}
+        infos.append(tell(columns))
+        out_of_range.append(client.out_of_range_steps(columns))
+        if len(mine):
+            segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
+            block_ns[mine] = client.block_ns(columns, stages, served, segments, stage_kinds.index("decode"))
+            for row, moved in client.moved_in_run:
+                block_ns[row] -= moved
+    tiers = {id(tier): tier for client in clients for tier in client.tiers}
+    names = [client.name for client in clients]
+    return RunRecord(
+        clients=infos, stage_kinds=stage_kinds, arrival_ns=arrivals,
+        prompt_tokens=np.concatenate([t.prompt_tokens for t in tables]),
+        output_tokens=np.concatenate([t.output_tokens for t in tables]),
+        priority=np.concatenate([t.priority for t in tables]), session=np.concatenate([t.session for t in tables]),
+        status=status, finish_ns=finish, reject_reasons=dict(sorted(coordinator.reject_reasons.items())),
+        stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=coordinator.transfers.columns(),
+        step_ends=[c.steps.array() for c in clients], gaps=gaps, decode_steps=decode_steps,
+        out_of_range_steps=out_of_range, end_ns=now, tiers=[tier.info(names) for tier in tiers.values()],
+        links=network.links(), machines=[info for c in clients if (info := c.machine_info()) is not None],
+        sharing=[info for c in clients if (info := c.sharing_info()) is not None],
+        out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
+        after_ns=[c.after_ns for c in clients],
+        counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
+    )
+
+
+def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
+    """What pipelines kept of their requests, NaN where they kept nothing."""
+    notes = {}
+    for name, values in sorted(coordinator.notes.items()):
+        notes[name] = np.full(len(coordinator.finish_ns), np.nan)
+        notes[name][list(values)] = list(values.values())
+    return notes
+
+
+def _rows_by_client(table: Columns, num_clients: int) -> list[npt.NDArray[np.intp]]:
+    """Row numbers of each client, in the order of the table."""
+    order = np.argsort(table["client"], kind="stable")
+    return np.split(order, np.searchsorted(table["client"][order], np.arange(1, num_clients)))
+
+
+def _tasks_outside(clients: list[Any]) -> dict[str, int]:
+    """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none."""
+    count = sum(client.out_of_range_tasks for client in clients)
+    return {"tasks_out_of_range": count} if count else {}
+
+
+def _steps_of(segments: list[tuple[int, int, int]], ticks: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+    """Step index of each token of a stage that was interrupted."""
+    parts = []
+    for emit, start, stop in segments:
+        if emit >= 0:
+            parts.append(np.array([emit]))
+        parts.append(np.arange(start, stop) if ticks is None else ticks[start:stop])
+    return np.concatenate(parts).astype(np.int64)
