@@ -85,6 +85,19 @@ def test_the_base_imports_nothing_else() -> None:
     assert not allowed()["config"]
 
 
+def test_rules_of_the_house() -> None:
+    table = allowed()
+    assert table["core"] == {"config"}, "core knows protocols, not what implements them"
+    assert table["routing"] == {"config", "core"}, "routers see ClientView and the Client protocol"
+    assert "clients" not in table["pipelines"]
+    assert table["results"] == {"config", "core"}, "results see the RunRecord"
+    done: set[str] = set()
+    while len(done) < len(table):   # no circle
+        ready = {name for name, others in table.items() if others <= done} - done
+        assert ready, f"a circle among {sorted(set(table) - done)}"
+        done |= ready
+
+
 @pytest.mark.parametrize(("part", "line"), [
     ("core", "from hermes.plugins.telerag import client"),
     ("clients", "from hermes.calibration.fit import fit_steps"),

@@ -1,7 +1,7 @@
 """Who serves."""
 
 import hermes.services  # noqa: F401  (registers its services)
-from hermes.clients.base import CLIENTS, LOADS, Client
+from hermes.clients.base import CLIENTS
 from hermes.clients.config import LLMClientConfig
 from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConfig
 from hermes.clients.llm import LLMClient
@@ -9,6 +9,7 @@ from hermes.clients.memory import MemoryConfig
 from hermes.clients.service import ProcessingClientConfig, RagClientConfig, ServiceClient
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
+from hermes.core.client import LOADS, Client
 
 __all__ = [
     "CLIENTS", "LOADS", "Client", "KvRetrievalClient", "KvRetrievalClientConfig", "LLMClient", "LLMClientConfig",

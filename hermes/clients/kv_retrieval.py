@@ -193,7 +193,7 @@ class KvRetrievalClient(TaskClient):
     # -- before the run ------------------------------------------------------------------------------------------
 
     def fill(self, population: Any) -> None:
-        """Let the tiers hold what they can of a population (`hermes.workload.table.Population`), the most asked for
+        """Let the tiers hold what they can of a population (`hermes.core.request_table.Population`), the most asked for
         first."""
         first, step = (0, 1) if self.config.start == "popular" else self.home
         keys = range(first, len(population.tokens), step)

@@ -164,7 +164,7 @@ class Read(NamedTuple):
 
 def block_keys(content: Any, num_tokens: int, unit: int, model: str) -> list[Hashable]:
     """Chained hashes of the leading blocks of `unit` tokens that others may have as well
-    (`hermes.memory.block_hashes`), with the model whose KV it is: a tier may hold that of several."""
+    (`hermes.core.block_hashes`), with the model whose KV it is: a tier may hold that of several."""
     keys: list[Hashable] = []
     for index in range(num_tokens // unit if content is not None else 0):
         key = content.block_key(index, unit)

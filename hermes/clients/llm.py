@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.base import StageDone
 from hermes.clients.block_time import block_ns_of_client
 from hermes.clients.kv_tier import Tier
-from hermes.clients.view import ClientView
+from hermes.core.client import ClientView, StageDone
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.record import MachineInfo, SharingInfo
+from hermes.core.sequence import Sequence
 from hermes.hardware.base import HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler, Plan
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["LLMClient"]
 

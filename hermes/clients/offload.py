@@ -22,8 +22,8 @@ from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, re
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.core.clock import TRANSFER
+from hermes.core.sequence import Sequence
 from hermes.hardware.base import StepStats
-from hermes.schedulers.sequence import Sequence
 from hermes.units import NS_PER_S
 
 __all__ = ["OffloadConfig", "OffloadingClient"]

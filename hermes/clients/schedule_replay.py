@@ -20,17 +20,17 @@ from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
+from hermes.core.block_hashes import GroupPrefix
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS
+from hermes.core.sequence import Sequence
 from hermes.errors import InputError
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool, ReferencePrefixPool
-from hermes.memory.block_hashes import GroupPrefix
 from hermes.schedulers.base import Plan
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
 

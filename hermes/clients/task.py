@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from hermes.clients.base import StageDone, platform_name
+from hermes.clients.base import platform_name
 from hermes.clients.describe import Columns, Describe, service_info
 from hermes.clients.kv_tier import Tier
 from hermes.clients.usage import PowerConfig
-from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
+from hermes.core.client import ClientView, StageDone
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
+from hermes.core.network import Network
 from hermes.core.record import ClientInfo, RunRecord
 from hermes.core.request import Stream
-from hermes.network import Network
 
 __all__ = ["Columns", "Describe", "Labels", "collect"]
 

@@ -11,16 +11,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hermes.clients.view import ClientView
+from hermes.core.client import ClientView
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
+from hermes.core.kv_transfer import Handoff
+from hermes.core.layerwise import exposed_bytes
+from hermes.core.network import Network
 from hermes.core.request import Arrivals, Request, Stream
+from hermes.core.router import LoadCell, Router
+from hermes.core.sequence import Sequence
 from hermes.core.stage import AnyOf
 from hermes.errors import InputError
-from hermes.network import Network, exposed_bytes
-from hermes.network.kv_transfer import Handoff
-from hermes.routing.base import LoadCell, Router
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Coordinator"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hermes.network import LinkUse
+from hermes.core.network import LinkUse
 
 __all__ = ["RUN_COLUMNS", "RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
            "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.clients.base import Client
-from hermes.clients.view import ClientView
+from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt
+from hermes.core.client import Client, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
-from hermes.memory.block_hashes import ConversationText, GroupPrefix, HashedPrompt
+from hermes.core.request_table import RequestTable
 from hermes.units import NS_PER_S
-from hermes.workload.table import RequestTable
 
 __all__ = ["Arrivals", "Request", "Stream"]
 

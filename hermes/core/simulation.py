@@ -11,9 +11,9 @@ from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels, collect
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
+from hermes.core.network import Network
 from hermes.core.record import RunRecord
 from hermes.core.request import Stream
-from hermes.network import Network
 from hermes.units import NS_PER_S
 
 __all__ = ["GENERATION_STAGES", "Progress", "Simulation"]

@@ -1,4 +1,4 @@
-"""Work that pipelines ask clients for, other than generations (`hermes.schedulers.sequence`), and ways to wait for it.
+"""Work that pipelines ask clients for, other than generations (`hermes.core.sequence`), and ways to wait for it.
 
 A stage names its kind, the model that has to serve it ("" for the request's own), and how much there is to do: tokens,
 items (queries, documents) and whatever else its service reads from `options`. What a stage needs may lie elsewhere:
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hermes.memory.block_hashes import NameRuns
+from hermes.core.block_hashes import NameRuns
 
 __all__ = ["AnyOf", "Stage"]
 
@@ -23,7 +23,7 @@ class Stage:
     tokens: text it reads (embedding, reranking, filtering); items: queries or documents; inputs: (earlier stage, bytes)
     done, client: whether it has been served, and by whom
 
-    An LLM client serves one as a sequence that ends with its prompt (`hermes.schedulers.sequence` says what the fields
+    An LLM client serves one as a sequence that ends with its prompt (`hermes.core.sequence` says what the fields
     mean), if its scheduler knows the kind.
     """
 

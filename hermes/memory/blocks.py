@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from hermes.memory.block_hashes import NameRuns
-from hermes.memory.common import CommonPrompt
+from hermes.core.block_hashes import NameRuns
+from hermes.core.common_prompt import CommonPrompt
 
 __all__ = ["BlockHolder", "BlockPool"]
 
@@ -29,7 +29,7 @@ class BlockHolder(Protocol):
         ...
 
     def name_runs(self, block_size: int) -> NameRuns:
-        """The same for many blocks at once (`hermes.memory.block_hashes`). What comes after the last run has the
+        """The same for many blocks at once (`hermes.core.block_hashes`). What comes after the last run has the
         `own_name`.
 
         May be left out, together with `own_name`: the pool asks for each block's key then.

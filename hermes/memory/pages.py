@@ -5,7 +5,7 @@ content of the whole prefix, and two prompts share as many leading pages as they
 reference-counted, freed at zero, and copied when a sequence writes into one that others hold.
 
 The clients' pools (`BlockPool`, `PrefixBlockPool`) do the same without tokens: there, content has keys
-(`hermes.memory.block_hashes`), which for prompts whose tokens are known are these hashes.
+(`hermes.core.block_hashes`), which for prompts whose tokens are known are these hashes.
 """
 
 from __future__ import annotations

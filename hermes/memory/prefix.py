@@ -4,7 +4,7 @@
 block a sequence holds cannot be observed, so this pool does the same with ranges of blocks that have one history
 (`hermes.memory.segments`). A request costs it a few operations for each name in its prompt, not one for each block.
 
-- A content gives its names in runs (`hermes.memory.block_hashes.name_runs`); a sequence that shares nothing is one
+- A content gives its names in runs (`hermes.core.block_hashes.name_runs`); a sequence that shares nothing is one
   segment.
 - Blocks without a hash have no identity. Those at the very front of the free queue are one number: with the engine's
   present rule that is all of them.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hermes.memory.block_hashes import name_runs
+from hermes.core.block_hashes import name_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
 

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from hermes.memory.block_hashes import name_runs
+from hermes.core.block_hashes import name_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
 
 __all__ = ["ReferencePrefixPool"]

@@ -45,7 +45,7 @@ class Chain:
 
     parts: the segments as they were when the sequence got them; what was split off since follows as their `rest`
     name, name_end: content of block `end`, and up to which block it goes
-    runs: what follows that name (`hermes.memory.block_hashes.name_runs`); None where `name` is the sequence's own and
+    runs: what follows that name (`hermes.core.block_hashes.name_runs`); None where `name` is the sequence's own and
         has no end
     """
 

@@ -3,10 +3,11 @@
 `NETWORKS` holds the components that can stand in YAML; their `build(env, nodes)` gives a `Network`.
 """
 
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, NetworkComponent, Site
+from hermes.core.layerwise import LayerStream, exposed_bytes
+from hermes.core.network import LinkUse, Network
+from hermes.network.base import NETWORKS, BaseNetwork, NetworkComponent, Site
 from hermes.network.cluster import HgxBox, MultiRack, Rack
 from hermes.network.components import Ideal, Link
-from hermes.network.layerwise import LayerStream, exposed_bytes
 from hermes.network.topology import Attachment, Topology, TopologyLink
 
 __all__ = [

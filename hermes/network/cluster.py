@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
+from hermes.core.network import Network
 from hermes.errors import InputError
-from hermes.network.base import NETWORKS, Network, Site
+from hermes.network.base import NETWORKS, Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
 

@@ -10,7 +10,8 @@ from simpy.core import Environment
 
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.core.clock import TRANSFER, at
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
+from hermes.core.network import LinkUse, Network, nothing
+from hermes.network.base import NETWORKS, BaseNetwork
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 

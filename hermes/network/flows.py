@@ -24,7 +24,7 @@ from typing import Any
 from simpy.core import Environment
 
 from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, calls_of
-from hermes.network.base import LinkUse
+from hermes.core.network import LinkUse
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
 

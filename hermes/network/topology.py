@@ -22,8 +22,9 @@ from pydantic import Field
 from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
+from hermes.core.network import LinkUse, Network, nothing
 from hermes.errors import InputError, suggest
-from hermes.network.base import NETWORKS, BaseNetwork, LinkUse, Network, nothing
+from hermes.network.base import NETWORKS, BaseNetwork
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns

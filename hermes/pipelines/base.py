@@ -6,8 +6,8 @@ from collections.abc import Generator
 from typing import Any
 
 from hermes.config.registry import Registry
-from hermes.schedulers.branches import branch_into
-from hermes.schedulers.sequence import Sequence as Generate
+from hermes.core.branches import branch_into
+from hermes.core.sequence import Sequence as Generate
 
 __all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
 

@@ -23,11 +23,11 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from hermes.config import ConfigModel
+from hermes.core.branches import branch_into
+from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, Stage
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
-from hermes.schedulers.branches import branch_into
-from hermes.schedulers.sequence import Sequence as Generate
 
 __all__ = ["Graph", "GraphPipeline", "Node"]
 

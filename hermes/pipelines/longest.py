@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.pipelines.base import plain
 from hermes.pipelines.expressions import Amount
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import Way
-from hermes.workload.table import RequestTable
 
 __all__ = ["check_lengths"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from hermes.clients.view import ClientView
+from hermes.core.client import ClientView
 from hermes.core.stage import AnyOf
 from hermes.errors import InputError
 from hermes.pipelines.graph import Graph, Node

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hermes.core.network import LinkUse
 from hermes.core.record import MachineInfo, RunRecord, SharingInfo, TierInfo
 from hermes.errors import InputError
-from hermes.network import LinkUse
 
 __all__ = ["RESOURCES", "read_resources", "resources_json"]
 

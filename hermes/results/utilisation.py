@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.network import LinkUse
 from hermes.core.record import RunRecord
-from hermes.network import LinkUse
 from hermes.results.usage import client_names, window_ns
 from hermes.units import NS_PER_S
 

@@ -1,7 +1,8 @@
 """Which client serves a stage."""
 
+from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.routing.affinity import LocalityConfig, SessionConfig
-from hermes.routing.base import ROUTERS, LoadCell, Router, RouterContext
+from hermes.routing.base import ROUTERS
 from hermes.routing.load import HeavyLightConfig, LeastLoadedConfig, PowerOfTwoConfig
 from hermes.routing.mixed_pool import MixedPoolConfig
 from hermes.routing.random_choice import RandomConfig

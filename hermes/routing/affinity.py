@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hermes.clients.base import Client
 from hermes.config import ConfigModel
+from hermes.core.client import Client
+from hermes.core.router import RouterContext
 from hermes.errors import InputError, Verbatim
-from hermes.routing.base import ROUTERS, RouterContext
+from hermes.routing.base import ROUTERS
 from hermes.routing.load import Load, least_loaded
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]

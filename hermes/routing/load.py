@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import Client
 from hermes.config import ConfigModel
-from hermes.routing.base import ROUTERS, RouterContext, request_load
+from hermes.core.client import Client
+from hermes.core.router import RouterContext, request_load
+from hermes.routing.base import ROUTERS
 from hermes.routing.tracking import LoadTrack
 
 __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]

@@ -18,8 +18,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.core.router import RouterContext
 from hermes.errors import InputError, suggest
-from hermes.routing.base import ROUTERS, RouterContext
+from hermes.routing.base import ROUTERS
 
 __all__ = ["MixedPool", "MixedPoolConfig"]
 

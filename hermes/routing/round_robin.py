@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hermes.clients.base import Client
 from hermes.config import ConfigModel
-from hermes.routing.base import ROUTERS, RouterContext
+from hermes.core.client import Client
+from hermes.core.router import RouterContext
+from hermes.routing.base import ROUTERS
 
 __all__ = ["RoundRobinConfig"]
 

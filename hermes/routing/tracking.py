@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.base import Client
+from hermes.core.client import Client
 
 __all__ = ["LoadTrack"]
 

@@ -14,23 +14,23 @@ from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
+from hermes.core.kv_transfer import Handoff
 from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS
 from hermes.core.request import Stream
+from hermes.core.request_table import RequestTable
+from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import GENERATION_STAGES, Simulation
 from hermes.errors import InputError, inside, suggest
 from hermes.network import Network, Site
-from hermes.network.kv_transfer import Handoff
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
-from hermes.routing.base import LoadCell, Router, RouterContext
 from hermes.scenario.prefix_start import coarse_hashes, remarks, start_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
-from hermes.workload.table import RequestTable
 
 __all__ = ["build", "ways_of"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes.core.block_hashes import GroupPrefix
 from hermes.core.request import Stream
+from hermes.core.request_table import RequestTable
+from hermes.core.sequence import Sequence
 from hermes.errors import InputError, inside
-from hermes.memory.block_hashes import GroupPrefix
-from hermes.schedulers.sequence import Sequence
 from hermes.workload import WorkloadConfig
-from hermes.workload.table import RequestTable
 
 __all__ = ["coarse_hashes", "remarks", "start_caches"]
 

@@ -14,11 +14,11 @@ from collections import deque
 from typing import Any
 
 from hermes.config.registry import Registry
+from hermes.core.sequence import Sequence
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.decode_group import DecodeGroup
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["SCHEDULERS", "LLMScheduler", "Plan", "run_order"]
 

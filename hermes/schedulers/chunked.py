@@ -17,11 +17,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
+from hermes.core.sequence import Sequence
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
 from hermes.schedulers.queues import PACKING
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+from hermes.core.sequence import Sequence
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["DecodeGroup"]
 

@@ -27,10 +27,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
+from hermes.core.sequence import Sequence
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["MixedConfig", "MixedScheduler"]
 

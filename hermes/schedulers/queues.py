@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hermes.config.registry import Registry
+from hermes.core.sequence import Sequence
 from hermes.memory.indexed_heap import IndexedHeap
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue", "WaitingQueue"]
 

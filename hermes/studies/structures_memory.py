@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hermes.core.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
+from hermes.core.common_prompt import CommonPrompt
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
-from hermes.memory.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
-from hermes.memory.common import CommonPrompt
 from hermes.memory.eviction import EVICTION
 from hermes.memory.pages import shared_savings
 from hermes.memory.sketch import CountMinSketch

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hermes.clients.base import CLIENTS, LOADS
+from hermes.clients.base import CLIENTS
+from hermes.core.client import LOADS
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord

@@ -13,8 +13,9 @@ from typing import Any
 from simpy.core import Environment
 
 from hermes.core.clock import START, STEP_END, TRANSFER, at
+from hermes.core.network import Network
 from hermes.errors import InputError
-from hermes.network.base import NETWORKS, Network, NetworkComponent
+from hermes.network.base import NETWORKS, NetworkComponent
 
 __all__ = ["NetworkContract"]
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from hermes.core.record import STATUS_COMPLETED
+from hermes.core.router import RouterContext
 from hermes.core.simulation import Simulation
-from hermes.routing.base import ROUTERS, RouterContext
+from hermes.routing.base import ROUTERS
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.scenario.schema import Scenario

@@ -19,14 +19,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hermes.core.block_hashes import GroupPrefix
+from hermes.core.branches import branch_into
+from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
-from hermes.memory.block_hashes import GroupPrefix
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
-from hermes.schedulers.branches import branch_into
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
 

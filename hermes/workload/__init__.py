@@ -5,6 +5,7 @@ simulator sees. Importing this package registers the built-in arrival processes,
 """
 
 from hermes.config.streams import stream
+from hermes.core.request_table import RequestTable
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, LengthModel, Lengths, TokenCounts
@@ -12,7 +13,6 @@ from hermes.workload.conversations import ConversationLengths
 from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, import_trace
 from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
 from hermes.workload.profiles import WorkloadProfile, load_workload_profile, workload_profile_names
-from hermes.workload.table import RequestTable
 from hermes.workload.token_traces import TokenTrace
 from hermes.workload.traces import describe, read_trace, write_trace
 from hermes.workload.workload import WorkloadConfig

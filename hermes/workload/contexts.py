@@ -15,10 +15,10 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
+from hermes.core.request_table import Population
 from hermes.errors import InputError, Verbatim
 from hermes.workload.base import IntArray, inside
 from hermes.workload.lengths import Counts
-from hermes.workload.table import Population
 
 __all__ = ["Contexts", "zipf_weights"]
 

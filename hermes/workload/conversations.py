@@ -5,7 +5,7 @@ text (a system prompt). The arrival process says when conversations *start*; the
 complete and the user has thought. With a closed loop its users hold one conversation after the other.
 
 A conversation is one text that only grows, so that the engine's blocks are known by their place in it, at any block
-size and answers included (`hermes.memory.block_hashes.ConversationText`).
+size and answers included (`hermes.core.block_hashes.ConversationText`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, PrivateAttr
 
+from hermes.core.request_table import RequestTable
 from hermes.errors import InputError
 from hermes.workload.base import WorkloadComponent
-from hermes.workload.table import RequestTable
 from hermes.workload.traces import read_trace
 
 __all__ = ["Replay"]

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import numpy as np
 
 from hermes.config.data_files import note_file
+from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
-from hermes.workload.table import RequestTable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.config.streams import stream
+from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
@@ -20,7 +21,6 @@ from hermes.workload.contexts import Contexts
 from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
-from hermes.workload.table import RequestTable
 
 __all__ = ["MAX_REQUESTS", "WorkloadConfig"]
 

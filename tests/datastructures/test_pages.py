@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import hermes
+from hermes.core.block_hashes import TokenPrompt
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.memory.block_hashes import TokenPrompt
 from hermes.memory.pages import SharedPages, page_hashes, shared_savings
 
 TOKENS = st.lists(st.integers(0, 1), max_size=14)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 import hermes
+from hermes.core.block_hashes import TokenPrompt
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool, RankedPrefixPool
-from hermes.memory.block_hashes import TokenPrompt
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store
 from hermes.scenario import json_schema

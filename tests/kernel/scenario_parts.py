@@ -15,9 +15,10 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.core.router import RouterContext
 from hermes.hardware.base import HARDWARE, IntArray, StepStats
 from hermes.pipelines import PIPELINES, Generate, Pipeline
-from hermes.routing.base import ROUTERS, RouterContext
+from hermes.routing.base import ROUTERS
 from hermes.workload.arrivals import ARRIVALS
 from hermes.workload.base import ArrivalProcess, LengthModel, Lengths
 from hermes.workload.lengths import LENGTHS

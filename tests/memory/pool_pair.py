@@ -11,10 +11,10 @@ import random
 from collections import Counter, defaultdict
 from typing import Any
 
+from hermes.core.block_hashes import GroupPrefix, HashedPrompt, NameRuns
+from hermes.core.branches import branch_into
+from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool, ReferencePrefixPool
-from hermes.memory.block_hashes import GroupPrefix, HashedPrompt, NameRuns
-from hermes.schedulers.branches import branch_into
-from hermes.schedulers.sequence import Sequence
 
 MAX_PROMPT, MAX_ANSWER = 40, 30
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from naive_pool import NaivePool, NaiveSequence
 
+from hermes.core.block_hashes import HashedPrompt
+from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool
-from hermes.memory.block_hashes import HashedPrompt
-from hermes.schedulers.sequence import Sequence
 
 
 class PoolsAgree(RuleBasedStateMachine):

@@ -9,9 +9,9 @@ import pytest
 import segment_mutants
 from pool_pair import Keyed, Talk, contents, drive
 
+from hermes.core.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
+from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
-from hermes.memory.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
-from hermes.schedulers.sequence import Sequence
 
 
 def test_segments_equal_blocks() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.clients.kv_tier import block_keys
-from hermes.memory.block_hashes import ConversationText
+from hermes.core.block_hashes import ConversationText
 from hermes.memory.eviction import Fifo, Lfu, Lru
 from hermes.memory.replay import replay
 from hermes.memory.tiers import Level, Store, expected_s, find_chain

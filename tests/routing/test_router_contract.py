@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from hermes.clients.base import LOADS
 from hermes.config import ConfigModel
+from hermes.core.client import LOADS
 from hermes.routing import ROUTERS, RouterContext
 from hermes.testing.routers import RouterContract
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hermes.core.block_hashes import GroupPrefix
+from hermes.core.branches import branch_into
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.memory.block_hashes import GroupPrefix
 from hermes.schedulers import SCHEDULERS, LLMScheduler, Sequence
-from hermes.schedulers.branches import branch_into
 
 
 @dataclass

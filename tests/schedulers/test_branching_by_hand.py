@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from hermes.core.branches import branch_into
 from hermes.schedulers import Sequence
-from hermes.schedulers.branches import branch_into
 
 both = pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
 reservations = pytest.mark.parametrize("reservation", ["on_demand", "up_front"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.clients.kv_tier import block_keys
+from hermes.core.block_hashes import ConversationText
 from hermes.errors import InputError
-from hermes.memory.block_hashes import ConversationText
 from hermes.scenario import load_scenario
 
 KV_BYTES = 131_072

@@ -11,13 +11,13 @@ import pytest
 
 from hermes.config.streams import stream
 from hermes.config.yaml_document import parse_yaml
+from hermes.core.block_hashes import ConversationText
+from hermes.core.branches import Branches
+from hermes.core.sequence import Sequence
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
-from hermes.memory.block_hashes import ConversationText
 from hermes.scenario import json_schema, load_scenario, resolved_yaml
 from hermes.scenario.build import build
-from hermes.schedulers.branches import Branches
-from hermes.schedulers.sequence import Sequence
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
 from hermes.workload import RequestTable, WorkloadConfig, write_trace
 from hermes.workload.conversations import ConversationLengths

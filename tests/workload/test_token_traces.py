@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.cli import main
+from hermes.core.block_hashes import HashedPrompt, TokenPrompt
 from hermes.errors import InputError
-from hermes.memory.block_hashes import HashedPrompt, TokenPrompt
 from hermes.memory.replay import replay
 from hermes.workload import import_trace, read_trace
 

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.view import ClientView
 from hermes.config import ConfigModel
 from hermes.config.streams import stream
+from hermes.core.client import ClientView
 from hermes.core.stage import Stage
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline
 from hermes.plugins.metis import datasets, quality

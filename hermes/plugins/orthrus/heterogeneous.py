@@ -34,11 +34,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel, Named
+from hermes.core.sequence import Sequence
 from hermes.errors import InputError
 from hermes.memory.blocks import BlockPool
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
-from hermes.schedulers.sequence import Sequence
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 

@@ -2,15 +2,15 @@
 
 Until its prompt is computed, a generation with branches is one sequence, the *lead*. Where the answers are decoded, it
 then splits up: the lead goes on as one of the branches, the others are sequences of their own. Each has its own tokens
-and its own KV after the prompt's last whole block; the whole blocks are held once (`hermes.memory.common`).
+and its own KV after the prompt's last whole block; the whole blocks are held once (`hermes.core.common_prompt`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hermes.memory.block_hashes import ConversationText, NameRuns
-from hermes.schedulers.sequence import Sequence
+from hermes.core.block_hashes import ConversationText, NameRuns
+from hermes.core.sequence import Sequence
 
 __all__ = ["Branches", "branch_into"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.memory.block_hashes import NameRuns, name_runs
-from hermes.memory.common import CommonPrompt
+from hermes.core.block_hashes import NameRuns, name_runs
+from hermes.core.common_prompt import CommonPrompt
 
 __all__ = ["Sequence"]
 
@@ -31,10 +31,10 @@ class Sequence:
     inputs, done, client, detached: as for every stage (`hermes.core.stage.Stage`)
     original: the stage its pipeline knows, if this is the part of it that another client takes over
     transferred, source: its prompt's KV comes from another client, and from which
-    branches, branch: the branches of its generation and which of them it is (`hermes.schedulers.branches`), None and -1
+    branches, branch: the branches of its generation and which of them it is (`hermes.core.branches`), None and -1
         for the many without; width: sequences it will be with its next token; output_tokens: till then, of the longest;
         assigned_outputs: tokens of all branches that its client is to emit
-    common: what of its prompt's memory it shares with other branches (`hermes.memory.common`)
+    common: what of its prompt's memory it shares with other branches (`hermes.core.common_prompt`)
     """
 
     # Defaults live on the class: a sequence is made for every generation, and most of these are set late, or never.
@@ -96,7 +96,7 @@ class Sequence:
 
     @property
     def own_name(self) -> int:
-        """Name of the blocks that its content does not name (see `hermes.memory.block_hashes`)."""
+        """Name of the blocks that its content does not name (see `hermes.core.block_hashes`)."""
         return self.arrival_order
 
     def name_runs(self, block_size: int) -> NameRuns:

@@ -22,8 +22,9 @@ from typing import Any, Literal, NamedTuple
 
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
-from hermes.network import LayerStream, Network
-from hermes.schedulers.sequence import Sequence
+from hermes.core.layerwise import LayerStream
+from hermes.core.network import Network
+from hermes.core.sequence import Sequence
 from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]

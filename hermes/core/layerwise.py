@@ -12,7 +12,7 @@ from collections.abc import Callable
 from simpy.core import Environment
 
 from hermes.core.clock import TRANSFER, at
-from hermes.network.base import Network, nothing
+from hermes.core.network import Network, nothing
 
 __all__ = ["LayerStream", "exposed_bytes"]
 

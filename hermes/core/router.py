@@ -1,0 +1,76 @@
+"""The router protocol.
+
+A router's configuration is a component; `build(context)` makes one router for each set of candidate clients (the
+clients that serve a kind of stage for a model), before the simulation starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hermes.core.client import Client
+
+__all__ = ["LoadCell", "Router", "RouterContext", "request_load"]
+
+
+class Router(Protocol):
+    """Chooses a client for each stage. Must be deterministic given its random generator and the loads it reads."""
+
+    def choose(self, stage: Any) -> Client:
+        """The client that serves `stage`; called once per stage, when the stage is ready.
+
+        A router that places both phases of a generation at once (`places_both_phases` of its configuration) also sets
+        `stage.decode_on`. Its candidates are the clients of either phase; it is asked again for a generation that goes
+        on elsewhere than it chose (`stage.transferred`). A router that keeps books may have a method
+        `observe(event, client, stage)`: "prefilled" (its prompt has ended at `client`), "transferred" (its KV has left
+        `client`), "done" (it is complete at `client`), "refused" (it cannot be served as chosen).
+        """
+        ...
+
+
+@dataclass
+class LoadCell:
+    """Load of the candidates, kept up to date by the coordinator as stages are assigned and done."""
+
+    kind: str                       # "input_tokens", "output_tokens" or "requests"
+    values: npt.NDArray[np.int64]   # by candidate
+
+
+@dataclass
+class RouterContext:
+    """What a router may use.
+
+    candidates: in the order of the scenario; ties go to the first. rng: the router's own random stream.
+    transfer_ns: time to move a stage's data to a candidate, uncontended.
+    """
+
+    candidates: Sequence[Client]
+    rng: np.random.Generator
+    transfer_ns: Callable[[Any, Client], int] = field(default=lambda stage, client: 0)
+    now_ns: Callable[[], int] = field(default=lambda: 0)
+    cells: list[LoadCell] = field(default_factory=list)
+
+    def watch(self, kind: str) -> npt.NDArray[np.int64]:
+        """An array, by candidate, of a load that changes only when stages are assigned and done."""
+        cell = LoadCell(kind, np.zeros(len(self.candidates), dtype=np.int64))
+        self.cells.append(cell)
+        return cell.values
+
+
+def request_load(stage: Any, kind: str) -> int:
+    """What `stage` itself adds to a load: its size, as heavy-light routing sees it; for a stage that generates nothing,
+    the tokens it reads, whatever the load."""
+    if stage.kind != "generate":
+        return int(stage.prompt_tokens)
+    if kind == "output_tokens":
+        return int(stage.all_outputs)
+    if kind == "tokens_left":
+        return int(stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens))
+    if kind == "kv_tokens":   # what it will hold once its prompt is computed
+        return int(stage.num_tokens)
+    return int(stage.prompt_tokens)
