@@ -18,14 +18,15 @@ SUBMITS, REPETITIONS = 20_000, 5
 def submit_s() -> float:
     """Seconds of CPU time to hand one task to a client that waits for its batch to fill."""
     from hermes.clients.service import ServiceClient
+    from hermes.core.client import ClientEvents
     from hermes.core.clock import Clock
-    from hermes.core.stage import Stage
+    from hermes.core.stage import ServiceStage
     from hermes.services import MachineSpec, PerItem
 
     machine = MachineSpec(8, 0.0, 0.0, 0)
-    client = ServiceClient(Clock(), 0, "search", {"retrieve": PerItem(per_item=1e-3).build(machine)}, machine,
-                           max_batch=SUBMITS + 1, per_kind=True, batch_window_ns=10**9)
-    tasks = [Stage("retrieve", items=1) for _ in range(SUBMITS)]
+    client = ServiceClient(Clock(), 0, "search", ClientEvents(), {"retrieve": PerItem(per_item=1e-3).build(machine)},
+                           machine, max_batch=SUBMITS + 1, per_kind=True, batch_window_ns=10**9)
+    tasks = [ServiceStage("retrieve", items=1) for _ in range(SUBMITS)]
     started = time.process_time()
     for task in tasks:
         client.submit(task)

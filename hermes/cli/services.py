@@ -23,11 +23,12 @@ def services(
     as_json: Json = False,
 ) -> None:
     """What embedding, retrieval and the like cost in a scenario: memory, and flops, bytes and time of each phase."""
+    from hermes.clients.service import ServiceClient
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
     clients = build(load_scenario(scenario, overrides)).clients
-    found = [client for client in clients if getattr(client, "services", None)]
+    found = [client for client in clients if isinstance(client, ServiceClient)]
     memory = _memories(found)
     phases = [row for client in found for kind, service in client.services.items() for size in batch
               for row in _phases(client, kind, service, size, tokens)]
@@ -62,10 +63,10 @@ def _memory(client: Any, kind: str, service: Any) -> dict[str, Any]:
 
 def _phases(client: Any, kind: str, service: Any, size: int, tokens: int) -> list[dict[str, Any]]:
     """One row per phase; one row of the whole batch for a service that reports none."""
-    from hermes.core.stage import Stage
+    from hermes.core.stage import ServiceStage
     from hermes.services import PhaseCost
 
-    tasks = [Stage(kind, tokens=tokens) for _ in range(size)]
+    tasks = [ServiceStage(kind, tokens=tokens) for _ in range(size)]
     costs = getattr(service, "costs", None)
     found = costs(tasks) if costs is not None else [PhaseCost("batch", 0.0, 0.0, service.work(tasks).alone_s, "-")]
     return [

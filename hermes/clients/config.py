@@ -20,6 +20,7 @@ from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
+from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.errors import InputError, inside
@@ -121,7 +122,8 @@ class LLMClientConfig(ConfigModel):
             raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
         return f"vllm-{old}"
 
-    def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
+    def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
+              base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
         """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
@@ -153,7 +155,7 @@ class LLMClientConfig(ConfigModel):
                 raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
                                  field="scheduler.kind")
             client = self._client(
-                env, first_index + i, name, scheduler, hardware, runs, base_dir, every_step=every_step,
+                env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
             )
             if longest is not None:
@@ -167,7 +169,7 @@ class LLMClientConfig(ConfigModel):
 
     def _client(
         self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
-        base_dir: Path | None, *, platform: str, every_step: bool,
+        events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool,
     ) -> LLMClient:
         options: dict[str, Any] = {
             "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
@@ -180,7 +182,7 @@ class LLMClientConfig(ConfigModel):
             options["frontend_ns"] = self.frontend.times_ns
         offload = self.kv_offload
         if offload is None:
-            return LLMClient(env, index, name, scheduler, hardware, runs, **options)
+            return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
         with inside("kv_offload"):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
@@ -189,7 +191,7 @@ class LLMClientConfig(ConfigModel):
         facts = facts_of(hardware)
         model = self._memory_model(facts, base_dir)
         return OffloadingClient(
-            env, index, name, scheduler, hardware, runs, **options, tiers=tiers, offload=offload,
+            env, index, name, scheduler, hardware, runs, events, **options, tiers=tiers, offload=offload,
             kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )

@@ -31,9 +31,10 @@ from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_ke
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
+from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
@@ -56,10 +57,11 @@ class KvRetrievalClient(TaskClient):
     stages = frozenset(("fetch_kv", "store_kv"))
 
     def __init__(
-        self, env: Clock, index: int, name: str, tiers: list[Tier], config: KvRetrievalClientConfig,
+        self, env: Clock, index: int, name: str, events: ClientEvents, tiers: list[Tier],
+        config: KvRetrievalClientConfig,
         model: ModelDescription, prefill: Any, *, platform: str, home: tuple[int, int],
     ) -> None:
-        super().__init__(env, index, name, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)
+        super().__init__(env, index, name, events, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)
         self.tiers, self.config, self.prefill, self.home = tiers, config, prefill, home
         self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
         self.num_layers = model.num_layers
@@ -81,6 +83,7 @@ class KvRetrievalClient(TaskClient):
 
     def submit(self, stage: Stage) -> None:
         """A fetch or a write-back arrives; as many as there are run side by side."""
+        assert isinstance(stage, ServiceStage)
         stage.start_ns = self.env._now
         if stage.kind == "store_kv":
             self._keep(stage)
@@ -93,7 +96,7 @@ class KvRetrievalClient(TaskClient):
 
     # -- expected ------------------------------------------------------------------------------------------------
 
-    def _expect(self, stage: Stage) -> None:
+    def _expect(self, stage: ServiceStage) -> None:
         tokens = stage.tokens
         num_bytes = round(tokens * self.kv_bytes_per_token)
         levels = [Level(t.config.lookup, t.config.bandwidth, t.config.hit_rate or 0.0) for t in self.tiers]
@@ -105,7 +108,7 @@ class KvRetrievalClient(TaskClient):
             exposed = partial(exposed_bytes, num_bytes, self.num_layers, hidden_s)
         stage.cached_tokens = tokens
         seconds = expected_s(num_bytes, levels, recompute_s, exposed) if tokens else 0.0
-        self._after(s_to_ns(seconds), lambda: self.on_done(self, stage))
+        self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
 
     def _prefill_s(self, tokens: int, past: int) -> float:
         """A prompt of so many new tokens, alone."""
@@ -117,7 +120,7 @@ class KvRetrievalClient(TaskClient):
 
     # -- stateful ------------------------------------------------------------------------------------------------
 
-    def _find_context(self, stage: Stage) -> None:
+    def _find_context(self, stage: ServiceStage) -> None:
         key, wait_ns = self._key(stage), 0
         self._ask([key])
         for depth, tier in enumerate(self.tiers):
@@ -132,7 +135,7 @@ class KvRetrievalClient(TaskClient):
             return
         self._read(stage, [], wait_ns)
 
-    def _find_blocks(self, stage: Stage) -> None:
+    def _find_blocks(self, stage: ServiceStage) -> None:
         unit = self.config.block_tokens
         keys = block_keys(stage.content, stage.tokens, unit, self.model)
         self._ask(keys)
@@ -142,9 +145,9 @@ class KvRetrievalClient(TaskClient):
         tiers = self.tiers if self.config.charge_misses else [read.tier for read in reads]
         self._read(stage, reads, sum(tier.lookup_ns for tier in tiers))
 
-    def _read(self, stage: Stage, reads: list[Read], wait_ns: int) -> None:
+    def _read(self, stage: ServiceStage, reads: list[Read], wait_ns: int) -> None:
         """After so long, read from several tiers side by side; the stage is done when nothing is left to wait for."""
-        done = partial(self.on_done, self, stage)
+        done = partial(self.events.done, self, stage)
         self._after(wait_ns, partial(self._hierarchy.fetch, reads, done, stage.overlap))
 
     def _ask(self, keys: list[Hashable]) -> None:
@@ -158,25 +161,25 @@ class KvRetrievalClient(TaskClient):
         if self._fetches % warming.every == 0:
             self._hierarchy.warm(self._hot.keys())
 
-    def _judge_overlap(self, stage: Stage, new_tokens: int) -> None:
+    def _judge_overlap(self, stage: ServiceStage, new_tokens: int) -> None:
         if self.config.overlap:
             stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
 
-    def _key(self, stage: Stage) -> Hashable:
+    def _key(self, stage: ServiceStage) -> Hashable:
         """What its entry is kept under; with the model, since a tier may hold the KV of several."""
         request = stage.request
         if request.context is not None:
             return (self.model, *request.context)
         return (self.model, "session", request.session) if request.session >= 0 else (self.model, "request", request.id)
 
-    def _keep(self, stage: Stage) -> None:
+    def _keep(self, stage: ServiceStage) -> None:
         if self.config.mode == "expected":   # nothing is known to be missing; alone, the nearest tier takes this long
             seconds = stage.tokens * self.kv_bytes_per_token / self.tiers[0].config.bandwidth
-            self._after(s_to_ns(seconds), lambda: self.on_done(self, stage))
+            self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
         else:
             self._after(0, lambda: self._store(stage))
 
-    def _store(self, stage: Stage) -> None:
+    def _store(self, stage: ServiceStage) -> None:
         if self.config.entries == "blocks":
             unit = self.config.block_tokens
             size = round(unit * self.kv_bytes_per_token)
@@ -185,7 +188,7 @@ class KvRetrievalClient(TaskClient):
             entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(keys)]
         else:
             entries = [(self._key(stage), round(stage.tokens * self.kv_bytes_per_token))]
-        self._hierarchy.keep(entries, lambda: self.on_done(self, stage))
+        self._hierarchy.keep(entries, lambda: self.events.done(self, stage))
 
     def _after(self, delay_ns: int, act: Callable[[], None]) -> None:
         self.env.tick_at(self.env._now + delay_ns, STEP_END + self.index, lambda tick: act())
@@ -274,7 +277,8 @@ class KvRetrievalClientConfig(TaskClientConfig):
             raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
         return self
 
-    def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
+    def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
+              base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
         """The group's clients, numbered from `first_index`."""
         with inside("model"):
@@ -287,6 +291,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
             tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
-                env, first_index + i, name, tiers, self, model, recompute, platform=platform, home=(i, self.count),
+                env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
+                home=(i, self.count),
             ))
         return clients

@@ -7,18 +7,17 @@ sleeps until the run ends. Whatever may change the batch before that cuts the ru
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from hermes.clients.block_time import block_ns_of_client
 from hermes.clients.kv_tier import Tier
-from hermes.core.client import ClientView, StageDone
+from hermes.core.client import ClientEvents, ClientView, LoadLine, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.record import MachineInfo, SharingInfo
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler, Plan
 
@@ -44,15 +43,15 @@ class LLMClient:
     __slots__ = (
         "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up",
         "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned",
-        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env",
+        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env", "events",
         "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
-        "num_assigned", "num_layers", "num_steps", "on_done", "on_first_token", "on_prefill", "on_room",
+        "num_assigned", "num_layers", "num_steps",
         "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
     )
 
     def __init__(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
-        *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
+        events: ClientEvents, *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
         overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
         frontend_ns: tuple[int, float, int] = (0, 0.0, 0),
     ) -> None:
@@ -65,15 +64,11 @@ class LLMClient:
         self.stages = served.difference(("generate",)) if role != "decode" else frozenset()
         if "generate" in served:
             self.stages |= frozenset(generations)
-        self.on_done: StageDone = _nobody
-        self.on_room: Callable[[], None] | None = None   # called when blocks may have become free
-        self.on_first_token: Callable[[Any, Sequence], None] | None = None   # a prompt ended, the answer goes on here
-        # a step that ends at some time computes prompt tokens: (sequence, how many), those it adds counted as computed
-        self.on_prefill: Callable[[Any, list[tuple[Sequence, int]], int], None] | None = None
+        self.events = events
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
-        self.tracks: list[tuple[Any, int]] = []   # (who keeps bounds of this client's load, its position there)
+        self.tracks: list[tuple[Track, int]] = []   # (what keeps bounds of this client's load, its position there)
         self.input_tokens = self.output_tokens = self.num_assigned = 0
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
@@ -87,7 +82,7 @@ class LLMClient:
         # Asynchronous scheduling: (arrival, sequence) that no plan has seen yet, and the moment at which the next plan
         # is made: when the step in flight, or the one that has just ended, began. Nothing in flight: whenever it is.
         self._ahead = scheduler.asynchronous
-        self._late: list[tuple[int, Sequence]] = []
+        self._late: list[tuple[int, Stage]] = []
         self._seen_ns = ANY_TIME
         self._start_ns = 0
         self._step_range = (1, 1)         # shortest and longest step of the run in flight
@@ -110,7 +105,7 @@ class LLMClient:
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def refusal(self, stage: Sequence) -> str | None:
+    def refusal(self, stage: Stage) -> str | None:
         prompt, output = self._fits
         if stage.prompt_tokens <= prompt and stage.target_tokens <= output and stage.branches is None:
             return None
@@ -122,7 +117,7 @@ class LLMClient:
             self._fits = stage.prompt_tokens, stage.target_tokens
         return reason
 
-    def submit(self, stage: Sequence) -> None:
+    def submit(self, stage: Stage) -> None:
         """A sequence arrives (with its KV, if `stage.transferred`)."""
         if (self._before_ns or self._token_ns) and not stage.transferred:
             ready = self.env._now + self._before_ns + round(self._token_ns * stage.prompt_tokens)
@@ -130,14 +125,14 @@ class LLMClient:
         else:
             self._accept(stage)
 
-    def _accept(self, stage: Sequence) -> None:
+    def _accept(self, stage: Stage) -> None:
         """The engine has a sequence."""
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:
             self._take(stage)
 
-    def _to_host(self, stage: Sequence) -> None:
+    def _to_host(self, stage: Stage) -> None:
         """The serving stack's thread works on a request before the scheduler sees it."""
         def done(tick: Tick) -> None:
             self._at_host -= 1
@@ -148,7 +143,7 @@ class LLMClient:
         self._at_host += 1
         self.env.tick_at(self._host_free_ns, ARRIVAL, done)
 
-    def _take(self, stage: Sequence) -> None:
+    def _take(self, stage: Stage) -> None:
         scheduler = self.scheduler
         if self._ahead:
             self._late.append((self.env._now, stage))
@@ -164,7 +159,7 @@ class LLMClient:
         elif self._planned > 1 and scheduler.wants_cut(stage):
             self.cut()
 
-    def reserve(self, stage: Sequence) -> bool:
+    def reserve(self, stage: Stage) -> bool:
         """Take memory for KV that is about to arrive; False if it is not there."""
         free = self._catch_up()
         taken = self.scheduler.reserve(stage)
@@ -192,7 +187,39 @@ class LLMClient:
             used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
         self.peak_blocks = max(self.peak_blocks, used)
 
-    def release(self, stage: Sequence) -> None:
+    def _done(self, stage: Stage) -> None:
+        """A sequence is complete here, at this instant."""
+        self.events.done(self, stage)
+
+    def forget(self, stage: Stage) -> None:
+        """The blocks of a sequence that this step has completed return to the pool."""
+        self.scheduler.release(stage)
+
+    def decode_clock(self) -> int:
+        """Decode steps so far, of the scheduler's group."""
+        return self.scheduler.group.clock
+
+    @property
+    def num_running(self) -> int:
+        """Sequences in the batch."""
+        return len(self.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for a place in it, those that no plan has seen yet included."""
+        return self.scheduler.num_waiting + len(self._late)
+
+    @property
+    def takes_over_kv(self) -> bool:
+        """Whether its scheduler can continue a generation that another client began."""
+        return self.scheduler.takes_over_kv
+
+    @property
+    def returns_together(self) -> bool:
+        """Whether the answers of a batch come back together."""
+        return self.scheduler.returns_together
+
+    def release(self, stage: Stage) -> None:
         """KV kept for a transfer can go: whoever waits for memory may be admitted."""
         free = self._catch_up()
         self.scheduler.release(stage)
@@ -206,8 +233,8 @@ class LLMClient:
                 self.wake()
             elif self._planned > 1:
                 self.cut()
-        if self.on_room is not None:
-            self.on_room()
+        if self.events.room is not None:
+            self.events.room(self)
 
     def wake(self) -> None:
         """Start a step once everything else that happens at this instant has happened."""
@@ -223,8 +250,8 @@ class LLMClient:
         """The only running sequence preempted itself. If that goes on (each first chunk fits, the rest never does: the
         memory is held by KV that waits to move), whoever could free memory has to know that nothing comes of it."""
         self._futile += 1
-        if self._futile >= FUTILE and self.on_room is not None:
-            self.on_room()
+        if self._futile >= FUTILE and self.events.room is not None:
+            self.events.room(self)
 
     # -- runs of steps -------------------------------------------------------------------------------------------
 
@@ -255,8 +282,8 @@ class LLMClient:
                     self._gave_up_alone()
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
-            if self.on_room is not None:
-                self.on_room()   # there is none, but whoever waits for it should know that nothing runs
+            if self.events.room is not None:
+                self.events.room(self)   # there is none, but whoever waits for it should know that nothing runs
             self._seen_ns = ANY_TIME
             return
         now = self._start_ns = self.env._now
@@ -278,8 +305,8 @@ class LLMClient:
                         held_up += overhead.get(seq.kind, 0)
             self._held_up = held_up
             end = now + held_up + self.hardware.step_ns(plan)
-            if self.on_prefill is not None and plan.prefills:
-                self.on_prefill(self, plan.prefills, end)
+            if plan.prefills and self.events.prefill is not None:
+                self.events.prefill(self, plan.prefills, end)
             steps.view[pos] = end
             if self.tracks:
                 self._step_range = end - now, end - now
@@ -335,18 +362,19 @@ class LLMClient:
             self.ticks.extend(range(first, first + count))
         finished = scheduler.complete(plan, count, first + count - 1, now)
         self._record(plan, first, count, now)
-        if self.on_first_token is not None:
+        first_token = self.events.first_token
+        if first_token is not None:
             for seq, _n in plan.prefills:
                 going_on = seq in scheduler.running or seq.branches is not None
                 if going_on and seq.first_token_ns == now and not seq.transferred:
-                    self.on_first_token(self, seq)
+                    first_token(self, seq)
         for seq in finished:
-            self.on_done(self, seq)
+            self._done(seq)
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
-        if finished and self.on_room is not None:
-            self.on_room()
+        if finished and self.events.room is not None:
+            self.events.room(self)
         if self._start is None:
             queue = self.env._queue
             if not queue or queue[0][0] > now:   # nothing else happens at this instant
@@ -448,7 +476,7 @@ class LLMClient:
         base, per_step, _start, _unit, steps = self.load_line(kind)
         return base + per_step * self._steps_started() if steps else base
 
-    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
+    def load_line(self, kind: str) -> LoadLine:
         """How a load that changes with steps moves.
 
         Its value before the run in flight, the change with each step (that has ended; for KV tokens, that has started),
@@ -458,15 +486,11 @@ class LLMClient:
         if kind == "kv_tokens":
             base = self.scheduler.tokens_cached()
             if plan is None or not plan.decodes:
-                return base, 0, 0, 1, 0
-            return base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned
+                return LoadLine(base)
+            return LoadLine(base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned)
         if kind == "requests":
-            return self.num_assigned, 0, 0, 1, 0
+            return LoadLine(self.num_assigned)
         base = self.output_tokens - self.emitted
         if plan is None:
-            return base, 0, 0, 1, 0
-        return base, -plan.sampled, self._start_ns, self._step_range[0], self._planned
-
-
-def _nobody(client: Any, stage: Any) -> None:
-    raise AssertionError("client used before the coordinator took it")
+            return LoadLine(base)
+        return LoadLine(base, -plan.sampled, self._start_ns, self._step_range[0], self._planned)

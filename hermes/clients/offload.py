@@ -12,7 +12,6 @@ gets its turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -22,7 +21,7 @@ from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, re
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.core.clock import TRANSFER
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.units import NS_PER_S
 
@@ -54,13 +53,12 @@ class OffloadConfig(ConfigModel):
 class OffloadingClient(LLMClient):
     """See the module's docstring and `hermes.clients.llm.LLMClient`."""
 
-    __slots__ = ("_fetching", "_hierarchy", "_offload", "_report", "layers", "tier_bytes_per_token", "tiers")
+    __slots__ = ("_fetching", "_hierarchy", "_offload", "layers", "tier_bytes_per_token", "tiers")
 
     def __init__(
         self, *args: Any, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int,
         **options: Any,
     ) -> None:
-        self._report: Callable[[Any, Any], None] = _nobody
         super().__init__(*args, **options)
         self.tiers, self._offload, self.layers = tiers, offload, layers
         self.tier_bytes_per_token = kv_bytes_per_token
@@ -68,19 +66,10 @@ class OffloadingClient(LLMClient):
         self._fetching = 0
 
     @property
-    def on_done(self) -> Callable[[Any, Any], None]:
-        """Called with each completed sequence: its prompt's blocks are written back beside whatever comes next."""
-        return self._done
-
-    @on_done.setter
-    def on_done(self, report: Callable[[Any, Any], None]) -> None:
-        self._report = report
-
-    @property
     def idle(self) -> bool:
         return not self._fetching and super().idle
 
-    def _accept(self, stage: Sequence) -> None:
+    def _accept(self, stage: Stage) -> None:
         """The engine has a sequence; what the tiers have of its prompt comes first."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
@@ -106,12 +95,13 @@ class OffloadingClient(LLMClient):
         fetch = partial(self._hierarchy.fetch, reads, partial(self._fetched, stage, have), overlap)
         self.env.tick_at(self.env._now + wait_ns, TRANSFER, lambda tick: fetch())
 
-    def _fetched(self, stage: Sequence, have: int) -> None:
+    def _fetched(self, stage: Stage, have: int) -> None:
         self._fetching -= 1
         stage.num_computed = stage.cached_tokens = have
         super()._accept(stage)
 
-    def _done(self, client: Any, stage: Sequence) -> None:
+    def _done(self, stage: Stage) -> None:
+        """The blocks of its prompt are written back beside whatever comes next."""
         if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
@@ -119,11 +109,7 @@ class OffloadingClient(LLMClient):
             keys = block_keys(stage.content, computed, unit, self.model)
             if keys:   # the last block first: it is to be the first to go
                 self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
-        self._report(client, stage)
-
-
-def _nobody(client: Any, stage: Any) -> None:
-    raise AssertionError("client used before the coordinator took it")
+        super()._done(stage)
 
 
 def _nothing() -> None:

@@ -21,10 +21,12 @@ from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
 from hermes.core.block_hashes import GroupPrefix
+from hermes.core.client import ClientEvents
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS
 from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
@@ -131,13 +133,14 @@ def _pool(recorded: RecordedSchedule, *, every_step: bool) -> BlockPool:
     return pool_type(recorded.num_blocks, recorded.block_size)
 
 
-def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Sequence]]:
+def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
     """(arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
-    arrivals = []
+    arrivals: list[tuple[int, Stage]] = []
     for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
         content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
-        seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, request=request.id,
-                       arrival_order=order, content=content)
+        seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
+                       content=content)
+        seq.request = request.id  # type: ignore[assignment]  # all that a recording knows of it
         arrivals.append((request.arrival_step, seq))
     return arrivals
 
@@ -181,7 +184,7 @@ def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
 
 
 def _rows(
-    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Sequence], free_blocks: int, returned: int = 0,
+    scheduler: ChunkedScheduler, plan: Plan, preempted: list[Stage], free_blocks: int, returned: int = 0,
 ) -> list[Row]:
     """The rows of a planned run. In a run, every member of the decode group advances by one token a step.
 
@@ -211,7 +214,7 @@ class _Recorder(AsyncChunkedScheduler):
         super().__init__(config, pool, every_step=every_step)
         self.rows: list[Row] = []
         self._planned: list[Row] = []
-        self._victims: list[Sequence] = []
+        self._victims: list[Stage] = []
         self._free_blocks = -1
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -224,7 +227,7 @@ class _Recorder(AsyncChunkedScheduler):
             self._planned = _rows(self, plan, self._victims, first, now - first)
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         self.rows += self._planned[:num_steps]
         return super().complete(plan, num_steps, step, now_ns)
 
@@ -232,11 +235,11 @@ class _Recorder(AsyncChunkedScheduler):
         self._free_blocks = self.pool.free_blocks
         super()._let_go()
 
-    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+    def _preempt(self, seq: Stage, plan: Plan) -> None:
         self._victims.append(seq)
         super()._preempt(seq, plan)
 
-    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         seq = super()._preempt_ending(order)
         if seq is not None:
             self._victims.append(seq)
@@ -260,8 +263,9 @@ def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]
     """Let the LLM client that simulations use drive the scheduler. `arrival_step` counts steps that took time."""
     env = Clock()
     scheduler = _Recorder(_config(recorded), _pool(recorded, every_step=every_step), every_step=every_step)
-    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), every_step=every_step)
-    client.on_done = lambda _client, seq: scheduler.release(seq)
+    events = ClientEvents()
+    events.done = lambda _client, seq: scheduler.release(seq)
+    client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
     for arrival, seq in _sequences(recorded):
         env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
     env.drain()

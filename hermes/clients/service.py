@@ -18,10 +18,11 @@ from hermes.clients.machine import Machine
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.usage import PowerConfig
 from hermes.config import Component, Duration
+from hermes.core.client import ClientEvents
 from hermes.core.clock import START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.record import MachineInfo
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.services import SERVICES, MachineSpec, Service, Work, machine_of
 from hermes.units import s_to_ns
@@ -38,11 +39,12 @@ class ServiceClient(TaskClient):
     """
 
     def __init__(
-        self, env: Clock, index: int, name: str, services: dict[str, Service], machine: MachineSpec, *,
+        self, env: Clock, index: int, name: str, events: ClientEvents, services: dict[str, Service],
+        machine: MachineSpec, *,
         max_batch: int, per_kind: bool, model: str = "", platform: str = "", batch_window_ns: int = 0,
         submit_cost_s: float = 0.0,
     ) -> None:
-        super().__init__(env, index, name, machine, model=model, platform=platform)
+        super().__init__(env, index, name, events, machine, model=model, platform=platform)
         self.services = services
         self.stages = frozenset(services)
         # how many are wanted may always be said, whether it costs anything or not
@@ -52,7 +54,7 @@ class ServiceClient(TaskClient):
         self.machine = Machine(env, STEP_END + index)
         self.max_batch, self.per_kind = max_batch, per_kind
         self.batch_window_ns, self.submit_cost_s = batch_window_ns, submit_cost_s
-        self._queues: dict[str, deque[Stage]] = {kind: deque() for kind in services}
+        self._queues: dict[str, deque[ServiceStage]] = {kind: deque() for kind in services}
         self._busy: dict[str, int] = dict.fromkeys(services, 0)
         self._due_ns: dict[str, deque[int]] = {kind: deque() for kind in services}   # ends of the windows of the queued
         self._start: Tick | None = None
@@ -60,6 +62,7 @@ class ServiceClient(TaskClient):
 
     def submit(self, stage: Stage) -> None:
         """A task arrives; it starts once everything else that happens at this instant has happened."""
+        assert isinstance(stage, ServiceStage)
         self._queues[stage.kind].append(stage)
         due = self.env._now + self.batch_window_ns
         self._due_ns[stage.kind].append(due)
@@ -98,7 +101,7 @@ class ServiceClient(TaskClient):
                 self._due_ns[kind].popleft()
             self._run(kind, [queue.popleft() for _ in range(size)])
 
-    def _run(self, kind: str, tasks: list[Stage]) -> None:
+    def _run(self, kind: str, tasks: list[ServiceStage]) -> None:
         now = self.env._now
         for task in tasks:
             task.start_ns = now
@@ -107,7 +110,7 @@ class ServiceClient(TaskClient):
         def ended() -> None:
             self._busy[kind] -= 1
             for task in tasks:
-                self.on_done(self, task)
+                self.events.done(self, task)
             if any(self._queues.values()):
                 self._wake()
 
@@ -154,7 +157,8 @@ class _ServiceConfig(TaskClientConfig):
         """Further options of `ServiceClient`."""
         return {}
 
-    def build(self, env: Clock, first_index: int, runs: RowLog, *, every_step: bool, base_dir: Path | None,
+    def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
+              base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
         """The group's clients, numbered from `first_index`."""
         machine = machine_of(self.device, self.cores, base_dir)
@@ -171,7 +175,7 @@ class _ServiceConfig(TaskClientConfig):
         max_batch, per_kind = self._limits()
         return [
             ServiceClient(
-                env, first_index + i, name, services, machine, max_batch=max_batch, per_kind=per_kind,
+                env, first_index + i, name, events, services, machine, max_batch=max_batch, per_kind=per_kind,
                 model=self.model, platform=platform, **self._batching(),
             )
             for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,10 +14,11 @@ from hermes.clients.describe import Columns, Describe, service_info
 from hermes.clients.kv_tier import Tier
 from hermes.clients.usage import PowerConfig
 from hermes.config import ConfigModel
-from hermes.core.client import ClientView, StageDone
+from hermes.core.client import ClientEvents, ClientView, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
+from hermes.core.stage import Stage
 from hermes.hardware.base import IntArray
 from hermes.services import MachineSpec
 from hermes.units import s_to_ns
@@ -31,8 +32,8 @@ _NO_DEVICE = MachineSpec(1, 0.0, 0.0, 0)
 class TaskClientConfig(ConfigModel):
     """What such clients have in YAML. A subclass adds `kind`, its own keys, and
 
-    `build(env, first_index, runs, *, every_step, base_dir, moves_kv="")`: the group's clients, one for each of `names`,
-    numbered from `first_index`.
+    `build(env, first_index, runs, events, *, every_step, base_dir, moves_kv="")`: the group's clients, one for each of
+    `names`, numbered from `first_index`.
     """
 
     role: Literal["service"] = "service"
@@ -88,31 +89,42 @@ class TaskClient:
     """Stores of KV that it reads and writes."""
     moved_in_run: Iterable[tuple[int, int]] = ()
     kv_bytes_per_token = 0.0
+    takes_over_kv = False
+    num_running = 0
+    returns_together = False
 
     def __init__(
-        self, env: Clock, index: int, name: str, spec: MachineSpec = _NO_DEVICE, *, model: str = "", platform: str = "",
+        self, env: Clock, index: int, name: str, events: ClientEvents, spec: MachineSpec = _NO_DEVICE, *,
+        model: str = "", platform: str = "",
     ) -> None:
         self.env, self.index, self.name, self.spec = env, index, name, spec
         self.model, self.platform = model, platform
-        self.on_done: StageDone = _nobody
-        self.on_room: Callable[[], None] | None = None
-        self.on_first_token: Callable[[Any, Any], None] | None = None
+        self.events = events
         self.steps = StepLog()
-        self.tracks: list[tuple[Any, int]] = []
+        self.tracks: list[tuple[Track, int]] = []
         self.input_tokens = self.output_tokens = self.num_assigned = self.emitted = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Tasks assigned and not done."""
+        return self.num_assigned
 
     @property
     def idle(self) -> bool:
         """Nothing runs, and nothing is about to start."""
         return not self.num_assigned
 
-    def serve(self, stage: Any, seconds: float, wait: float = 0.0) -> None:
+    def serve(self, stage: Stage, seconds: float, wait: float = 0.0) -> None:
         """`stage` starts after `wait` seconds, and is done `seconds` later."""
         stage.start_ns = self.env._now + s_to_ns(wait)
         end = stage.start_ns + s_to_ns(seconds)
-        self.env.tick_at(end, STEP_END + self.index, lambda tick: self.on_done(self, stage))
+        self.env.tick_at(end, STEP_END + self.index, lambda tick: self.events.done(self, stage))
 
-    def refusal(self, stage: Any) -> str | None:
+    def submit(self, stage: Stage) -> None:
+        """A stage arrives; see `hermes.core.client.Client`."""
+        raise NotImplementedError
+
+    def refusal(self, stage: Stage) -> str | None:
         """None: whatever it serves fits."""
         return None
 
@@ -148,10 +160,20 @@ class TaskClient:
         """The tasks assigned and not done: how many they are, or (for every other kind) their input tokens."""
         return self.num_assigned if kind == "requests" else self.input_tokens
 
-    def load_line(self, kind: str) -> tuple[int, int, int, int, int]:
-        """As `LLMClient.load_line`: constant between events."""
-        return self.load(kind), 0, 0, 1, 0
+    def load_line(self, kind: str) -> LoadLine:
+        """Constant between events."""
+        return LoadLine(self.load(kind))
 
+    def reserve(self, stage: Stage) -> bool:
+        """False: it has no KV memory."""
+        return False
 
-def _nobody(client: Any, stage: Any) -> None:
-    raise AssertionError("client used before the coordinator took it")
+    def release(self, stage: Stage) -> None:
+        """It has no KV memory."""
+
+    def forget(self, stage: Stage) -> None:
+        """It has no KV memory."""
+
+    def decode_clock(self) -> int:
+        """0: it decodes nothing."""
+        return 0

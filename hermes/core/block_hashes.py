@@ -17,23 +17,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
-__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "TokenPrompt", "name_runs"]
+__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "NameRuns", "PromptContent", "TokenPrompt", "name_runs"]
 
 NameRuns = Iterable[tuple[Hashable, int]]
 
 
-def name_runs(content: Any, block_size: int) -> NameRuns:
+class PromptContent(Protocol):
+    """What a prompt's blocks contain, as far as sharing is concerned. It may have `name_runs` as well."""
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Key of full block `index`, or None where it holds tokens of the sequence's own."""
+        ...
+
+
+def name_runs(content: PromptContent, block_size: int) -> NameRuns:
     """The runs of a content, or of a sequence. One that has only `block_key` gives one run for each block."""
     runs = getattr(content, "name_runs", None)
     found: NameRuns = block_by_block(content, block_size) if runs is None else runs(block_size)
     return found
 
 
-def block_by_block(content: Any, block_size: int) -> Iterator[tuple[Hashable, int]]:
+def block_by_block(content: PromptContent, block_size: int) -> Iterator[tuple[Hashable, int]]:
     """A run for each block, up to the first without a key."""
     end = 1
     while (key := content.block_key(end - 1, block_size)) is not None:

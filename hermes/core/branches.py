@@ -7,10 +7,9 @@ and its own KV after the prompt's last whole block; the whole blocks are held on
 
 from __future__ import annotations
 
-from typing import Any
-
 from hermes.core.block_hashes import ConversationText, NameRuns
 from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 
 __all__ = ["Branches", "branch_into"]
 
@@ -24,18 +23,18 @@ class Branches:
 
     __slots__ = ("lead", "open", "outputs")
 
-    def __init__(self, lead: Sequence, outputs: tuple[int, ...]) -> None:
+    def __init__(self, lead: Stage, outputs: tuple[int, ...]) -> None:
         self.lead = lead
         self.outputs = outputs
         self.open = len(outputs)
 
-    def assign(self, lead: Sequence) -> int:
+    def assign(self, lead: Stage) -> int:
         """`lead` goes to a client for all of them; returns the output tokens that are to come there."""
         target, given = lead.target_tokens, int(lead.transferred)
         lead.assigned_outputs = sum([min(n, target) - given for n in self.outputs])
         return lead.assigned_outputs
 
-    def split(self, lead: Sequence) -> list[Sequence]:
+    def split(self, lead: Stage) -> list[Sequence]:
         """The branches other than the one that `lead` becomes, with its tokens so far. Those that a client before has
         completed (a single token, given with the prompt's last step) are not there any more."""
         self.lead, given = lead, int(lead.transferred)
@@ -54,7 +53,7 @@ class Branches:
         lead.width = 1
         return others
 
-    def _become(self, seq: Sequence, index: int) -> None:
+    def _become(self, seq: Stage, index: int) -> None:
         seq.branches, seq.branch = self, index
         seq.output_tokens = seq.target_tokens = self.outputs[index]
 
@@ -69,7 +68,7 @@ class _SharedPrompt:
 
     __slots__ = ("_lead",)
 
-    def __init__(self, lead: Sequence) -> None:
+    def __init__(self, lead: Stage) -> None:
         self._lead = lead
 
     def block_key(self, index: int, block_size: int) -> object:
@@ -86,7 +85,7 @@ class _SharedPrompt:
         yield self._lead.own_name, whole
 
 
-def branch_into(stage: Any, outputs: tuple[int, ...]) -> Any:
+def branch_into(stage: Sequence, outputs: tuple[int, ...]) -> Sequence:
     """Let a generation that has not been dispatched yet have branches, with these numbers of output tokens; returns it.
 
     The prompt is computed once. Its last step gives the first token of every branch; the generation is done with its

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hermes.core.client import Client, Columns
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
 from hermes.core.network import Network
 from hermes.core.record import ClientInfo, RunRecord
 from hermes.core.request import Stream
 
-__all__ = ["Columns", "Describe", "Labels", "collect"]
+__all__ = ["Describe", "Labels", "collect"]
 
-Columns = dict[str, npt.NDArray[np.int64]]
 Describe = Callable[[Columns], ClientInfo]
 Labels = dict[str, tuple[npt.NDArray[np.int64], list[str]]]
 
 
 def collect(
-    clients: list[Any], streams: list[Stream], network: Network, coordinator: Coordinator, run_log: RowLog,
+    clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, run_log: RowLog,
     describe: list[Describe], labels: Labels, stage_kinds: list[str],
 ) -> RunRecord:
     """The record of a run. The rows of the logs are given up."""
@@ -60,8 +59,8 @@ def collect(
         stages=stages, runs=runs | {"kv_block_ns": block_ns}, transfers=coordinator.transfers.columns(),
         step_ends=[c.steps.array() for c in clients], gaps=gaps, decode_steps=decode_steps,
         out_of_range_steps=out_of_range, end_ns=now, tiers=[tier.info(names) for tier in tiers.values()],
-        links=network.links(), machines=[info for c in clients if (info := c.machine_info()) is not None],
-        sharing=[info for c in clients if (info := c.sharing_info()) is not None],
+        links=network.links(), machines=[info for info in [c.machine_info() for c in clients] if info is not None],
+        sharing=[info for info in [c.sharing_info() for c in clients] if info is not None],
         out_of_requests_ns=coordinator.out_of_requests_ns, labels=labels, notes=_notes(coordinator),
         after_ns=[c.after_ns for c in clients],
         counters={"steps": sum(c.num_steps for c in clients), "runs": len(runs["client"])} | _tasks_outside(clients),
@@ -83,7 +82,7 @@ def _rows_by_client(table: Columns, num_clients: int) -> list[npt.NDArray[np.int
     return np.split(order, np.searchsorted(table["client"][order], np.arange(1, num_clients)))
 
 
-def _tasks_outside(clients: list[Any]) -> dict[str, int]:
+def _tasks_outside(clients: list[Client]) -> dict[str, int]:
     """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none."""
     count = sum(client.out_of_range_tasks for client in clients)
     return {"tasks_out_of_range": count} if count else {}

@@ -11,9 +11,17 @@ somebody still holds them, waits if somebody is computing them anew, and else co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 __all__ = ["CommonPrompt"]
+
+
+class Holder(Protocol):
+    """A sequence, as far as it matters here."""
+
+    grouped: bool
+    num_computed: int
+    num_blocks: int
 
 
 class CommonPrompt:
@@ -24,7 +32,7 @@ class CommonPrompt:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.num_tokens = num_blocks * block_size
-        self.holders: dict[Any, None] = {}
+        self.holders: dict[Holder, None] = {}
 
     @property
     def ready(self) -> bool:
@@ -33,10 +41,9 @@ class CommonPrompt:
         if len(holders) != 1:
             return bool(holders)   # nobody joins a holder that is not ready
         (seq,) = holders
-        return bool(seq.grouped or seq.num_computed >= self.num_tokens)
+        return seq.grouped or seq.num_computed >= self.num_tokens
 
-    def leave(self, seq: Any) -> int:
+    def leave(self, seq: Holder) -> int:
         """`seq` gives up its blocks; how many of them come free."""
         del self.holders[seq]
-        freed: int = seq.num_blocks
-        return freed - self.num_blocks if self.holders else freed
+        return seq.num_blocks - self.num_blocks if self.holders else seq.num_blocks

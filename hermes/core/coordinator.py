@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
-from hermes.core.client import ClientView
+from hermes.core.client import Client, ClientEvents, ClientView
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
 from hermes.core.kv_transfer import Handoff
@@ -19,11 +19,12 @@ from hermes.core.layerwise import exposed_bytes
 from hermes.core.network import Network
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
-from hermes.core.sequence import Sequence
-from hermes.core.stage import AnyOf
+from hermes.core.stage import AnyOf, Segments, Stage
 from hermes.errors import InputError
 
 __all__ = ["Coordinator"]
+
+Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # what a pipeline gets back; None to begin with
 
 DONE, REJECTED = 1, 2
 _CELL_KINDS = ("output_tokens", "input_tokens", "requests")
@@ -38,8 +39,8 @@ class Coordinator:
     """
 
     def __init__(
-        self, env: Clock, clients: list[Any], routers: dict[tuple[str, str], Router],
-        candidates: dict[tuple[str, str], list[Any]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
+        self, env: Clock, clients: list[Client], events: ClientEvents, routers: dict[tuple[str, str], Router],
+        candidates: dict[tuple[str, str], list[Client]], cells: list[list[tuple[LoadCell, int]]], streams: list[Stream],
         stages: RowLog, stage_kinds: list[str], network: Network, transfers: RowLog,
         handoff: Handoff | None = None, *, local_handoff: bool = False,
     ) -> None:
@@ -61,24 +62,20 @@ class Coordinator:
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
         self.notes: dict[str, dict[int, float]] = {}   # what pipelines keep of their requests
-        self.gaps: dict[int, list[tuple[int, int, int]]] = {}   # stage row -> segments (see `Sequence`)
+        self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
         self._after_ns: list[int] = [client.after_ns for client in clients]
         distinct = {id(router): router for router in routers.values()}.values()
-        observers: list[Callable[[str, Any, Any], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
+        observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
-        for client in clients:
-            client.on_done = self._stage_done
-            if observers:
-                client.on_first_token = self._first_token
+        events.done = self._stage_done
+        if observers:
+            events.first_token = self._first_token
         if handoff is not None:
-            handoff.assign = self._assign
-            if observers:
-                handoff.observe = self._observe
-            handoff.route = self._route_decode
+            handoff.book = self
 
     @property
     def out_of_requests_ns(self) -> int:
@@ -91,7 +88,7 @@ class Coordinator:
         """Schedule the first arrivals."""
         self._arriving.start()
 
-    def _advance(self, request: Request, result: Any) -> None:
+    def _advance(self, request: Request, result: Waited) -> None:
         """Send a pipeline what it waited for, and dispatch what it yields next."""
         while True:
             try:
@@ -132,12 +129,12 @@ class Coordinator:
                     self._dispatch(request, stage)
             return
 
-    def _start(self, request: Request, stage: Any) -> None:
+    def _start(self, request: Request, stage: Stage) -> None:
         stage.detached = True
         if not request.over:
             self._dispatch(request, stage)
 
-    def candidates(self, kind: str, model: str) -> list[Any]:
+    def candidates(self, kind: str, model: str) -> list[Client]:
         """The clients that may serve a kind of stage of a model ("" for any)."""
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
@@ -163,7 +160,7 @@ class Coordinator:
         if not request.background:
             self._finish(request, REJECTED)
 
-    def _dispatch(self, request: Request, stage: Any) -> None:
+    def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and hand it over."""
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
@@ -175,23 +172,24 @@ class Coordinator:
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
             raise InputError(f"a client that serves stage {stage.kind!r} of model {model!r}", field="clients")
-        client: Any = router.choose(stage)
+        client = router.choose(stage)
         reason = self._refusal(client, stage)
         if reason is not None:
             if self._observers:
                 self._observe("refused", client, stage)
             stage.decode_on = None
-            client = self._first_accepting(stage)
-            if client is None:
+            other = self._first_accepting(stage)
+            if other is None:
                 self._reject(request, reason)
                 return
-        self._assign(client, stage)
+            client = other
+        self.assign(client, stage)
         if stage.inputs:
             self._bring(stage, client)
         else:
             client.submit(stage)
 
-    def _bring(self, stage: Any, client: Any) -> None:
+    def _bring(self, stage: Stage, client: Client) -> None:
         """Move a stage's inputs to its client, side by side, and hand it over when all are there."""
         moves = [(before, num_bytes) for before, num_bytes in stage.inputs if before.client is not client]
         left = len(moves)
@@ -200,7 +198,7 @@ class Coordinator:
             return
         asked, request = self.env._now, stage.request
 
-        def arrived(source: Any, num_bytes: int, rest: int) -> None:
+        def arrived(source: Client, num_bytes: int, rest: int) -> None:
             nonlocal left
             if rest:   # comes beside the prefill
                 self.network.transfer(source.name, client.name, rest, _nothing)
@@ -210,20 +208,20 @@ class Coordinator:
                 client.submit(stage)
 
         for before, num_bytes in moves:
-            source, waited = before.client, self._exposed(before, client, num_bytes)
+            source, waited = _place_of(before), self._exposed(before, client, num_bytes)
             done = partial(arrived, source, num_bytes, num_bytes - waited)
             self.network.transfer(source.name, client.name, waited, done)
 
-    def _exposed(self, before: Any, client: Any, num_bytes: int) -> int:
+    def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
         """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""
         overlap = getattr(before, "overlap", None)
         if overlap is None:
             return num_bytes
         layers, hidden_s = overlap
-        seconds = self.network.estimate_ns(before.client.name, client.name, num_bytes) / 1e9
+        seconds = self.network.estimate_ns(_place_of(before).name, client.name, num_bytes) / 1e9
         return exposed_bytes(num_bytes, layers, hidden_s, num_bytes / seconds) if seconds else num_bytes
 
-    def _refusal(self, client: Any, stage: Any) -> str | None:
+    def _refusal(self, client: Client, stage: Stage) -> str | None:
         """Why a stage cannot be served at `client`, or None. Sets how many tokens a generation is to emit there."""
         if stage.kind != "generate":
             refused: str | None = client.refusal(stage)
@@ -247,7 +245,7 @@ class Coordinator:
         reason = client.refusal(stage)
         return None if reason is None else f"{client.name}: {reason}"
 
-    def _first_accepting(self, stage: Any) -> Any | None:
+    def _first_accepting(self, stage: Stage) -> Client | None:
         """Of the clients that could serve a stage its router's choice refused, the one with the fewest assigned."""
         model = stage.model or stage.request.model
         candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
@@ -256,20 +254,26 @@ class Coordinator:
                 return client
         return None
 
-    def _decode_key(self, source: Any, model: str) -> tuple[str, str]:
+    def _decode_key(self, source: Client, model: str) -> tuple[str, str]:
         """Which decode clients may take over from `source`."""
         return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
 
-    def _route_decode(self, stage: Sequence) -> Any:
+    def route(self, stage: Stage) -> Client:
         """The decode client that takes over a generation."""
+        assert stage.source is not None
         key = self._decode_key(stage.source, stage.model or stage.request.model)
-        target: Any = stage.decode_on or self._routers[key].choose(stage)
+        target = stage.decode_on or self._routers[key].choose(stage)
         if target.refusal(stage) is None:
             return target
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
         return min(accepting, key=lambda c: c.num_assigned)   # there is one: `_dispatch` has asked
 
-    def _assign(self, client: Any, stage: Sequence) -> None:
+    def moved(self, source: Client, stage: Stage) -> None:
+        """The KV of a generation has left `source`."""
+        self._observe("transferred", source, stage)
+
+    def assign(self, client: Client, stage: Stage) -> None:
+        """A stage counts at a client from now on."""
         stage.assigned_ns = self.env._now
         # A decode client emits all but the first.
         outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
@@ -284,7 +288,7 @@ class Coordinator:
             for track, position in client.tracks:
                 track.moved(position, client)
 
-    def _unassign(self, client: Any, stage: Sequence) -> None:
+    def _unassign(self, client: Client, stage: Stage) -> None:
         outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
         client.input_tokens -= stage.prompt_tokens
         client.output_tokens -= outputs
@@ -299,7 +303,7 @@ class Coordinator:
 
     # -- completions ---------------------------------------------------------------------------------------------
 
-    def _stage_done(self, client: Any, stage: Any) -> None:
+    def _stage_done(self, client: Client, stage: Stage) -> None:
         """A client has completed a stage at this instant."""
         if stage.branches is not None:
             self._branch_done(client, stage)
@@ -322,12 +326,13 @@ class Coordinator:
             self.handoff.start(client, stage)
             return
         if stage.kind == "generate" or stage.num_blocks:
-            client.scheduler.release(stage)
+            client.forget(stage)
         self._served(request, client, stage)
 
-    def _branch_done(self, client: Any, stage: Sequence) -> None:
+    def _branch_done(self, client: Client, stage: Stage) -> None:
         """A client has completed one branch of a generation, or the prompt of all that another client decodes."""
         branches, request = stage.branches, stage.request
+        assert branches is not None
         hand_over = stage.target_tokens < stage.output_tokens
         if hand_over:
             for index, tokens in enumerate(branches.outputs):
@@ -337,7 +342,7 @@ class Coordinator:
             kind = "decode" if stage.transferred else "generate"
             self._add_branch(client, stage, kind, stage.target_tokens - stage.transferred, stage.branch)
             branches.open -= 1
-            client.scheduler.release(stage)
+            client.forget(stage)
             if branches.open:
                 return
         lead = stage if hand_over else branches.lead
@@ -352,15 +357,15 @@ class Coordinator:
         else:
             self._served(request, client, lead)
 
-    def _write_row(self, client: Any, stage: Any, kind: str, emitted: int, preemptions: int, cached_tokens: int,
+    def _write_row(self, client: Client, stage: Stage, kind: str, emitted: int, preemptions: int, cached_tokens: int,
                    group: int, branch: int) -> None:
         """The row of a stage, or of one branch of the generation with number `group`."""
         log, last_step = self.stages, -1
         if emitted:
             if stage.segments is not None:
-                stage.segments.append((stage.emit_step, stage.join_tick, client.scheduler.group.clock))
+                stage.segments.append((stage.emit_step, stage.join_tick, client.decode_clock()))
                 self.gaps[len(log)] = stage.segments
-            together = client.scheduler.returns_together
+            together = client.returns_together
             last_step = stage.first_step + emitted - 1 if together else client.num_steps - 1
         log.write(
             log.buffer, log.pos, stage.request.id, self._kinds[kind], client.index, stage.assigned_ns, stage.start_ns,
@@ -371,13 +376,14 @@ class Coordinator:
         if log.pos == log.limit:
             log.flush()
 
-    def _add_branch(self, client: Any, stage: Sequence, kind: str, emitted: int, index: int) -> None:
+    def _add_branch(self, client: Client, stage: Stage, kind: str, emitted: int, index: int) -> None:
         """The row of a branch. What a prompt took (cached tokens, preemptions before it was computed) is the lead's."""
         mine = kind != "prefill" or index == 0
+        assert stage.branches is not None
         self._write_row(client, stage, kind, emitted, stage.preemptions if mine else 0,
                         stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order, index)
 
-    def _served(self, request: Request, client: Any, stage: Any) -> None:
+    def _served(self, request: Request, client: Client, stage: Stage) -> None:
         """A stage is done; its user, or its pipeline, hears of it when the client's front end is done with it."""
         after = self._after_ns[client.index]
         if after:
@@ -385,7 +391,7 @@ class Coordinator:
         else:
             self._deliver(request, client, stage)
 
-    def _deliver(self, request: Request, client: Any, stage: Any) -> None:
+    def _deliver(self, request: Request, client: Client, stage: Stage) -> None:
         """Go on with a pipeline if this stage is what it waits for."""
         stage = stage.original or stage
         stage.client, stage.done = client, True
@@ -406,13 +412,19 @@ class Coordinator:
             request.pending = None
             self._advance(request, stage if type(wanted) is AnyOf else wanted)
 
-    def _observe(self, event: str, client: Any, stage: Any) -> None:
+    def _observe(self, event: str, client: Client, stage: Stage) -> None:
         """Tell the routers that keep books: "prefilled", "transferred", "done" or "refused"."""
         for observer in self._observers:
             observer(event, client, stage)
 
-    def _first_token(self, client: Any, stage: Any) -> None:
+    def _first_token(self, client: Client, stage: Stage) -> None:
         self._observe("prefilled", client, stage)
+
+
+def _place_of(stage: Stage) -> Client:
+    """Where a stage that is done was served."""
+    assert stage.client is not None
+    return stage.client
 
 
 def _nothing() -> None:

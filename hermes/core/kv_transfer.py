@@ -16,15 +16,16 @@ and nothing runs. Such a hand-over gives its KV up, and the destination computes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import ARRIVAL, MAX_CLIENTS, START, TRANSFER, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.layerwise import LayerStream
 from hermes.core.network import Network
 from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
@@ -36,9 +37,38 @@ class _Ahead(NamedTuple):
     """KV that moves while its prefill runs: where to, for which sequence there, and whether it counts there yet."""
 
     stream: LayerStream
-    target: Any
+    target: Client
     twin: Sequence
     assigned: bool
+
+
+class Bookkeeping(Protocol):
+    """What the KV transfer asks of the coordinator."""
+
+    def route(self, stage: Sequence) -> Client:
+        """The decode client that takes over a generation."""
+        ...
+
+    def assign(self, client: Client, stage: Stage) -> None:
+        """A generation counts at this client from now on."""
+        ...
+
+    def moved(self, source: Client, stage: Stage) -> None:
+        """A transfer from `source` has ended."""
+        ...
+
+
+class _NoBooks:
+    """Until the coordinator takes over."""
+
+    def route(self, stage: Sequence) -> Client:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def assign(self, client: Client, stage: Stage) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
+
+    def moved(self, source: Client, stage: Stage) -> None:
+        raise AssertionError("a KV transfer before the coordinator took over")
 
 
 class Handoff:
@@ -47,43 +77,40 @@ class Handoff:
     granularity: "full" moves everything after the prefill; "layerwise" begins while it runs.
     retry_s: None lets requests wait first come first served for memory at the destination and tries as it frees; a
         number makes each try again by itself after so many seconds (splitwise-sim does, every 1.0 s).
-    observe: called with ("transferred", source, sequence) when a transfer has ended.
+    book: the coordinator, which sets it.
     Every LLM client has `kv_bytes_per_token` and `num_layers`.
     """
 
     def __init__(
-        self, env: Clock, clients: list[Any], network: Network, transfers: RowLog,
-        granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
+        self, env: Clock, clients: list[Client], network: Network, transfers: RowLog,
+        events: ClientEvents, granularity: Literal["full", "layerwise"] = "full", retry_s: float | None = None,
     ) -> None:
         self.env, self.network, self.transfers, self.granularity = env, network, transfers, granularity
         self.retry_ns = None if retry_s is None else s_to_ns(retry_s)
-        self.observe: Callable[[str, Any, Sequence], None] | None = None
-        self.route: Callable[[Sequence], Any] = _unset
-        self.assign: Callable[[Any, Sequence], None] = _unset
-        self._decoders = [c for c in clients if "decode" in getattr(c, "stages", ())]
-        self._intake: dict[int, deque[tuple[Any, Sequence, Sequence]]] = {c.index: deque() for c in self._decoders}
-        for client in self._decoders if retry_s is None else ():
-            client.on_room = partial(self._retry, client)
+        self.book: Bookkeeping = _NoBooks()
+        self._decoders = [c for c in clients if "decode" in c.stages]
+        self._intake: dict[int, deque[tuple[Client, Stage, Sequence]]] = {c.index: deque() for c in self._decoders}
+        if retry_s is None:
+            events.room = self._room
         self._moving = {c.index: 0 for c in clients}   # transfers under way from or to a client
-        self._ahead: dict[Sequence, _Ahead] = {}
-        for client in clients if granularity == "layerwise" else ():
-            if hasattr(client, "on_prefill"):
-                client.on_prefill = self._prefilling
+        self._ahead: dict[Stage, _Ahead] = {}
+        if granularity == "layerwise":
+            events.prefill = self._prefilling
         # Per client: what waits for memory elsewhere, and where.
-        self._leaving: dict[int, dict[Sequence, Any]] = {c.index: {} for c in clients}
+        self._leaving: dict[int, dict[Sequence, Client]] = {c.index: {} for c in clients}
 
-    def start(self, source: Any, stage: Sequence) -> None:
+    def start(self, source: Client, stage: Stage) -> None:
         """`stage` has its first token at `source`; find it a decode client."""
         ahead = self._ahead.get(stage)
         if ahead is None:
             twin = self._twin(source, stage)
-            target = self.route(twin)
+            target = self.book.route(twin)
         else:
             twin, target = ahead.twin, ahead.target
         if ahead is not None and ahead.assigned:
             twin.assigned_ns = self.env._now
         else:
-            self.assign(target, twin)
+            self.book.assign(target, twin)
         self._leaving[source.index][twin] = target
         if self.retry_ns is not None:
             self._try(source, stage, target, twin, first=True)
@@ -94,7 +121,7 @@ class Handoff:
             self._retry(target)
 
     @staticmethod
-    def _twin(source: Any, stage: Sequence) -> Sequence:
+    def _twin(source: Client, stage: Stage) -> Sequence:
         """What is served of `stage` at another client."""
         twin = Sequence(
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
@@ -110,7 +137,7 @@ class Handoff:
         twin.branches, twin.width = stage.branches, stage.width
         return twin
 
-    def _prefilling(self, source: Any, prefills: list[tuple[Sequence, int]], end_ns: int) -> None:
+    def _prefilling(self, source: Client, prefills: list[tuple[Stage, int]], end_ns: int) -> None:
         """A step at `source` has started. Clients are chosen once everything else at this instant has happened."""
         now = self.env._now
         for stage, n in prefills:
@@ -118,7 +145,7 @@ class Handoff:
                 send = partial(self._send_ahead, source, stage, stage.num_computed - n, stage.num_computed, now, end_ns)
                 self.env.tick_at(now + 1, ARRIVAL, send)
 
-    def _send_ahead(self, source: Any, stage: Sequence, before: int, after: int, start_ns: int, end_ns: int,
+    def _send_ahead(self, source: Client, stage: Stage, before: int, after: int, start_ns: int, end_ns: int,
                     tick: Tick) -> None:
         """Send the KV of a step that takes a prompt from `before` to `after` tokens."""
         if stage.first_token_ns >= 0:
@@ -126,16 +153,16 @@ class Handoff:
         ahead = self._ahead.get(stage)
         if ahead is None:
             twin = self._twin(source, stage)
-            target = self.route(twin)
+            target = self.book.route(twin)
             assigned = twin.decode_on is None   # else the router that placed it has counted it
             if assigned:
-                self.assign(target, twin)
+                self.book.assign(target, twin)
             stream = LayerStream(self.env, self.network, source.name, target.name, source.num_layers)
             ahead = self._ahead[stage] = _Ahead(stream, target, twin, assigned)
         per_token = source.kv_bytes_per_token
         ahead.stream.step(round(before * per_token), round(after * per_token), start_ns, end_ns)
 
-    def _try(self, source: Any, stage: Sequence, target: Any, twin: Sequence, *, first: bool = False) -> None:
+    def _try(self, source: Client, stage: Stage, target: Client, twin: Sequence, *, first: bool = False) -> None:
         if target.reserve(twin):
             self._transfer(source, stage, target, twin)
         elif not first and self._stuck(target):
@@ -146,7 +173,12 @@ class Handoff:
                 self.env._now + self.retry_ns, TRANSFER, lambda tick: self._try(source, stage, target, twin)
             )
 
-    def _retry(self, target: Any) -> None:
+    def _room(self, client: Client) -> None:
+        """Blocks may have become free at a client."""
+        if self._intake.get(client.index):
+            self._retry(client)
+
+    def _retry(self, target: Client) -> None:
         queue = self._intake[target.index]
         while queue:
             source, stage, twin = queue[0]
@@ -157,14 +189,14 @@ class Handoff:
             queue.popleft()
             self._transfer(source, stage, target, twin)
 
-    def _resolve(self, target: Any) -> None:
+    def _resolve(self, target: Client) -> None:
         queue = self._intake[target.index]
         if queue and self._stuck(target):
             source, stage, twin = queue.popleft()
             self._start_over(source, stage, target, twin)
             self._retry(target)
 
-    def _stuck(self, client: Any) -> bool:
+    def _stuck(self, client: Client) -> bool:
         """Whether no memory can come free at `client`: it is idle, and all that its KV waits for are stuck as well."""
         reached = {client.index: client}
         todo = [client]
@@ -177,7 +209,7 @@ class Handoff:
                     todo.append(target)
         return True
 
-    def _start_over(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+    def _start_over(self, source: Client, stage: Stage, target: Client, twin: Sequence) -> None:
         """Nothing more is moved, which is recorded: the target computes the prompt itself, as after a preemption."""
         del self._leaving[source.index][twin]
         twin.num_computed = 0
@@ -191,16 +223,15 @@ class Handoff:
         self._gone(source, stage)
         target.submit(twin)
 
-    def _record(self, source: Any, stage: Sequence, target: Any, num_bytes: int, asked: int) -> None:
+    def _record(self, source: Client, stage: Stage, target: Client, num_bytes: int, asked: int) -> None:
         now = self.env._now
         self.transfers.add(stage.request.id, source.index, target.index, num_bytes, asked, now)
 
-    def _gone(self, source: Any, stage: Sequence) -> None:
-        if self.observe is not None:
-            self.observe("transferred", source, stage)
+    def _gone(self, source: Client, stage: Stage) -> None:
+        self.book.moved(source, stage)
         source.release(stage)
 
-    def _transfer(self, source: Any, stage: Sequence, target: Any, twin: Sequence) -> None:
+    def _transfer(self, source: Client, stage: Stage, target: Client, twin: Sequence) -> None:
         del self._leaving[source.index][twin]
         self._moving[source.index] += 1
         self._moving[target.index] += 1
@@ -219,7 +250,3 @@ class Handoff:
             self.network.transfer(source.name, target.name, num_bytes, arrived)
         else:
             ahead.stream.finish(num_bytes, arrived)
-
-
-def _unset(*args: Any) -> Any:
-    raise AssertionError("the coordinator has not taken over yet")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.core.client import Client
+from hermes.core.stage import Stage
 
 __all__ = ["LoadCell", "Router", "RouterContext", "request_load"]
 
@@ -21,7 +22,7 @@ __all__ = ["LoadCell", "Router", "RouterContext", "request_load"]
 class Router(Protocol):
     """Chooses a client for each stage. Must be deterministic given its random generator and the loads it reads."""
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         """The client that serves `stage`; called once per stage, when the stage is ready.
 
         A router that places both phases of a generation at once (`places_both_phases` of its configuration) also sets
@@ -51,7 +52,7 @@ class RouterContext:
 
     candidates: Sequence[Client]
     rng: np.random.Generator
-    transfer_ns: Callable[[Any, Client], int] = field(default=lambda stage, client: 0)
+    transfer_ns: Callable[[Stage, Client], int] = field(default=lambda stage, client: 0)
     now_ns: Callable[[], int] = field(default=lambda: 0)
     cells: list[LoadCell] = field(default_factory=list)
 
@@ -62,15 +63,15 @@ class RouterContext:
         return cell.values
 
 
-def request_load(stage: Any, kind: str) -> int:
+def request_load(stage: Stage, kind: str) -> int:
     """What `stage` itself adds to a load: its size, as heavy-light routing sees it; for a stage that generates nothing,
     the tokens it reads, whatever the load."""
     if stage.kind != "generate":
-        return int(stage.prompt_tokens)
+        return stage.prompt_tokens
     if kind == "output_tokens":
-        return int(stage.all_outputs)
+        return stage.all_outputs
     if kind == "tokens_left":
-        return int(stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens))
+        return stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens)
     if kind == "kv_tokens":   # what it will hold once its prompt is computed
-        return int(stage.num_tokens)
-    return int(stage.prompt_tokens)
+        return stage.num_tokens
+    return stage.prompt_tokens

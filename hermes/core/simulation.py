@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from hermes.core.client import Client
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels, collect
 from hermes.core.columns import RowLog
@@ -33,7 +33,7 @@ class Simulation:
     """
 
     def __init__(
-        self, env: Clock, clients: list[Any], streams: list[Stream], network: Network, coordinator: Coordinator, *,
+        self, env: Clock, clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, *,
         stage_kinds: list[str], runs: RowLog, describe: list[Describe], labels: Labels, horizon_ns: int | None = None,
         warnings: list[str], remarks: list[str],
     ) -> None:
@@ -51,7 +51,7 @@ class Simulation:
         self.interrupted = False
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
-    def candidates(self, kind: str, model: str) -> list[Any]:
+    def candidates(self, kind: str, model: str) -> list[Client]:
         """The clients that may serve a kind of stage of a model ("" for any)."""
         return self.coordinator.candidates(kind, model)
 

@@ -21,6 +21,7 @@ class BlockHolder(Protocol):
     num_blocks: int      # blocks held, common ones included
     num_computed: int    # tokens whose KV is in those blocks
     num_tokens: int      # prompt and outputs so far
+    grouped: bool        # decodes in a group, whose clock implies the two above
     prompt_tokens: int
     common: CommonPrompt | None   # what it shares with others of one prompt
 

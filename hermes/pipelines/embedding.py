@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.pipelines.base import PIPELINES, Pipeline
 
 __all__ = ["embedding"]
@@ -13,7 +13,7 @@ __all__ = ["embedding"]
 @PIPELINES.register("embedding")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def embedding(request: Any) -> Pipeline:
     """The prompt is embedded, nothing else; output tokens are not looked at."""
-    yield Stage("embed", tokens=request.prompt_tokens, priority=request.priority)
+    yield ServiceStage("embed", tokens=request.prompt_tokens, priority=request.priority)
 
 
 embedding.stages = ("embed",)  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_
 from hermes.config import ConfigModel
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence as Generate
-from hermes.core.stage import AnyOf, Stage
+from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
 
@@ -354,7 +354,7 @@ class _Run:
             if found:   # the last prompt token is always computed: it gives the first output token
                 stage.num_computed = stage.cached_tokens = min(found, prompt - 1)
             return stage
-        return Stage(
+        return ServiceStage(
             node.kind, tokens=amounts["tokens"](values), items=amounts["items"](values),
             model=node.model, priority=self.request.priority, inputs=moved, options=node.options,
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
+from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.routing.base import ROUTERS
 from hermes.routing.load import Load, least_loaded
@@ -31,7 +32,7 @@ class SessionAffinity:
         self._least = least_loaded(context, config.load)
         self._homes: dict[int, Client] = {}
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         session = stage.request.session
         if session < 0:
             return self._least()
@@ -59,7 +60,7 @@ class Locality:
     def __init__(self, config: LocalityConfig, context: RouterContext) -> None:
         self._context, self._load = context, config.load
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         transfer_ns = self._context.transfer_ns
         return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
 
@@ -86,7 +87,7 @@ class ContextHome:
             raise InputError("one group of clients for contexts at home (`start: home`) of a model",
                              Verbatim(f"{len(context.candidates)} clients of several groups"))
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         key = stage.request.context
         return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
 
@@ -116,7 +117,7 @@ class SamePlatform:
     def _place(self, client: Client) -> str:
         return client.platform.split("/")[0] if self._rack else client.platform
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         before = stage.request.client
         near = self._all if before is None else self._near.get(self._place(before), self._all)
         return min(near, key=lambda client: client.load(self._load))

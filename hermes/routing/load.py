@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext, request_load
+from hermes.core.stage import Stage
 from hermes.routing.base import ROUTERS
 from hermes.routing.tracking import LoadTrack
 
@@ -68,7 +69,7 @@ class LeastLoaded:
     def __init__(self, least: Callable[[], Client]) -> None:
         self._least = least
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         return self._least()
 
 
@@ -97,7 +98,7 @@ class HeavyLight:
     def __init__(self, config: HeavyLightConfig, light: Callable[[], Client], heavy: Callable[[], Client]) -> None:
         self._load, self._threshold, self._light, self._heavy = config.load, config.threshold, light, heavy
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         return self._heavy() if request_load(stage, self._load) > self._threshold else self._light()
 
 
@@ -120,7 +121,7 @@ class PowerOfTwo:
         self._candidates, self._rng, self._load = list(context.candidates), context.rng, config.load
         self._draws: list[list[int]] = []
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         count = len(self._candidates)
         if count == 1:
             return self._candidates[0]

@@ -13,12 +13,14 @@ where both run on one client, prompt + output, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.core.client import Client
 from hermes.core.router import RouterContext
+from hermes.core.stage import Stage
 from hermes.errors import InputError, suggest
 from hermes.routing.base import ROUTERS
 
@@ -50,24 +52,22 @@ class MixedPoolConfig(ConfigModel):
 class _Book:
     """One client as the router sees it."""
 
-    def __init__(self, client: Any, home: str) -> None:
+    def __init__(self, client: Client, home: str) -> None:
         self.client, self.home = client, home
         self.pending_tokens = 0
         self.scheduled_tokens = 0
         self.chained = 0    # decodes that wait here for their own prompt to end
-        pool = client.scheduler.pool
-        self.capacity_tokens: int = pool.num_blocks * pool.block_size
+        self.capacity_tokens = client.view().kv_capacity_tokens
         self.prompts = "generate" in client.stages
         self.decodes = "decode" in client.stages
 
     @property
     def queues(self) -> bool:
-        return self.chained > 0 or self.client.scheduler.num_waiting > 0
+        return self.chained > 0 or self.client.num_waiting > 0
 
     @property
     def empty(self) -> bool:
-        scheduler = self.client.scheduler
-        return not scheduler.running and not scheduler.num_waiting
+        return not self.client.num_running and not self.client.num_waiting
 
 
 class _Placed:
@@ -97,7 +97,7 @@ class MixedPool:
 
     # -- placement -----------------------------------------------------------------------------------------------
 
-    def choose(self, stage: Any) -> Any:
+    def choose(self, stage: Stage) -> Client:
         tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.all_outputs
         pools = self._pools
         if stage.transferred:   # its prompt was computed where this router did not put it
@@ -145,7 +145,7 @@ class MixedPool:
     def _any(self, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book:
         return min((book for book in self._listed() if able(book)), key=load)
 
-    def _place(self, stage: Any, prompt: _Book, decode: _Book) -> Any:
+    def _place(self, stage: Stage, prompt: _Book, decode: _Book) -> Client:
         placed = _Placed(prompt, decode, stage.prompt_tokens, stage.all_outputs)
         self._placed[stage.arrival_order] = placed
         prompt.pending_tokens += placed.prompt_tokens
@@ -160,7 +160,7 @@ class MixedPool:
 
     # -- books ---------------------------------------------------------------------------------------------------
 
-    def observe(self, event: str, client: Any, stage: Any) -> None:
+    def observe(self, event: str, client: Client, stage: Stage) -> None:
         """See `hermes.routing.base.Router`."""
         placed = self._placed.get(stage.arrival_order)
         if placed is None:

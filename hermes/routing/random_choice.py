@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
+from hermes.core.stage import Stage
 from hermes.routing.base import ROUTERS
 
 __all__ = ["RandomConfig"]
@@ -29,7 +30,7 @@ class RandomChoice:
         self._candidates, self._rng = list(context.candidates), context.rng
         self._draws: list[int] = []
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         if not self._draws:
             self._draws = self._rng.integers(0, len(self._candidates), _BLOCK).tolist()
         return self._candidates[self._draws.pop()]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
+from hermes.core.stage import Stage
 from hermes.routing.base import ROUTERS
 
 __all__ = ["RoundRobinConfig"]
@@ -27,7 +28,7 @@ class RoundRobin:
         self._candidates = list(context.candidates)
         self._next = 0
 
-    def choose(self, stage: Any) -> Client:
+    def choose(self, stage: Stage) -> Client:
         client = self._candidates[self._next]
         self._next = (self._next + 1) % len(self._candidates)
         return client

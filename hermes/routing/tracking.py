@@ -9,7 +9,6 @@ vectorised expression, and only the few clients whose bound is not above the bes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class LoadTrack:
         self.unit_ns = np.ones(count, dtype=np.int64)     # shortest step if load falls, longest if it rises
         self.steps = np.zeros(count, dtype=np.int64)      # of the run in flight; 0 when idle
         for position, client in enumerate(self.candidates):
-            client.tracks.append((self, position))  # type: ignore[attr-defined]
+            client.tracks.append((self, position))
 
     def least(self, now_ns: int) -> Client:
         """The candidate with the least load as of now; ties go to the first."""
@@ -45,7 +44,7 @@ class LoadTrack:
                     best, chosen = load, position
         return self.candidates[chosen]
 
-    def moved(self, position: int, client: Any) -> None:
+    def moved(self, position: int, client: Client) -> None:
         """Something happened to a client: note where its load is and how it moves."""
         base, per_step, start_ns, unit_ns, steps = client.load_line(self.kind)
         self.base[position] = base

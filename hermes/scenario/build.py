@@ -10,6 +10,7 @@ import numpy as np
 
 from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.config.streams import stream as random_stream
+from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
@@ -60,6 +61,7 @@ class _Builder:
     def __init__(self, scenario: Scenario, base_dir: Path) -> None:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
+        self._events = ClientEvents()
         self.warnings: list[str] = []
         self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
@@ -82,8 +84,8 @@ class _Builder:
         self._candidates: dict[tuple[str, str], list[Any]] = {}
         self._cells: list[list[tuple[LoadCell, int]]] = [[] for _ in self.clients]
         coordinator = Coordinator(
-            self.env, self.clients, self._build_routers(), self._candidates, self._cells, self.streams, self._stages,
-            self.stage_kinds, self.network, self._transfers, handoff,
+            self.env, self.clients, self._events, self._build_routers(), self._candidates, self._cells, self.streams,
+            self._stages, self.stage_kinds, self.network, self._transfers, handoff,
             local_handoff=scenario.kv_transfer_scope == "local",
         )
         return Simulation(
@@ -103,7 +105,7 @@ class _Builder:
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
             raise InputError("a client that decodes beside those that only prefill", field="clients")
-        return Handoff(self.env, self.clients, self.network, self._transfers, scenario.kv_transfer,
+        return Handoff(self.env, self.clients, self.network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry)
 
     def _build_clients(self) -> list[Any]:
@@ -115,7 +117,7 @@ class _Builder:
             built = self.scenario.source.hardware.get(i)
             with inside(f"clients.{i}"):
                 group = config.build(
-                    self.env, len(clients), self._runs, every_step=self.scenario.stepping == "every_step",
+                    self.env, len(clients), self._runs, self._events, every_step=self.scenario.stepping == "every_step",
                     base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
                 )
                 clients += group
@@ -249,7 +251,7 @@ class _Builder:
                     platform: str | None = None) -> None:
         candidates = [c for c in self.clients if kind in c.stages and (c.model in ("", model) or not model)]
         if kind == "decode":
-            candidates = [c for c in candidates if c.scheduler.takes_over_kv and platform in (None, c.platform)]
+            candidates = [c for c in candidates if c.takes_over_kv and platform in (None, c.platform)]
             candidates = [c for c in candidates if c.role == "decode"] or candidates
         stage = kind
         if platform is not None:

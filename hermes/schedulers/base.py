@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any
 
 from hermes.config.registry import Registry
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.decode_group import DecodeGroup
@@ -41,13 +41,13 @@ class Plan(StepStats):
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
         self.embed_tokens = self.embedded = 0
-        self.prefills: list[tuple[Sequence, int]] = []
+        self.prefills: list[tuple[Stage, int]] = []
         self.decodes = False
         self.num_steps = 1
-        self.preempted: list[Sequence] = []
+        self.preempted: list[Stage] = []
         self.taken = 0
 
-    def add_prefill(self, seq: Sequence, n: int, past: int) -> None:
+    def add_prefill(self, seq: Stage, n: int, past: int) -> None:
         """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt is a decode."""
         self.prefills.append((seq, n))
         if n == 1 and past >= seq.prompt_tokens:
@@ -87,9 +87,9 @@ class LLMScheduler:
         self.waiting: WaitingQueue = FcfsQueue() if self.fcfs else PACKING.get(packing)()
         # Sequences that hold blocks already (KV that came over the network) go first, or what they hold could block
         # those in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
-        self.holding: deque[Sequence] = deque()
-        self.running: dict[Sequence, None] = {}
-        self.partial: dict[Sequence, None] = {}   # running, and not (or not any more) in the decode group
+        self.holding: deque[Stage] = deque()
+        self.running: dict[Stage, None] = {}
+        self.partial: dict[Stage, None] = {}   # running, and not (or not any more) in the decode group
         self.group = DecodeGroup(
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
         )
@@ -97,11 +97,11 @@ class LLMScheduler:
         self._run = Plan()   # of pure decode runs; one is in flight at a time, and it is made for most events
         self._run.decodes = True
         self._admissions = 0
-        self._split: list[Sequence] = []   # branches whose prompt was computed in the step that is being completed
+        self._split: list[Stage] = []   # branches whose prompt was computed in the step that is being completed
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Sequence) -> str | None:
+    def can_ever_fit(self, seq: Stage) -> str | None:
         """None, or why this sequence can never be served here (it is rejected at arrival, never lost)."""
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1)
         if need > self.pool.num_blocks:
@@ -109,7 +109,7 @@ class LLMScheduler:
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Sequence) -> None:
+    def enqueue(self, seq: Stage) -> None:
         """A sequence has arrived and waits."""
         if seq.num_blocks:
             self._hold(seq)
@@ -118,7 +118,7 @@ class LLMScheduler:
         if seq.width > 1 and seq.transferred:
             self._branches_arrive(seq)
 
-    def _hold(self, seq: Sequence) -> None:
+    def _hold(self, seq: Stage) -> None:
         """A sequence whose KV is here waits for a slot."""
         self.holding.append(seq)
 
@@ -126,11 +126,11 @@ class LLMScheduler:
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding)
 
-    def next_waiting(self) -> Sequence:
+    def next_waiting(self) -> Stage:
         """The sequence that may be admitted next."""
         return self.holding[0] if self.holding else self.waiting.peek()
 
-    def wants_cut(self, seq: Sequence) -> bool:
+    def wants_cut(self, seq: Stage) -> bool:
         """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
         return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
             not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
@@ -141,13 +141,13 @@ class LLMScheduler:
         """What runs next, for at most `max_steps` steps; None if there is nothing that can run."""
         raise NotImplementedError
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         """`num_steps` steps of `plan` have run; the last is the client's step number `step` and ended at `now_ns`.
 
         Returns the sequences that reached their target, in order of admission; their blocks are still theirs.
         """
         group = self.group
-        finished: list[Sequence] = []
+        finished: list[Stage] = []
         if plan.decodes:
             if plan.taken < num_steps:
                 pool = self.pool
@@ -175,9 +175,9 @@ class LLMScheduler:
             self._start_branches(finished)
         return finished
 
-    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Sequence]:
+    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Stage]:
         """Sequences that caught up in this step emit a token and join the decode group, or are done."""
-        finished: list[Sequence] = []
+        finished: list[Stage] = []
         tick = self.group.clock
         for seq, _n in plan.prefills:
             if seq.num_computed != seq.num_tokens:
@@ -202,7 +202,7 @@ class LLMScheduler:
                 self.group.add(seq)
         return finished
 
-    def reserve(self, seq: Sequence) -> bool:
+    def reserve(self, seq: Stage) -> bool:
         """Take the blocks for KV that is about to arrive over the network; False if they are not there.
 
         With room for the first token computed here: sequences that together hold all the memory, each in need of one
@@ -210,26 +210,28 @@ class LLMScheduler:
         """
         return self.pool.grow(seq, seq.prompt_tokens + 1)
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Stage) -> None:
         """The blocks of a finished sequence return to the pool."""
         self.pool.free(seq)
 
     # -- branches ------------------------------------------------------------------------------------------------
 
-    def _split_up(self, lead: Sequence) -> list[Sequence]:
+    def _split_up(self, lead: Stage) -> list[Stage]:
         """`lead` has its prompt and first token; the others of its branches, which have the same."""
-        others: list[Sequence] = lead.branches.split(lead)
+        assert lead.branches is not None
+        others: list[Stage] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
         self._split += others
         return others
 
-    def _start_branches(self, finished: list[Sequence]) -> None:
+    def _start_branches(self, finished: list[Stage]) -> None:
         """Branches go on from the step that gave their first token, at the end of running, where a slot and a block
         (for their copy of the prompt's last, partial one) are free. The others wait as if preempted."""
         split, self._split = self._split, []
         slots = self._free_slots(finished)
-        late: list[Sequence] = []
+        late: list[Stage] = []
         for seq in split:
+            assert seq.branches is not None
             self.pool.share(seq.branches.lead, seq)
             if seq.target_tokens == 1:
                 seq.run_order = self._admissions
@@ -243,12 +245,12 @@ class LLMScheduler:
             self._close_segment(seq)
         self._wait_in_front(late)
 
-    def _free_slots(self, finished: list[Sequence]) -> int:
+    def _free_slots(self, finished: list[Stage]) -> int:
         """Sequences that may still join running, at the end of a step in which these finished."""
         taken = len(self.running) + (len(finished) if self.asynchronous else 0)
         return self.max_num_seqs - taken
 
-    def _start_branch(self, seq: Sequence) -> bool:
+    def _start_branch(self, seq: Stage) -> bool:
         """A branch that shares its prompt's whole blocks takes the rest of its own and decodes from the next step on;
         False, and nothing changes, if it cannot."""
         if not self.pool.grow(seq, seq.num_computed):
@@ -259,22 +261,23 @@ class LLMScheduler:
         self.group.add(seq)
         return True
 
-    def _wait_in_front(self, seqs: list[Sequence]) -> None:
+    def _wait_in_front(self, seqs: list[Stage]) -> None:
         """Branches that find no room give back what they hold, and wait where preempted sequences do."""
         for seq in reversed(seqs):
             self.pool.free(seq)
             seq.num_computed = 0
             self.waiting.push_preempted(seq)
 
-    def _branches_arrive(self, lead: Sequence) -> None:
+    def _branches_arrive(self, lead: Stage) -> None:
         """The KV of a prompt has come over the network, or (no blocks) is to be computed anew; `lead` waits already."""
-        others: list[Sequence] = lead.branches.split(lead)
+        assert lead.branches is not None
+        others: list[Stage] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
         if not lead.num_blocks:
             for seq in others:
                 self.waiting.push(seq)
             return
-        late: list[Sequence] = []
+        late: list[Stage] = []
         for seq in others:
             self.pool.share(lead, seq)
             if self.pool.grow(seq, seq.prompt_tokens + 1):   # as `reserve` does, and for the same reason
@@ -354,7 +357,7 @@ class LLMScheduler:
         plan.taken = 0
         return plan
 
-    def _admit(self, seq: Sequence) -> None:
+    def _admit(self, seq: Stage) -> None:
         """Move the next waiting sequence to the end of running."""
         if self.holding:
             self.holding.popleft()
@@ -365,7 +368,7 @@ class LLMScheduler:
         seq.run_order = self._admissions
         self._admissions += 1
 
-    def _preempt(self, seq: Sequence, plan: Plan) -> None:
+    def _preempt(self, seq: Stage, plan: Plan) -> None:
         """Free the blocks of a running sequence; it waits again and recomputes (vLLM's rule: outputs are kept)."""
         del self.running[seq]
         if seq.grouped:
@@ -380,7 +383,7 @@ class LLMScheduler:
         self.waiting.push_preempted(seq)
         plan.preempted.append(seq)
 
-    def _close_segment(self, seq: Sequence) -> None:
+    def _close_segment(self, seq: Stage) -> None:
         """The tokens of `seq` stop coming tick after tick."""
         if seq.emit_step >= 0:
             if seq.segments is None:
@@ -412,7 +415,7 @@ class LLMScheduler:
         return self.group.ctx + sum(s.num_computed for s in self.partial)
 
 
-def run_order(seq: Sequence) -> int:
+def run_order(seq: Stage) -> int:
     """Sort key: order of admission, which is the order of vLLM's `running` list."""
     return seq.run_order
 

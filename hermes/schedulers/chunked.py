@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
@@ -94,9 +94,9 @@ class ChunkedScheduler(LLMScheduler):
         # The engine counts its reserved block in; int() as there.
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
         # Finished in the step in flight, and whether their blocks may go then (`AsyncChunkedScheduler` fills it).
-        self._ending: dict[Sequence, bool] = {}
+        self._ending: dict[Stage, bool] = {}
 
-    def can_ever_fit(self, seq: Sequence) -> str | None:
+    def can_ever_fit(self, seq: Stage) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
             return (f"{seq.prompt_tokens} prompt and {seq.target_tokens} output tokens do not fit in one step of "
                     f"{self.max_num_batched_tokens} tokens, and chunked prefill is off")
@@ -128,7 +128,7 @@ class ChunkedScheduler(LLMScheduler):
             return max(self.threshold, self.max_num_batched_tokens // eligible)
         return self.threshold
 
-    def wants_cut(self, seq: Sequence) -> bool:
+    def wants_cut(self, seq: Stage) -> bool:
         if self.adaptive and not self.whole_must_fit:
             return True   # one more eligible sequence shortens the head's chunk, which may then fit
         return super().wants_cut(seq)
@@ -151,7 +151,7 @@ class ChunkedScheduler(LLMScheduler):
                 return None
         else:
             free = pool.free_blocks
-        chunks: list[tuple[Sequence, int]] = []
+        chunks: list[tuple[Stage, int]] = []
         for seq in sorted(self.partial, key=run_order) if len(self.partial) > 1 else self.partial:
             n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
@@ -188,7 +188,7 @@ class ChunkedScheduler(LLMScheduler):
                 plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
         return plan
 
-    def _take_in_order(self, plan: Plan, chunks: list[tuple[Sequence, int]]) -> None:
+    def _take_in_order(self, plan: Plan, chunks: list[tuple[Stage, int]]) -> None:
         """`take_blocks` for a step in which prompts and answers may give the same name to blocks: of equal blocks the
         one whose sequence comes first in running order is the older."""
         self.take_blocks(plan, 1, hashed=False)
@@ -240,7 +240,7 @@ class ChunkedScheduler(LLMScheduler):
         in_flight = set(decoding) if self.asynchronous else ()   # all of them sampled a token in the step before
         running, pool, plan = self.running, self.pool, Plan()
         budget, cap = self.max_num_batched_tokens, self._cap()
-        scheduled: dict[Sequence, int] = {}
+        scheduled: dict[Stage, int] = {}
         may_admit = True
         order = list(running)
         index = 0
@@ -282,7 +282,7 @@ class ChunkedScheduler(LLMScheduler):
             self._admit_waiting(plan, budget, cap)
         return plan if plan.prefills or plan.preempted else None
 
-    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         """Free the blocks of a finished sequence, if it is the one the engine would preempt; synchronously, never."""
         raise AssertionError("nothing ends while a step is planned")
 
@@ -315,25 +315,25 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             if released:
                 super().release(seq)
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         finished = super().complete(plan, num_steps, step, now_ns)
         if finished:
             self._ending = dict.fromkeys(finished, False)
         return finished
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Stage) -> None:
         if seq in self._ending:
             self._ending[seq] = True
         else:
             super().release(seq)
 
-    def _preempt_ending(self, order: list[Sequence]) -> Sequence | None:
+    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         """The engine's next victim, if that is a sequence whose last token is in flight; its blocks are free then.
 
         It is scheduled no more, so all there is to take back are its blocks. Those that its answer filled last have no
         hash yet, and get none.
         """
-        def rank(seq: Sequence) -> tuple[int, int]:
+        def rank(seq: Stage) -> tuple[int, int]:
             return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)
 
         last = max(self._ending, key=rank)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 
 __all__ = ["DecodeGroup"]
@@ -42,17 +42,17 @@ class DecodeGroup:
         self.pool = pool if grows else None
         self.late = None if pool is None or pool.by_block else self.pool
         self.in_flight = in_flight
-        self.looked_up: dict[Sequence, None] = {}
+        self.looked_up: dict[Stage, None] = {}
         self.clock = 0
         self.n = 0
         self.ctx = 0
         self.crossing = [0] * (2 * block_size)
-        self.members: dict[Sequence, None] = {}
-        self.heap: list[tuple[int, int, Sequence]] = []
+        self.members: dict[Stage, None] = {}
+        self.heap: list[tuple[int, int, Stage]] = []
         self._max_base = 0
         self._max_known = False
 
-    def add(self, seq: Sequence) -> None:
+    def add(self, seq: Stage) -> None:
         """A sequence with `num_computed == num_tokens - 1` joins."""
         computed = seq.num_computed
         clock = self.clock
@@ -76,7 +76,7 @@ class DecodeGroup:
         if self.pool is not None and seq.content is not None and not self.pool.answers_alone(seq):
             self.looked_up[seq] = None
 
-    def _leave(self, seq: Sequence) -> int:
+    def _leave(self, seq: Stage) -> int:
         """Take `seq` out of the aggregates; returns its computed tokens."""
         base = seq.base
         computed = self.clock + base
@@ -92,12 +92,12 @@ class DecodeGroup:
             self._max_known = False
         return computed
 
-    def remove(self, seq: Sequence) -> None:
+    def remove(self, seq: Stage) -> None:
         """Take out a sequence that has not finished; its own counts become true again."""
         computed = self._leave(seq)
         self._restore(seq, computed)
 
-    def _restore(self, seq: Sequence, computed: int) -> None:
+    def _restore(self, seq: Stage, computed: int) -> None:
         seq.num_computed = computed
         seq.num_tokens = computed + 1
         if self.grows:
@@ -107,7 +107,7 @@ class DecodeGroup:
         if self.late is not None:
             self.late.commit(seq, computed - self.in_flight)
 
-    def clear(self) -> list[Sequence]:
+    def clear(self) -> list[Stage]:
         """Take out everybody (in order of admission); their own counts become true again."""
         members = sorted(self.members, key=lambda s: s.run_order)
         for seq in members:
@@ -168,7 +168,7 @@ class DecodeGroup:
             steps += 1
         return min(steps, num_steps)
 
-    def fills(self, first: int, last: int) -> list[tuple[int, int, Sequence, int]]:
+    def fills(self, first: int, last: int) -> list[tuple[int, int, Stage, int]]:
         """Which members whose answers others may look up fill blocks in the steps after `first` up to `last`.
 
         (step, order of admission, sequence, its tokens that are known then), in this order.
@@ -186,10 +186,10 @@ class DecodeGroup:
         self.clock += num_steps
         self.ctx += self.n * num_steps
 
-    def pop_finished(self) -> list[Sequence]:
+    def pop_finished(self) -> list[Stage]:
         """Members that have computed all their tokens, in order of admission. Their own counts become true again."""
         heap, clock, bs = self.heap, self.clock, self.block_size
-        done: list[Sequence] = []
+        done: list[Stage] = []
         while heap and heap[0][0] <= clock:
             finish, order, seq = heappop(heap)
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:

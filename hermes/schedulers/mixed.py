@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
@@ -73,21 +73,21 @@ class MixedScheduler(LLMScheduler):
             pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
             packing=config.policy, grows=not self.up_front,
         )
-        self.left: dict[Sequence, None] = {}
+        self.left: dict[Stage, None] = {}
         self._limit = config.max_passed_over
-        self._passed: dict[Sequence, int] = {}   # with a limit: batches in a row that left them out
+        self._passed: dict[Stage, int] = {}   # with a limit: batches in a row that left them out
         self._hurry = getattr(self.waiting, "hurry", None) if self._limit else None
         self._seats = min(config.max_num_seqs, config.max_num_batched_tokens)   # most decodes in a step
         self._stale = True                  # the batch may have to change at the next step
         self._num_prompts = 0               # of plan.prefills in the step in flight; decodes that start follow
-        self._fresh: list[Sequence] = []    # decodes whose prompt ended in the latest step
+        self._fresh: list[Stage] = []    # decodes whose prompt ended in the latest step
         self._outside = 0                   # sequences that hold blocks here and are not ours: KV that comes or goes
-        self._preempted: list[Sequence] = []
+        self._preempted: list[Stage] = []
         self._pressed = False               # overdue sequences went first into the latest batch
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Sequence) -> str | None:
+    def can_ever_fit(self, seq: Stage) -> str | None:
         if not self.up_front:
             return super().can_ever_fit(seq)
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens)
@@ -96,29 +96,29 @@ class MixedScheduler(LLMScheduler):
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Sequence) -> None:
+    def enqueue(self, seq: Stage) -> None:
         self._outside -= seq.num_blocks > 0
         super().enqueue(seq)
         seat = self.group.n < self._seats and (seq.num_blocks > 0 or seq.target_tokens > 1)
         if seat or (not seq.num_blocks and seq.num_tokens <= self.max_num_batched_tokens):
             self._stale = True
 
-    def _hold(self, seq: Sequence) -> None:
+    def _hold(self, seq: Stage) -> None:
         insort(self.holding, seq, key=_arrival)
 
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) + len(self.holding) + len(self.left)
 
-    def wants_cut(self, seq: Sequence) -> bool:
+    def wants_cut(self, seq: Stage) -> bool:
         return self._stale or seq.branches is not None
 
-    def reserve(self, seq: Sequence) -> bool:
+    def reserve(self, seq: Stage) -> bool:
         taken = super().reserve(seq)
         self._outside += taken
         return taken
 
-    def release(self, seq: Sequence) -> None:
+    def release(self, seq: Stage) -> None:
         super().release(seq)
         self._outside -= 1
         if self.group.n < self._seats and self.num_waiting:
@@ -169,9 +169,9 @@ class MixedScheduler(LLMScheduler):
         self._start_decodes(plan, max(0, min(self.max_num_seqs - self._num_prompts, budget) - len(first)))
         return plan
 
-    def _take_overdue(self) -> list[Sequence]:
+    def _take_overdue(self) -> list[Stage]:
         """Decodes that were passed over too often and whose memory is there: it is taken. They wait nowhere now."""
-        limit, passed, taken = self._limit or 0, self._passed, list[Sequence]()
+        limit, passed, taken = self._limit or 0, self._passed, list[Stage]()
         overdue = [seq for seq in (*self.left, *self.holding) if passed.get(seq, 0) >= limit]
         for seq in sorted(overdue, key=_arrival):
             if len(taken) == self._seats:
@@ -246,14 +246,14 @@ class MixedScheduler(LLMScheduler):
                 self._run_now(seq)
             room -= 1
 
-    def _start_decode(self, seq: Sequence, plan: Plan) -> bool:
+    def _start_decode(self, seq: Stage, plan: Plan) -> bool:
         """Put a decode into the batch, if its memory is there. It is in the group from its first token on."""
         if not self._take_for_decode(seq):
             return False
         _add_decode(seq, plan)
         return True
 
-    def _take_for_decode(self, seq: Sequence) -> bool:
+    def _take_for_decode(self, seq: Stage) -> bool:
         """The memory of a decode that is to start, if it is there."""
         pool = self.pool
         need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
@@ -266,7 +266,7 @@ class MixedScheduler(LLMScheduler):
         """Blocks that the group's next step takes."""
         return self.group.blocks_for(1) if self.group.grows and self.group.n else 0
 
-    def _run_now(self, seq: Sequence) -> None:
+    def _run_now(self, seq: Stage) -> None:
         self.running[seq] = self.partial[seq] = None
         seq.run_order = self._admissions
         self._admissions += 1
@@ -283,7 +283,7 @@ class MixedScheduler(LLMScheduler):
         self._make_wait(max([*self.holding, *self.left], key=_arrival))
         return True
 
-    def _make_wait(self, seq: Sequence) -> None:
+    def _make_wait(self, seq: Stage) -> None:
         """Preempt a sequence, wherever it is."""
         self.left.pop(seq, None)
         if not seq.grouped and seq in self.holding:
@@ -295,14 +295,14 @@ class MixedScheduler(LLMScheduler):
 
     # -- the end of a step ---------------------------------------------------------------------------------------
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         finished = super().complete(plan, num_steps, step, now_ns)
         if finished or self._num_prompts or plan.preempted:
             self._stale = True
             self._outside += len(finished)
         return finished
 
-    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Sequence]:
+    def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Stage]:
         finished = super()._emit(plan, step, now_ns)
         if self.up_front:
             for seq, _n in plan.prefills[: self._num_prompts]:
@@ -315,10 +315,10 @@ class MixedScheduler(LLMScheduler):
 
     # -- branches ------------------------------------------------------------------------------------------------
 
-    def _free_slots(self, finished: list[Sequence]) -> int:
+    def _free_slots(self, finished: list[Stage]) -> int:
         return UNLIMITED   # whoever has no place in the next batch keeps its memory
 
-    def _start_branch(self, seq: Sequence) -> bool:
+    def _start_branch(self, seq: Stage) -> bool:
         if not self.up_front:
             return super()._start_branch(seq)
         if not self.pool.grow(seq, seq.num_computed + 1):
@@ -329,11 +329,11 @@ class MixedScheduler(LLMScheduler):
         return True
 
 
-def _add_decode(seq: Sequence, plan: Plan) -> None:
+def _add_decode(seq: Stage, plan: Plan) -> None:
     past = seq.num_computed
     plan.add_prefill(seq, 1, past)
     seq.num_computed = past + 1
 
 
-def _arrival(seq: Sequence) -> int:
+def _arrival(seq: Stage) -> int:
     return seq.arrival_order

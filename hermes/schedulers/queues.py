@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hermes.config.registry import Registry
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.memory.indexed_heap import IndexedHeap
 
 __all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJobQueue", "WaitingQueue"]
@@ -25,60 +25,60 @@ class WaitingQueue(Protocol):
     those that hurry already and arrived earlier.
     """
 
-    def push(self, seq: Sequence) -> None: ...
-    def push_preempted(self, seq: Sequence) -> None: ...
-    def peek(self) -> Sequence: ...
-    def pop(self) -> Sequence: ...
+    def push(self, seq: Stage) -> None: ...
+    def push_preempted(self, seq: Stage) -> None: ...
+    def peek(self) -> Stage: ...
+    def pop(self) -> Stage: ...
     def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Sequence]: ...
+    def __iter__(self) -> Iterator[Stage]: ...
 
 
 PACKING: Registry[Any] = Registry("packing", "a packing policy")
 
 
 @PACKING.register("fcfs")
-class FcfsQueue(deque[Sequence]):
+class FcfsQueue(deque[Stage]):
     """First come, first served."""
 
     push = deque.append
     push_preempted = deque.appendleft
     pop = deque.popleft
 
-    def peek(self) -> Sequence:
+    def peek(self) -> Stage:
         return self[0]
 
 
 class KeyedQueue:
     """A heap ordered by (key, arrival order). `update` puts a sequence where its key has moved to."""
 
-    key: Callable[[Sequence], float]
+    key: Callable[[Stage], float]
 
     def __init__(self) -> None:
-        self._heap: IndexedHeap[Sequence] = IndexedHeap()
+        self._heap: IndexedHeap[Stage] = IndexedHeap()
 
-    def push(self, seq: Sequence) -> None:
+    def push(self, seq: Stage) -> None:
         self._heap.push(seq, (self.key(seq), seq.arrival_order))
 
     push_preempted = push
 
-    def update(self, seq: Sequence) -> None:
+    def update(self, seq: Stage) -> None:
         """Its key has changed while it waits. Raises `KeyError` where it does not wait here."""
         self._heap.update(seq, (self.key(seq), seq.arrival_order))
 
-    def hurry(self, seq: Sequence) -> None:
+    def hurry(self, seq: Stage) -> None:
         """Put it before all others; those that hurry are in order of arrival."""
         self._heap.update(seq, (-math.inf, seq.arrival_order))
 
-    def peek(self) -> Sequence:
+    def peek(self) -> Stage:
         return self._heap.peek()
 
-    def pop(self) -> Sequence:
+    def pop(self) -> Stage:
         return self._heap.pop()
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Stage]:
         return iter(self._heap)
 
 
@@ -86,7 +86,7 @@ class KeyedQueue:
 class PriorityQueue(KeyedQueue):
     """Most urgent (lowest priority number) first."""
 
-    def key(self, seq: Sequence) -> float:
+    def key(self, seq: Stage) -> float:
         return seq.priority
 
 
@@ -94,7 +94,7 @@ class PriorityQueue(KeyedQueue):
 class ShortestJobQueue(KeyedQueue):
     """Fewest tokens in all (prompt + output) first."""
 
-    def key(self, seq: Sequence) -> float:
+    def key(self, seq: Stage) -> float:
         return seq.prompt_tokens + seq.all_outputs
 
 
@@ -102,5 +102,5 @@ class ShortestJobQueue(KeyedQueue):
 class LeastWorkQueue(KeyedQueue):
     """Fewest tokens still to compute first: what is missing of the prompt and the outputs not yet emitted."""
 
-    def key(self, seq: Sequence) -> float:
+    def key(self, seq: Stage) -> float:
         return seq.prompt_tokens + seq.all_outputs - seq.num_computed

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Named
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
@@ -52,7 +52,7 @@ class StaticScheduler(LLMScheduler):
         self._emitted = 0     # tokens every row has emitted
         self._longest = 0     # tokens the longest answer has
 
-    def can_ever_fit(self, seq: Sequence) -> str | None:
+    def can_ever_fit(self, seq: Stage) -> str | None:
         rows = self._rows(seq)
         if rows > self.max_num_seqs:
             return f"{rows} branches are in one batch, the client has room for {self.max_num_seqs} sequences"
@@ -66,19 +66,19 @@ class StaticScheduler(LLMScheduler):
         return None
 
     @staticmethod
-    def _rows(seq: Sequence) -> int:
+    def _rows(seq: Stage) -> int:
         """Rows of the batch a waiting sequence takes; one where its branches are decoded elsewhere."""
         return seq.width if seq.target_tokens == seq.output_tokens else 1
 
-    def _blocks(self, seq: Sequence, row: int) -> int:
+    def _blocks(self, seq: Stage, row: int) -> int:
         """Blocks of its rows, `row` blocks long each."""
         return self._rows(seq) * row - self._common(seq)
 
-    def _common(self, seq: Sequence) -> int:
+    def _common(self, seq: Stage) -> int:
         """Blocks that its rows need not have again."""
         return (self._rows(seq) - 1) * (seq.prompt_tokens // self.pool.block_size)
 
-    def wants_cut(self, seq: Sequence) -> bool:
+    def wants_cut(self, seq: Stage) -> bool:
         return False   # nobody joins a batch that runs
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -101,7 +101,7 @@ class StaticScheduler(LLMScheduler):
 
     def _form_batch(self) -> Plan | None:
         """The next members, as many as fit as a padded rectangle of prompts and answers."""
-        members: list[Sequence] = []
+        members: list[Stage] = []
         prompt = output = rows = common = 0
         while self.num_waiting and rows < self.max_num_seqs:
             seq = self.next_waiting()
@@ -132,7 +132,7 @@ class StaticScheduler(LLMScheduler):
         self._length, self._longest, self._emitted = prompt, output, 0
         return plan
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         if plan.decodes:
             self._emitted += num_steps
         else:
@@ -141,6 +141,7 @@ class StaticScheduler(LLMScheduler):
                 seq.first_step = step
                 seq.first_token_ns = now_ns
                 if self._rows(seq) > 1:
+                    assert seq.branches is not None
                     for branch in seq.branches.split(seq):
                         self.running[branch] = None
         if self._emitted < self._longest:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.config.registry import Registry
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
@@ -73,7 +73,7 @@ class Service(Protocol):
     memory_bytes: int
     """What it keeps in memory all the time (index, weights)."""
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         """What this batch takes. Called with one task at least; `InputError` for options that are none."""
         ...
 
@@ -90,7 +90,7 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return value
 
 
-def count_option(task: Stage, name: str, default: int, least: int = 1) -> int:
+def count_option(task: ServiceStage, name: str, default: int, least: int = 1) -> int:
     """A stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` for anything else."""
     return check_count(name, task.options.get(name, default), least)
 
@@ -129,7 +129,7 @@ class _PerItem:
         self.config, self.cores = config, machine.cores
         self.memory_bytes = config.memory
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         config = self.config
         each = [task.items * config.per_item + task.tokens * config.per_token for task in tasks]
         pieces = [cost / max(1, task.items) for cost, task in zip(each, tasks, strict=True)]
@@ -139,7 +139,7 @@ class _PerItem:
         alone = config.fixed + seconds
         return Work(alone, cores=(sum(each) / self.cores / alone) if alone > 0 else 0.0)
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """One phase; neither flops nor bytes are known."""
         return [PhaseCost("items", 0.0, 0.0, self.work(tasks).alone_s, "given")]
 
@@ -188,7 +188,7 @@ class EncoderService:
         check_memory("a model", self.memory_bytes, machine, "hardware")
         self._known = lru_cache(maxsize=4096)(self._prefill)   # texts of a length come again
 
-    def sequences(self, tasks: Sequence[Stage]) -> list[int]:
+    def sequences(self, tasks: Sequence[ServiceStage]) -> list[int]:
         """Tokens of every sequence of a batch."""
         lengths: list[int] = []
         for task in tasks:
@@ -223,10 +223,10 @@ class EncoderService:
         compute_s, memory_s, _ = work.ideal_s(stats, device.peak, device.memory_bandwidth, device.link_bandwidth)
         return Work(seconds, 1.0, min(1.0, memory_s / seconds), compute_s, memory_s)
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         return self.prefill(self.sequences(tasks))
 
-    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+    def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
         """Whether a batch leaves the range that the hardware model was measured on; analytical ones have none."""
         if self.facts.work is not None:
             return []
@@ -234,7 +234,7 @@ class EncoderService:
         columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
         return ["prefill"] if self.hardware.out_of_range(columns, np.ones(1, dtype=np.int64))[0] else []
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """The prefill as one phase; flops and bytes are zero where the hardware model counts none."""
         found, device = self.work(tasks), self.facts.device
         flops = num_bytes = 0.0

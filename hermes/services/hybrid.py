@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import inside
 from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Service, Work, check_memory
 
@@ -66,7 +66,7 @@ class HybridService:
         self.options = _both(getattr(dense, "options", {}), getattr(sparse, "options", {}))
         check_memory("two indices", self.memory_bytes, machine, "dense")
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         dense, sparse = self.dense.work(tasks), self.sparse.work(tasks)
         core_s = dense.cores * dense.alone_s + sparse.cores * sparse.alone_s
         wire_s = dense.bandwidth * dense.alone_s + sparse.bandwidth * sparse.alone_s
@@ -89,14 +89,14 @@ class HybridService:
         return max(dense.alone_s, sparse.alone_s, core_s, wire_s)
 
     @staticmethod
-    def _queries(tasks: Sequence[Stage]) -> int:
+    def _queries(tasks: Sequence[ServiceStage]) -> int:
         return sum(max(1, task.items) for task in tasks)
 
-    def _fusion_s(self, tasks: Sequence[Stage]) -> float:
+    def _fusion_s(self, tasks: Sequence[ServiceStage]) -> float:
         """Queries are shared out over the cores."""
         return -(-self._queries(tasks) // self.cores) * self.config.fusion
 
-    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+    def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
         """In what either search leaves the range that it was measured on."""
         found = []
         for name, service in (("dense", self.dense), ("sparse", self.sparse)):
@@ -104,7 +104,7 @@ class HybridService:
             found += [f"{name}.{what}" for what in (outside(tasks) if outside is not None else ())]
         return found
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """The phases of the two searches in turn, or both as one phase, and the fusion."""
         found = []
         for name, service in (("dense", self.dense), ("sparse", self.sparse)):

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, inside
 from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Work, check_memory, count_option
 from hermes.services.retrieval_costs import Bm25, HnswGraph, InvertedLists, RetrievalIndex, shares
@@ -65,7 +65,7 @@ class MeasuredService:
         """The option of a stage that it reads, with the least it may be."""
         return {OPTION[self.config.index.kind]: 1}
 
-    def _groups(self, tasks: Sequence[Stage]) -> dict[int, int]:
+    def _groups(self, tasks: Sequence[ServiceStage]) -> dict[int, int]:
         option = OPTION[self.config.index.kind]
         groups: dict[int, int] = {}
         for task in tasks:
@@ -73,14 +73,14 @@ class MeasuredService:
             groups[effort] = groups.get(effort, 0) + max(1, task.items)
         return groups
 
-    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+    def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
         """Features of the cost model in which a batch leaves the measured range."""
         c = self.config
         found = [name for effort, queries in self._groups(tasks).items()
                  for name in self.profile.outside(c.index, effort, queries, c.threads)]
         return list(dict.fromkeys(found))
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """One call for the queries of one effort; bytes are those of the codes scanned, flops are not counted."""
         c = self.config
         return [
@@ -95,7 +95,7 @@ class MeasuredService:
             return 0.0
         return self.profile.model(index.kind).work(index, effort)["codes"] * index.code_bytes
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         c, machine = self.config, self.machine
         if c.outside == "refuse":
             left = self.outside(tasks)

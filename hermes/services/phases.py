@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from hermes.config import Bandwidth, ConfigModel
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 
@@ -116,7 +116,7 @@ class SearchService:
         cost = PhaseCost(phase.name, phase.flops * queries, total_bytes, max(on_core, together), bound)
         return cost, on_core / rounds * threads * queries
 
-    def _groups(self, tasks: Sequence[Stage]) -> dict[tuple[int, int], int]:
+    def _groups(self, tasks: Sequence[ServiceStage]) -> dict[tuple[int, int], int]:
         """(effort, top_k) -> queries: what is searched alike is searched together."""
         groups: dict[tuple[int, int], int] = {}
         for task in tasks:
@@ -124,12 +124,12 @@ class SearchService:
             groups[key] = groups.get(key, 0) + max(1, task.items)
         return groups
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """The phases of a batch, in order; groups of unlike queries one after the other."""
         return [self._phase(phase, queries)[0] for (effort, top_k), queries in self._groups(tasks).items()
                 for phase in self.phases(effort, top_k)]
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         return self._batch(tuple(self._groups(tasks).items()))
 
     def _work_of(self, groups: tuple[tuple[tuple[int, int], int], ...]) -> Work:

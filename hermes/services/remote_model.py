@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.services.base import SERVICES, MachineSpec, Work, count_option
 
 __all__ = ["RemoteModel", "RemoteModelService"]
@@ -43,9 +43,9 @@ class RemoteModelService:
     def __init__(self, config: RemoteModel, machine: MachineSpec) -> None:
         self.config, self.cores = config, machine.cores
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         return Work(max(self._seconds(task) for task in tasks), cores=min(1.0, len(tasks) / self.cores))
 
-    def _seconds(self, task: Stage) -> float:
+    def _seconds(self, task: ServiceStage) -> float:
         c, output = self.config, count_option(task, "output_tokens", self.config.output_tokens, least=0)
         return c.latency + c.per_input_token * task.tokens + c.per_output_token * output

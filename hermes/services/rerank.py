@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE
 from hermes.services.base import SERVICES, EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
@@ -60,22 +60,22 @@ class RerankService:
     def __init__(self, config: Rerank, inner: Service) -> None:
         self.config, self.inner, self.memory_bytes = config, inner, inner.memory_bytes
 
-    def _pairs(self, tasks: Sequence[Stage]) -> list[Stage]:
+    def _pairs(self, tasks: Sequence[ServiceStage]) -> list[ServiceStage]:
         c, out = self.config, []
         for task in tasks:
             pairs = task.items if task.items > 1 else c.documents
             tokens = task.tokens if task.items > 1 else pairs * (task.tokens + c.document_tokens)
-            out.append(Stage(task.kind, tokens=min(tokens, pairs * c.max_tokens), items=pairs))
+            out.append(ServiceStage(task.kind, tokens=min(tokens, pairs * c.max_tokens), items=pairs))
         return out
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         return self.inner.work(self._pairs(tasks))
 
-    def outside(self, tasks: Sequence[Stage]) -> list[str]:
+    def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
         """As of the model's prefill."""
         outside = getattr(self.inner, "outside", None)
         return [] if outside is None else outside(self._pairs(tasks))
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """As of the model's prefill, or one phase of documents."""
         return self.inner.costs(self._pairs(tasks))  # type: ignore[attr-defined, no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.scenario.build import build
 from hermes.services import PhaseCost
 from hermes.studies.rag_by_hand import embedding_by_hand
@@ -165,7 +165,7 @@ def phases(results: SweepResults) -> Table:
                 continue
             seen.add(key)
             for batch in (1, FULL_BATCH):
-                costs: list[PhaseCost] = service.costs([Stage("retrieve", items=batch)])
+                costs: list[PhaseCost] = service.costs([ServiceStage("retrieve", items=batch)])
                 rows += [
                     {"machine": key[0], "dimensions": key[1], "batch": batch, "phase": cost.name,
                      "MFLOP": cost.flops / 1e6, "MB": cost.num_bytes / 1e6, "ms": 1e3 * cost.seconds,
@@ -179,7 +179,7 @@ def _capacity(client: Any, tokens: int) -> float:
     shared by the kinds of stage it serves."""
     cores = bandwidth = slowest = 0.0
     for kind, service in client.services.items():
-        work = service.work([Stage(kind, tokens=tokens) for _ in range(FULL_BATCH)])
+        work = service.work([ServiceStage(kind, tokens=tokens) for _ in range(FULL_BATCH)])
         cores += work.alone_s * work.cores
         bandwidth += work.alone_s * work.bandwidth
         slowest = max(slowest, work.alone_s)   # one batch of a kind at a time

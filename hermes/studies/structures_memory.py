@@ -34,6 +34,7 @@ class _Prompt:
     num_tokens: int
     num_blocks: int = 0
     num_computed: int = 0
+    grouped: bool = False
     prompt_tokens: int = 0   # nobody asks here
     common: CommonPrompt | None = None
 

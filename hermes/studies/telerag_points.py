@@ -14,7 +14,7 @@ from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.devices import load_device
-from hermes.plugins.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookahead
+from hermes.plugins.telerag import PIPELINE_NAMES, IvfIndexClient, LookaheadProfile, load_lookahead
 from hermes.plugins.telerag.overlap import lognormal_sizes, make_family, overlap_within
 from hermes.results import Results
 from hermes.scenario import load_scenario
@@ -188,6 +188,7 @@ def _point(simulation: Simulation, results: Results, requests: int) -> Point:
     if results.summary["requests"]["completed"] < requests:
         raise InputError("requests that all complete", results.summary["requests"]["rejected"], field="telerag")
     stages, index = results.stages, simulation.clients[0]
+    assert isinstance(index, IvfIndexClient)
     alone = stages.assign(s=stages["end_s"] - stages["start_s"])
     # generations of a batch run side by side: what counts is the time in which any runs
     busy = sum(_union(group) for _, group in alone[alone["kind"] == "generate"].groupby("request", observed=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hermes.clients import LLMClient
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.studies import telerag_paper as paper
@@ -177,7 +178,9 @@ class Runs:
             record = simulation.run()
             seconds = (record.finish_ns.max() - record.arrival_ns.min()) / 1e9
             runs = record.runs
-            pool = simulation.clients[3].scheduler.pool
+            engine = simulation.clients[3]
+            assert isinstance(engine, LLMClient)
+            pool = engine.scheduler.pool
             rows.append({
                 "buffer GB": gigabytes, "KV capacity tokens": pool.num_blocks * pool.block_size,
                 "peak KV %": 100 * runs["used_blocks"].max() / pool.num_blocks,

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hermes.clients.base import CLIENTS
-from hermes.core.client import LOADS
+from hermes.core.client import LOADS, Client, ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS, STATUS_COMPLETED, RunRecord
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.results import Results
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -43,10 +43,11 @@ class ClientContract(ABC):
         """Options of its stages (`nprobe`, ...), where it needs any."""
         return {}
 
-    def built(self, **changes: Any) -> list[Any]:
+    def built(self, events: ClientEvents | None = None, **changes: Any) -> list[Client]:
         """Its clients, on a clock of their own."""
         config = self.component().model_copy(update=changes)
-        clients: list[Any] = config.build(Clock(), 3, RowLog(RUN_FIELDS), every_step=False, base_dir=None, moves_kv="")
+        clients: list[Client] = config.build(Clock(), 3, RowLog(RUN_FIELDS), events or ClientEvents(), every_step=False,
+                                             base_dir=None, moves_kv="")
         return clients
 
     def run(self, rate: float = 5.0, *, count: int = 1, stepping: str = "runs") -> RunRecord:
@@ -90,12 +91,13 @@ class ClientContract(ABC):
             assert all(len(client.load_line(kind)) == 5 for kind in LOADS)
 
     def test_submitting_completes_nothing_at_once(self) -> None:
-        (client,) = self.built()
         done: list[Any] = []
-        client.on_done = lambda client, stage: done.append(stage)
+        events = ClientEvents()
+        events.done = lambda client, stage: done.append(stage)
+        (client,) = self.built(events=events)
         for kind in sorted(client.stages):
-            stage = Stage(kind, tokens=10, options=self.options(kind))
-            stage.request = _Request()
+            stage = ServiceStage(kind, tokens=10, options=self.options(kind))
+            stage.request = _Request()  # type: ignore[assignment]  # what clients read of one
             assert client.refusal(stage) is None
             client.submit(stage)
             assert not done, f"{kind} was done before `submit` returned"

@@ -22,7 +22,7 @@ import numpy as np
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage, Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
@@ -82,9 +82,9 @@ class _Drive:
     def __init__(self, scheduler: LLMScheduler, requests: list[Request], longest_run: int) -> None:
         self.scheduler, self.requests, self.longest_run = scheduler, requests, longest_run
         self.served = ServedSteps()
-        self.numbers: dict[Sequence, int] = {}
+        self.numbers: dict[Stage, int] = {}
         self.ticks: list[int] = []            # steps in which the decode group advanced
-        self.knocking: list[Sequence] = []    # their KV has found no memory yet
+        self.knocking: list[Stage] = []    # their KV has found no memory yet
         self.next, self.steps, self.open = 0, 0, 0
         self.skipped = 0    # time that passed without steps
 
@@ -119,10 +119,11 @@ class _Drive:
         done = {number for _, number in self.served.finished}
         return [number for number in self.numbers.values() if number not in done]
 
-    def _number(self, seq: Sequence) -> int:
+    def _number(self, seq: Stage) -> int:
         """What a sequence is called."""
         if seq.branch < 0:
             return self.numbers[seq]
+        assert seq.branches is not None
         return self.numbers[seq.branches.lead] + OTHER_BRANCH * seq.branch
 
     def _arrive(self, plan: Plan | None = None, ended: int = 0) -> bool:
@@ -135,7 +136,7 @@ class _Drive:
         if request.branches:
             branch_into(seq, request.branches)
         if request.embed:
-            seq = Stage("embed", tokens=request.prompt, priority=request.priority)
+            seq = ServiceStage("embed", tokens=request.prompt, priority=request.priority)
             seq.arrival_order, seq.content = order, content
         reason = scheduler.can_ever_fit(seq)
         if reason is not None:
@@ -206,7 +207,7 @@ class _Drive:
         assert 0 <= plan.sampled <= plan.prefill_seqs + plan.decode_seqs + others
         assert plan.decode_ctx_max <= plan.decode_ctx
 
-    def _tokens(self, seq: Sequence) -> list[int]:
+    def _tokens(self, seq: Stage) -> list[int]:
         """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
         if not wanted:

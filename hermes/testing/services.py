@@ -18,7 +18,7 @@ import numpy as np
 
 from hermes.config.validation import validate
 from hermes.core.record import STATUS_COMPLETED
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.hardware.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -56,12 +56,12 @@ class ServiceContract(ABC):
         service: Service = self.component().build(self.spec())
         return service
 
-    def batches(self) -> list[list[Stage]]:
+    def batches(self) -> list[list[ServiceStage]]:
         """Random batches, of one task and of many."""
         rng, out = np.random.default_rng(11), []
         for _ in range(self.examples):
             out.append([
-                Stage("any", tokens=int(np.exp(rng.uniform(0, 7))), items=int(rng.integers(1, 20)),
+                ServiceStage("any", tokens=int(np.exp(rng.uniform(0, 7))), items=int(rng.integers(1, 20)),
                       options=self.options(rng))
                 for _ in range(int(np.exp(rng.uniform(0, 4))))
             ])

@@ -8,7 +8,7 @@ import pytest
 
 from hermes.calibration.retrieval_powers import power_law
 from hermes.calibration.retrieval_steps import load_searches
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.plugins.structures.evaluation import (
     MEASURES,
@@ -122,11 +122,11 @@ def test_naive_sum_follows_the_larger_scale_and_nasf_does_not(corpus):
 def test_hybrid_is_the_sum_or_the_maximum_and_the_fusion(searches, expected_ms):
     machine = MachineSpec(8, 0.0, 0.0, 0)
     hybrid = Hybrid(dense=PerItem(per_item=2e-3), sparse=PerItem(per_item=3e-3), searches=searches, fusion=0.5e-3)
-    work = hybrid.build(machine).work([Stage("retrieve", items=1)])
+    work = hybrid.build(machine).work([ServiceStage("retrieve", items=1)])
     assert work.alone_s == pytest.approx(expected_ms / 1e3)
     assert work.cores * work.alone_s * 8 == pytest.approx(5.5e-3)     # core seconds are the same either way
     # eight queries fill the cores: side by side is no faster than one after the other
-    full = hybrid.build(machine).work([Stage("retrieve", items=8)])
+    full = hybrid.build(machine).work([ServiceStage("retrieve", items=8)])
     assert full.alone_s == pytest.approx(5.5e-3)
 
 

@@ -9,6 +9,7 @@ import rule_mutations
 from rule_mutations import FOLDERS, MUTATIONS, SCHEDULES, notices
 
 import hermes.clients.llm
+import hermes.core.sequence
 import hermes.memory
 import hermes.schedulers.base
 import hermes.schedulers.chunked
@@ -19,7 +20,7 @@ from hermes.clients.schedule_replay import conform_file, find_files
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "vllm-v1.md").read_text(encoding="utf-8")
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
-MODULES = (hermes.clients.llm, hermes.memory, hermes.schedulers.base, hermes.schedulers.chunked,
+MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory, hermes.schedulers.base, hermes.schedulers.chunked,
            hermes.schedulers.decode_group, hermes.schedulers.queues)
 
 

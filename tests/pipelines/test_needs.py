@@ -8,8 +8,9 @@ import pytest
 
 import hermes
 from hermes.clients import TaskClient, TaskClientConfig
+from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
@@ -128,15 +129,15 @@ class Search(TaskClient):
 
 def test_a_client_declares_what_it_reads():
     pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options={"words": 3, "language": "fr"})}), 0)
-    check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s")])
+    check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
     for options in ({"words": -1}, {"word": 1}):
         pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options=options)}), 0)
         with pytest.raises(InputError, match=r"p\.stages\.s\.options\.word"):
-            check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s")])
+            check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
 
 
 def look_up(request: Any) -> Any:
-    yield Stage("search", options={"words": request.prompt_tokens, "language": "fr"})
+    yield ServiceStage("search", options={"words": request.prompt_tokens, "language": "fr"})
 
 
 @pytest.mark.parametrize(("declared", "message"), [
@@ -149,10 +150,10 @@ def test_what_a_hand_written_pipeline_needs_read_is_checked_too(declared, messag
     monkeypatch.setattr(look_up, "stages", ("search",), raising=False)
     monkeypatch.setattr(look_up, "stage_options", {"search": declared}, raising=False)
     if message is None:
-        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s")])
+        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
         return
     with pytest.raises(InputError, match=message):
-        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s")])
+        check_options(look_up, "look_up", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
 
 
 def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():

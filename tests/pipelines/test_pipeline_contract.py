@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.pipelines import PIPELINES, Generate, Pipeline
 from hermes.testing.pipelines import PipelineContract
 
@@ -64,7 +64,7 @@ undeclared.stages = ("retrieve",)   # type: ignore[attr-defined]
 
 
 def silent(request: Any) -> Pipeline:
-    yield Stage("search", options={"words": 3})
+    yield ServiceStage("search", options={"words": 3})
 
 
 silent.stages = ("search",)   # type: ignore[attr-defined]

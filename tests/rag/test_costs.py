@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.config.validation import validate
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
 from hermes.services import Encoder, Hnsw, IvfFlat, IvfPq, MachineSpec, Measured, PerItem, Rerank, Service
@@ -28,11 +28,11 @@ def machine(name: str = "cpu-large", cores: int = 64) -> MachineSpec:
     return MachineSpec(cores, device.peak("fp32"), device.memory_bandwidth, int(device.memory), device)
 
 
-def query(items: int = 1, tokens: int = 0, **options: Any) -> Stage:
-    return Stage("any", items=items, tokens=tokens, options=options)
+def query(items: int = 1, tokens: int = 0, **options: Any) -> ServiceStage:
+    return ServiceStage("any", items=items, tokens=tokens, options=options)
 
 
-def phases_of(service: Any, *tasks: Stage) -> dict[str, Any]:
+def phases_of(service: Any, *tasks: ServiceStage) -> dict[str, Any]:
     return {phase.name: phase for phase in service.costs(tasks)}
 
 

@@ -3,7 +3,7 @@
 import json
 
 from hermes.cli import main
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -15,7 +15,7 @@ def test_phases_are_those_of_the_scenario(capsys):
     client = next(c for c in build(scenario).clients if c.name == "cpu")
     for kind, service in client.services.items():
         mine = [row for row in printed["phases"] if (row["client"], row["stage"]) == ("cpu", kind)]
-        charged = service.work([Stage(kind, tokens=200) for _ in range(3)]).alone_s
+        charged = service.work([ServiceStage(kind, tokens=200) for _ in range(3)]).alone_s
         assert abs(sum(row["seconds"] for row in mine) - charged) < 1e-12 * charged
         assert all(row["flops"] > 0 and row["bytes"] > 0 for row in mine)
         assert {row["memory_bytes"] for row in printed["services"] if row["stage"] == kind} >= {service.memory_bytes}

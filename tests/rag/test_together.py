@@ -10,7 +10,7 @@ import pytest
 from hermes.api import simulate
 from hermes.clients.machine import Machine
 from hermes.core.clock import Clock
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.hardware.models import load_model
 from hermes.results import Results
 from hermes.services import IvfPq, MachineSpec, Work
@@ -83,7 +83,7 @@ def test_stages_of_one_client_contend_and_those_of_two_do_not():
     alone = {kind: seconds(apart, kind) for kind in ("embed", "find")}
     machine = MachineSpec(64, 14.2e12, 768e9, 10**12)
     spec = {name: value for name, value in index.items() if name != "kind"}
-    work = IvfPq(**spec).build(machine).work([Stage("find")])
+    work = IvfPq(**spec).build(machine).work([ServiceStage("find")])
     assert alone["find"] == pytest.approx(work.alone_s, abs=2e-9)
     rate = 1 / (1 + work.cores)
     assert min(alone["embed"] / rate, alone["find"] / rate) == pytest.approx(

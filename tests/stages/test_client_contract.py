@@ -45,10 +45,11 @@ class Odd(TaskClientConfig):
     kind: Literal["odd"] = "odd"
     name: str = "odd"
 
-    def build(self, env: Any, first_index: int, runs: Any, **_: Any) -> list[Any]:
+    def build(self, env: Any, first_index: int, runs: Any, events: Any, **_: Any) -> list[Any]:
         made = [type("OddClient", (TaskClient,), {"submit": type(self).how, "stages": frozenset({"odd"})})
                 for _ in self.names]
-        return [cls(env, first_index + i, name) for i, (cls, name) in enumerate(zip(made, self.names, strict=True))]
+        return [cls(env, first_index + i, name, events)
+                for i, (cls, name) in enumerate(zip(made, self.names, strict=True))]
 
     def how(self, stage: Any) -> None:
         raise NotImplementedError
@@ -56,7 +57,7 @@ class Odd(TaskClientConfig):
 
 def at_once(self: Any, stage: Any) -> None:
     stage.start_ns = self.env.now
-    self.on_done(self, stage)
+    self.events.done(self, stage)
 
 
 def twice(self: Any, stage: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.validation import validate
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.explore import plan_sweep
 from hermes.scenario import load_scenario
 from hermes.services import Encoder, MachineSpec
@@ -44,7 +44,7 @@ def test_the_parts_of_a_request_are_its_latency(file):
 def test_embedding_by_hand_is_what_the_simulator_charges(model, device, dtype, most):
     hardware = {"kind": "roofline", "model": model, "device": device, "dtype": dtype}
     encoder = validate(Encoder, {"kind": "encoder", "max_tokens": most, "hardware": hardware})
-    charged = encoder.build(MachineSpec(1, 0, 0, 0)).work([Stage("embed", tokens=1024)]).alone_s
+    charged = encoder.build(MachineSpec(1, 0, 0, 0)).work([ServiceStage("embed", tokens=1024)]).alone_s
     assert embedding_by_hand(model, device, [min(1024, most)] * (1024 // min(1024, most))).seconds == pytest.approx(
         charged, rel=0.005)
 

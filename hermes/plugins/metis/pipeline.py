@@ -22,7 +22,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.config.streams import stream
 from hermes.core.client import ClientView
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline
 from hermes.plugins.metis import datasets, quality
 from hermes.plugins.metis.baselines import AdaptiveRag, grid, median, quickest_best, work
@@ -125,7 +125,7 @@ class MetisPipeline:
         view = max(request.view("generate"), key=lambda one: one.free_kv_tokens)
         chosen = self._configuration(request, query, lengths, view)
         self._note(request, query, chosen, view)
-        yield Stage("retrieve", options={"top_k": chosen.num_chunks})
+        yield ServiceStage("retrieve", options={"top_k": chosen.num_chunks})
         calls = replace(lengths, answer=request.output_tokens)
         if chosen.method != "stuff":
             prompt, output = calls.mapper(chosen)
@@ -144,7 +144,7 @@ class MetisPipeline:
         request.note("profile_in", tokens)
         request.note("profile_out", output)
         if not model:
-            return Stage("profile", tokens=tokens, options={"output_tokens": output})
+            return ServiceStage("profile", tokens=tokens, options={"output_tokens": output})
         stage = Generate(tokens, output, request.priority)
         stage.model = model
         return stage
@@ -155,7 +155,7 @@ class MetisPipeline:
         last, output = GOLDEN_CHUNKS * GOLDEN_TOKENS + request.prompt_tokens, self.dataset.output_tokens[1]
         request.note("golden_in", GOLDEN_CHUNKS * prompt + last)
         request.note("golden_out", GOLDEN_CHUNKS * GOLDEN_TOKENS + output)
-        yield Stage("retrieve", options={"top_k": GOLDEN_CHUNKS})
+        yield ServiceStage("retrieve", options={"top_k": GOLDEN_CHUNKS})
         yield tuple(self._golden_call(request, prompt, GOLDEN_TOKENS) for _ in range(GOLDEN_CHUNKS))
         yield self._golden_call(request, last, output)
         self.kept = min(KEPT, self.kept + 1)

@@ -34,7 +34,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel, Named
-from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.memory.blocks import BlockPool
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
@@ -87,7 +87,7 @@ class HeterogeneousConfig(ConfigModel):
         return HeterogeneousScheduler(self, pool)
 
 
-def kind_of(seq: Sequence) -> int:
+def kind_of(seq: Stage) -> int:
     """EMBED or GENERATE."""
     return GENERATE if seq.target_tokens else EMBED
 
@@ -96,36 +96,36 @@ class KindQueues:
     """Who waits, first come first served within each kind. Preempted sequences return to the front of theirs."""
 
     def __init__(self) -> None:
-        self.queues: tuple[deque[Sequence], deque[Sequence]] = (deque(), deque())
+        self.queues: tuple[deque[Stage], deque[Stage]] = (deque(), deque())
 
-    def push(self, seq: Sequence) -> None:
+    def push(self, seq: Stage) -> None:
         self.queues[kind_of(seq)].append(seq)
 
-    def push_preempted(self, seq: Sequence) -> None:
+    def push_preempted(self, seq: Stage) -> None:
         self.queues[kind_of(seq)].appendleft(seq)
 
-    def first(self, kinds: tuple[int, ...]) -> Sequence | None:
+    def first(self, kinds: tuple[int, ...]) -> Stage | None:
         """Of the heads of these kinds, the one that arrived first."""
         heads = [self.queues[kind][0] for kind in kinds if self.queues[kind]]
         return min(heads, key=_arrival) if heads else None
 
-    def peek(self) -> Sequence:
+    def peek(self) -> Stage:
         seq = self.first(BOTH)
         if seq is None:
             raise IndexError("nobody waits")
         return seq
 
-    def pop(self) -> Sequence:
+    def pop(self) -> Stage:
         return self.take(self.peek())
 
-    def take(self, seq: Sequence) -> Sequence:
+    def take(self, seq: Stage) -> Stage:
         """Remove `seq`, the head of its kind."""
         return self.queues[kind_of(seq)].popleft()
 
     def __len__(self) -> int:
         return len(self.queues[EMBED]) + len(self.queues[GENERATE])
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Stage]:
         return iter(sorted(chain(*self.queues), key=_arrival))
 
 
@@ -153,7 +153,7 @@ class HeterogeneousScheduler(LLMScheduler):
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
-    def can_ever_fit(self, seq: Sequence) -> str | None:
+    def can_ever_fit(self, seq: Stage) -> str | None:
         if seq.branches is not None:
             return "generations with branches are not served in heterogeneous batches"
         if seq.target_tokens:
@@ -164,22 +164,22 @@ class HeterogeneousScheduler(LLMScheduler):
                     f"the client has {self.pool.num_blocks}")
         return None
 
-    def enqueue(self, seq: Sequence) -> None:
+    def enqueue(self, seq: Stage) -> None:
         kind = kind_of(seq)
         self._in_system[kind] += 1
         self._blocks_needed[kind] += self._blocks_reserved(seq)
         self.waiting.push(seq)
 
-    def wants_cut(self, seq: Sequence) -> bool:
+    def wants_cut(self, seq: Stage) -> bool:
         return len(self.running) < self.max_num_seqs
 
-    def _tokens_reserved(self, seq: Sequence) -> int:
+    def _tokens_reserved(self, seq: Stage) -> int:
         """Tokens whose blocks are taken when `seq` starts."""
         if self.up_front and seq.target_tokens:
             return seq.prompt_tokens + seq.target_tokens - 1
         return seq.num_tokens
 
-    def _blocks_reserved(self, seq: Sequence) -> int:
+    def _blocks_reserved(self, seq: Stage) -> int:
         """Blocks that `seq` holds from its start to its end; 0 where that is not known."""
         return self.pool.blocks_for(self._tokens_reserved(seq)) if self.up_front else 0
 
@@ -236,7 +236,7 @@ class HeterogeneousScheduler(LLMScheduler):
             self.num_running[kind_of(victim)] -= 1
             self._preempt(victim, plan)
 
-    def _chunk(self, seq: Sequence, plan: Plan, past: int, budget: int) -> int:
+    def _chunk(self, seq: Stage, plan: Plan, past: int, budget: int) -> int:
         """Compute as much of a prompt as the budget allows; its blocks are there. Returns the number of tokens."""
         n = min(seq.num_tokens - past, budget)
         self.pool.commit(seq, past + n)
@@ -272,7 +272,7 @@ class HeterogeneousScheduler(LLMScheduler):
                 seq.cached_tokens = past
             budget -= self._chunk(seq, plan, past, budget)
 
-    def _same_batch(self, seq: Sequence) -> bool:
+    def _same_batch(self, seq: Stage) -> bool:
         """Whether the next in order of arrival may join the batch of one kind that runs."""
         return not self.num_running[1 - kind_of(seq)] and seq is self.waiting.peek()
 
@@ -288,7 +288,7 @@ class HeterogeneousScheduler(LLMScheduler):
             len(embeddings), len(generations), self.num_running[EMBED], self.num_running[GENERATE], tuple(resources),
         ))
 
-    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Sequence]:
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
         finished = super().complete(plan, num_steps, step, now_ns)
         for seq in finished:
             kind = kind_of(seq)
@@ -298,5 +298,5 @@ class HeterogeneousScheduler(LLMScheduler):
         return finished
 
 
-def _arrival(seq: Sequence) -> int:
+def _arrival(seq: Stage) -> int:
     return seq.arrival_order

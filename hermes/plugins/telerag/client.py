@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
 from hermes.config import Bytes, ConfigModel, Duration
+from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
@@ -109,11 +110,13 @@ class IvfIndexConfig(TaskClientConfig):
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     """Of sizes and queries."""
 
-    def build(self, env: Clock, first_index: int, runs: Any, **ignored: Any) -> list[IvfIndexClient]:
+    def build(
+        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, **ignored: Any,
+    ) -> list[IvfIndexClient]:
         """One client: an index has one buffer."""
         if self.count != 1:
             raise InputError("1: name each index of its own", self.count, field="count")
-        return [IvfIndexClient(env, first_index, self)]
+        return [IvfIndexClient(env, first_index, events, self)]
 
 
 class _Owner:
@@ -136,8 +139,8 @@ class IvfIndexClient(TaskClient):
 
     stages = frozenset({"lookahead", "probe", "evict"})
 
-    def __init__(self, env: Clock, index: int, config: IvfIndexConfig) -> None:
-        super().__init__(env, index, config.names[0], model=config.model, platform=config.platforms[0])
+    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig) -> None:
+        super().__init__(env, index, config.names[0], events, model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
         self.family = model.perturbation()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
-from hermes.core.stage import AnyOf, Stage
+from hermes.core.stage import AnyOf, ServiceStage
 
 __all__ = ["KINDS", "LookaheadStage", "Mode", "ProbeStage", "Retriever"]
 
@@ -30,13 +30,13 @@ KINDS = {
 DISTANCE_BYTES = 8   # of a candidate: distance and identity
 
 
-class LookaheadStage(Stage):
+class LookaheadStage(ServiceStage):
     """Asks what to prefetch. chunks: (bytes of the copy) one after the other, filled in by the index."""
 
     chunks: Sequence[int] = ()
 
 
-class ProbeStage(Stage):
+class ProbeStage(ServiceStage):
     """Asks where the probed clusters are. Filled in by the index: bytes on the GPU and not, each query's own added up;
     bytes of the union of those that are not; vectors among them."""
 
@@ -64,8 +64,8 @@ class Retriever:
         self.budget, self.nprobe, self.chunk, self.embed_tokens = budget, nprobe, chunk, embed_tokens
         self._plan: LookaheadStage | None = None
         self.window_ns = 0
-        self._copies: list[Stage] = []
-        self._abandoned: list[Stage] = []
+        self._copies: list[ServiceStage] = []
+        self._abandoned: list[ServiceStage] = []
 
     def _options(self, **more: Any) -> dict[str, Any]:
         return {"owner": self.request.id, "nprobe": self.nprobe, **more}
@@ -97,10 +97,10 @@ class Retriever:
 
     def _embed(self, queries: int) -> Generator[Any, Any, None]:
         if self.embed_tokens:
-            yield Stage("embed", tokens=queries * self.embed_tokens, items=queries)
+            yield ServiceStage("embed", tokens=queries * self.embed_tokens, items=queries)
 
-    def _copy(self, plan: Stage, num_bytes: int) -> Stage:
-        copy: Stage = self.request.start(Stage("prefetch", inputs=((plan, num_bytes),)))
+    def _copy(self, plan: ServiceStage, num_bytes: int) -> ServiceStage:
+        copy: ServiceStage = self.request.start(ServiceStage("prefetch", inputs=((plan, num_bytes),)))
         return copy
 
     def _copy_until_done(self, plan: LookaheadStage, generations: Sequence[Any]) -> Generator[Any, Any, None]:
@@ -129,7 +129,7 @@ class Retriever:
         self._copies, self._plan, self.window_ns = [], None, 0
         yield probe
         if self.mode == "on_demand":
-            yield Stage("prefetch", inputs=((probe, probe.union_miss_bytes),))
+            yield ServiceStage("prefetch", inputs=((probe, probe.union_miss_bytes),))
             yield _scan("gpu_search", probe.miss_bytes)
         elif self.mode == "resident":
             yield _scan("gpu_search", probe.hit_bytes)
@@ -141,14 +141,14 @@ class Retriever:
                 self._evict(everything=False)
 
     def _evict(self, *, everything: bool) -> None:
-        self.request.start(Stage("evict", options={"owner": self.request.id, "everything": everything}))
+        self.request.start(ServiceStage("evict", options={"owner": self.request.id, "everything": everything}))
 
     def _together(self, probe: ProbeStage) -> Generator[Any, Any, None]:
         """GPU and CPU side by side; the distances of the missed clusters go to the GPU, which picks the best."""
         gpu, cpu = _scan("gpu_search", probe.hit_bytes), _scan("cpu_search", probe.miss_bytes)
         yield gpu, cpu
         candidates = probe.miss_vectors
-        yield Stage("merge", items=probe.items, inputs=((cpu, candidates * DISTANCE_BYTES),))
+        yield ServiceStage("merge", items=probe.items, inputs=((cpu, candidates * DISTANCE_BYTES),))
 
     def finish(self) -> Generator[Any, Any, None]:
         """Free the buffer. Copies that were given up while under way have to end first: they write into it."""
@@ -158,5 +158,5 @@ class Retriever:
         self._evict(everything=True)
 
 
-def _scan(kind: str, num_bytes: int) -> Stage:
-    return Stage(kind, options={"scan_bytes": num_bytes})
+def _scan(kind: str, num_bytes: int) -> ServiceStage:
+    return ServiceStage(kind, options={"scan_bytes": num_bytes})

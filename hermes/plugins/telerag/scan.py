@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.core.stage import Stage
+from hermes.core.stage import ServiceStage
 from hermes.services import SERVICES, MachineSpec, PhaseCost, Work, count_option
 
 __all__ = ["ClusterScan", "ClusterScanService"]
@@ -37,15 +37,15 @@ class ClusterScanService:
     def __init__(self, config: ClusterScan) -> None:
         self.config = config
 
-    def _bytes(self, tasks: Sequence[Stage]) -> int:
+    def _bytes(self, tasks: Sequence[ServiceStage]) -> int:
         return sum(count_option(task, "scan_bytes", 0, least=0) for task in tasks)
 
-    def work(self, tasks: Sequence[Stage]) -> Work:
+    def work(self, tasks: Sequence[ServiceStage]) -> Work:
         """Linear in the bytes; it uses the whole machine."""
         num_bytes = self._bytes(tasks)
         return Work(self.config.fixed + num_bytes / self.config.rate if num_bytes else 0.0, 1.0, 1.0)
 
-    def costs(self, tasks: Sequence[Stage]) -> list[PhaseCost]:
+    def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """One phase: two flops for each value of 4 bytes."""
         num_bytes = self._bytes(tasks)
         return [PhaseCost("scan", num_bytes / 2, float(num_bytes), self.work(tasks).alone_s, "memory bandwidth")]
