@@ -34,7 +34,7 @@ from hermes.cli import (
     validate_engine,
 )
 from hermes.cli.groups import Groups
-from hermes.cli.paths import refuse_empty_names
+from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
 from hermes.errors import HermesError, InputWarning
 
 __all__ = ["app", "main"]
@@ -103,6 +103,7 @@ def _show_warning(
 def _run(given: Sequence[str]) -> int:
     try:
         refuse_empty_names(given)
+        given = plugins_as_overrides(given)
         code = _command()(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:

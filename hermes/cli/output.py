@@ -21,7 +21,9 @@ Scenario = Annotated[str, typer.Argument(
     help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
 Overrides = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a.b=c or a.0.b=c in it; may be given often."),
+    typer.Option("--set", metavar="KEY=VALUE", help=
+                 "Set a.b=c or a.0.b=c in it, or append with a.b+=c; may be given often. `--plugin FILE` is short for "
+                 "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Overwrite", "free_folder", "refuse_empty_names"]
+__all__ = ["Overwrite", "free_folder", "plugins_as_overrides", "refuse_empty_names"]
 
 OUTPUT = ("-o", "--output")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
@@ -24,6 +24,19 @@ def refuse_empty_names(arguments: Sequence[str]) -> None:
         if (option in OUTPUT and not value.strip()) or (name in OUTPUT and equals and not rest.strip()):
             raise InputError(Verbatim("the name is empty (an unset variable?); `-o .` is the current folder"),
                              field="--output")
+
+
+def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
+    """`--plugin FILE` as the `--set plugins+=FILE` that it is short for, wherever a command takes `--set`."""
+    out: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--plugin":
+            out += ["--set", f"plugins+={value if equals else next(rest, '')}"]
+        else:
+            out.append(argument)
+    return out
 
 
 def free_folder(folder: Path, *, overwrite: bool) -> None:

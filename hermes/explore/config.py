@@ -122,7 +122,7 @@ def _overridden(sweep: Sweep, overrides: Iterable[str]) -> Sweep:
     paths = {*config.grid, *(path for group in config.zip for path in group),
              *(path for case in config.cases or () for path in case.set), *(["seed"] if _listed(config.seeds) else [])}
     for override in overrides:
-        key = override.partition("=")[0].strip()
+        key = override.partition("=")[0].strip().removesuffix("+")
         lost = next((p for p in sorted(paths) if f"{p}.".startswith(f"{key}.") or f"{key}.".startswith(f"{p}.")), None)
         if lost is not None:
             raise InputError(f"a path that the sweep leaves alone (it sets {lost})", key, field="--set")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes.config.plugin_files import import_plugin
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.errors import InputError, inside
@@ -45,6 +46,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     node = renamed(node)
+    _import_plugins(node, base_dir)
     refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)
     try:
@@ -53,6 +55,14 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
         raise source.located(error) from None
     scenario._source = source
     return scenario
+
+
+def _import_plugins(node: Node, base_dir: Path) -> None:
+    """What is no list of names is for the validation to refuse."""
+    files = node.child("plugins")
+    for item in files.value if files is not None and isinstance(files.value, list) else ():
+        if isinstance(item.value, str) and item.value:
+            import_plugin(base_dir / item.value)
 
 
 def _validated(node: Node) -> Scenario:

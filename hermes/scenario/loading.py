@@ -24,7 +24,7 @@ __all__ = [
 
 MAX_EXTENDS = 20
 SUFFIXES = (".yaml", ".yml")
-DATA_SUFFIXES = (*SUFFIXES, ".json", ".jsonl", ".csv", ".parquet")
+DATA_SUFFIXES = (*SUFFIXES, ".py", ".json", ".jsonl", ".csv", ".parquet")
 
 
 def builtin_scenarios() -> dict[str, Path]:
@@ -152,10 +152,13 @@ def _kind(node: Node, default: object = None) -> object:
 
 def apply_override(root: Node, override: str, base_dir: Path | None = None) -> Node:
     """`a.b=c` (or `clients.0.count=4`) set in a document; the value is read as YAML. Missing mappings are created.
+    `a.b+=c` appends to a list, which is created where it is missing.
 
     Paths of files that exist below the current folder are made relative to `base_dir`.
     """
     name, equals, text = override.partition("=")
+    appends = name.endswith("+")
+    name = name.removesuffix("+")
     mark = Mark(f"--set {override}" if len(override) <= 60 else f"--set {override[:57]}...")
     keys = name.strip().split(".")
     if not equals or not all(keys):
@@ -166,7 +169,15 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
         raise mark.error(error.expected, error.found, field=name.strip()) from None
     if base_dir is not None and base_dir.resolve() != Path.cwd():
         value = _moved(value, Path(), base_dir)
-    return _set(root, keys, _at(value, mark), mark, [])
+    value = _at(value, mark)
+    if appends:
+        there: Node | None = root
+        for key in keys:
+            there = None if there is None else there.child(int(key) if key.isdecimal() else key)
+        if there is not None and not isinstance(there.value, list):
+            raise mark.error("a list to append to", there.plain(), field=name.strip())
+        value = Node([*(there.value if there is not None else ()), value], mark, mark)
+    return _set(root, keys, value, mark, [])
 
 
 def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path) -> Node:

@@ -70,6 +70,9 @@ class Scenario(ConfigModel):
     """Name of the scenario, shown with its results."""
     description: str = ""
     """What the scenario is for."""
+    plugins: list[Annotated[str, Field(min_length=1, max_length=4096)]] = []
+    """Python files, relative to this one, that register components of your own. Reading the scenario runs their
+    code."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     """Seed of every random number; the same seed gives the same results, byte for byte."""
     stepping: Literal["runs", "every_step"] = "runs"

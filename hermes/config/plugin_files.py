@@ -1,0 +1,54 @@
+"""Plug-ins in Python files: `plugins: [FILE.py]` in a scenario imports the file, which registers what it has."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from hermes.config.data_files import note_file
+from hermes.errors import InputError, Verbatim
+
+__all__ = ["import_plugin"]
+
+
+def import_plugin(path: Path) -> None:
+    """Import a file that registers components; once in a process, and again when the file has changed.
+
+    What the file imports is looked for beside it, too. Raises `InputError`, with the line of the file where there is
+    one, if it cannot be read or fails in any way.
+    """
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
+    note_file(path)
+    place = path.resolve()
+    name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(source).hexdigest()
+    known = sys.modules.get(name)
+    if known is not None and known.__dict__.get("__hermes_source__") == digest:
+        return
+    spec = spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise InputError("a Python file (its name ends in .py)", path.name, file=str(path))
+    module = module_from_spec(spec)
+    module.__dict__["__hermes_source__"] = digest
+    sys.modules[name] = module   # classes look up their module while they are made
+    beside = str(place.parent)
+    added = beside not in sys.path
+    if added:
+        sys.path.append(beside)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:   # a file of somebody's may fail with anything
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        raise InputError("a plug-in that can be imported", Verbatim(f"{type(error).__name__}: {error}"),
+                         file=str(path), line=line) from None
+    finally:
+        if added:
+            sys.path.remove(beside)

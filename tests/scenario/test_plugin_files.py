@@ -1,0 +1,141 @@
+"""`plugins:` of a scenario and `--plugin`: files that register components of one's own."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hermes import simulate
+from hermes.cli import main
+from hermes.config.registry import Registry
+from hermes.config.yaml_document import as_node
+from hermes.errors import InputError
+from hermes.routing import ROUTERS
+from hermes.scenario import load_scenario
+from hermes.scenario.loading import apply_override
+
+PLUGIN = '''
+from typing import Any, Literal
+
+from helper_beside import NAME
+from hermes.config import ConfigModel
+from hermes.routing import ROUTERS
+
+
+@ROUTERS.register("plugin_first")
+class First(ConfigModel):
+    """All to one."""
+
+    kind: Literal["plugin_first"] = "plugin_first"
+    which: int = {which}
+
+    def build(self, context: Any) -> Any:
+        return self.model_copy(update={{}}).of(context)
+
+    def of(self, context: Any) -> Any:
+        client = context.candidates[self.which]
+
+        class Router:
+            def choose(self, stage: Any) -> Any:
+                return client
+
+        assert NAME == "beside"
+        return Router()
+'''
+SCENARIO = """
+plugins: [mine.py]
+workload: {requests: 6, arrivals: {kind: uniform, rate: 2}, lengths: {kind: fixed, prompt: 20, output: 3}}
+clients:
+  - {name: a, count: 2, hardware: {kind: polynomial, profile: llama-3.1-8b-h100-tp1-bf16}, memory: {num_blocks: 99}}
+router: {kind: plugin_first}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(PLUGIN.format(which=1))
+    (tmp_path / "helper_beside.py").write_text("NAME = 'beside'\n")
+    (tmp_path / "x.yaml").write_text(SCENARIO)
+    yield tmp_path
+    if "plugin_first" in ROUTERS.loaded():
+        ROUTERS.unregister("plugin_first")
+
+
+def served_by(results):
+    return set(results.stages["client"])
+
+
+def test_a_scenario_brings_its_plug_in_and_so_does_its_resolved_text(folder, tmp_path_factory, monkeypatch):
+    assert served_by(simulate(folder / "x.yaml")) == {"a-1"}
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert main(["run", str(folder / "x.yaml"), "-o", "out"]) == 0
+    ROUTERS.unregister("plugin_first")
+    (folder / "mine.py").write_text(PLUGIN.format(which=0))   # another text, the same name
+    assert served_by(simulate(elsewhere / "out" / "scenario.resolved.yaml", overrides=["router.which=0"])) == {"a-0"}
+
+
+def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch):
+    without = folder / "y.yaml"
+    without.write_text(SCENARIO.replace("plugins: [mine.py]\n", ""))
+    monkeypatch.chdir(folder)
+    assert main(["validate", "y.yaml"]) == 2
+    assert "router.kind: expected one of context" in capsys.readouterr().err
+    assert main(["validate", "y.yaml", "--plugin", "mine.py"]) == 0
+    assert main(["run", "y.yaml", "--plugin=mine.py"]) == 0
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("x = 1\ny = x / 0\n", "mine.py:2: expected a plug-in that can be imported, found ZeroDivisionError"),
+    ("def f(:\n", "mine.py:1: expected a plug-in that can be imported, found SyntaxError"),
+    ("import nothing_of_that_name\n", "mine.py:1: expected a plug-in that can be imported, found ModuleNotFoundError"),
+    (None, "mine.py: expected a Python file, found No such file or directory"),
+])
+def test_what_is_wrong_with_a_plug_in_is_one_line(folder, capsys, text, said):
+    if text is None:
+        (folder / "mine.py").unlink()
+    else:
+        (folder / "mine.py").write_text(text)
+    assert main(["validate", str(folder / "x.yaml")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch):
+    point = EntryPoint("broken", "no_such_package:Thing", "hermes.routers")
+    offered = property(lambda self: {"broken": point} if self.name == "routers" else {})
+    monkeypatch.setattr(Registry, "_offered", offered)
+    data = {"workload": {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1,
+                                                                                     "output": 1}},
+            "clients": [{"hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}}],
+            "router": {"kind": "broken"}}
+    with pytest.raises(InputError, match=r"a router 'broken' whose package can be imported.*no_such_package"):
+        load_scenario(data)
+
+
+def test_appending_to_a_list():
+    node = as_node({"a": {"b": [1]}, "c": 2})
+    assert apply_override(node, "a.b+=5").plain() == {"a": {"b": [1, 5]}, "c": 2}
+    assert apply_override(node, "a.new+=x").plain()["a"]["new"] == ["x"]
+    with pytest.raises(InputError, match="a list to append to, found 2"):
+        apply_override(node, "c+=3")
+
+
+def test_plug_ins_of_the_package_are_imported_when_they_are_named():
+    script = """
+import sys
+import hermes
+from hermes.scenario import load_scenario
+hermes.simulate("quickstart", overrides=["workload.requests=5"])
+loaded = [name for name in sys.modules if name.startswith(("hermes.plugins.", "hermes.calibration", "hermes.studies"))]
+assert not loaded, loaded
+assert "pandas" not in sys.modules and "matplotlib" not in sys.modules
+load_scenario({
+    "workload": {"requests": 1, "arrivals": {"kind": "at_once"}, "pipeline": "metis",
+                 "lengths": {"kind": "fixed", "prompt": 1, "output": 1}},
+    "clients": [{"hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"},
+                 "scheduler": {"kind": "heterogeneous"}}]})
+assert "hermes.plugins.orthrus.heterogeneous" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
