@@ -56,7 +56,7 @@ class Coordinator:
              for cell, pos in mine] for mine in cells
         ]
         total = sum(len(s.table) for s in streams)
-        self._arriving = Arrivals(env, streams, self._advance)
+        self._arriving = Arrivals(env, streams, self.advance)
         self.arrivals = self._arriving.times_ns
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
@@ -88,7 +88,7 @@ class Coordinator:
         """Schedule the first arrivals."""
         self._arriving.start()
 
-    def _advance(self, request: Request, result: Waited) -> None:
+    def advance(self, request: Request, result: Waited) -> None:
         """Send a pipeline what it waited for, and dispatch what it yields next."""
         while True:
             try:
@@ -129,16 +129,27 @@ class Coordinator:
                     self._dispatch(request, stage)
             return
 
-    def _start(self, request: Request, stage: Stage) -> None:
+    def start_stage(self, request: Request, stage: Stage) -> None:
+        """Dispatch a stage beside whatever the request's pipeline asks for next."""
         stage.detached = True
         if not request.over:
             self._dispatch(request, stage)
+
+    def note(self, request: Request, name: str, value: float) -> None:
+        """Keep a number about a request."""
+        self.notes.setdefault(name, {})[request.id] = value
+
+    @property
+    def now(self) -> int:
+        """The clock, nanoseconds."""
+        return self.env._now
 
     def candidates(self, kind: str, model: str) -> list[Client]:
         """The clients that may serve a kind of stage of a model ("" for any)."""
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
-    def _views(self, kind: str, model: str) -> tuple[ClientView, ...]:
+    def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model, as of now."""
         return tuple(client.view() for client in self.candidates(kind, model))
 
     def _finish(self, request: Request, status: int) -> None:
@@ -398,7 +409,7 @@ class Coordinator:
         pending = request.pending
         if pending is None:
             if not stage.detached:
-                self._advance(request, stage)
+                self.advance(request, stage)
             return
         wanted = pending[0]
         if wanted is not stage:
@@ -410,7 +421,7 @@ class Coordinator:
         pending[1] -= 1
         if not pending[1]:
             request.pending = None
-            self._advance(request, stage if type(wanted) is AnyOf else wanted)
+            self.advance(request, stage if type(wanted) is AnyOf else wanted)
 
     def _observe(self, event: str, client: Client, stage: Stage) -> None:
         """Tell the routers that keep books: "prefilled", "transferred", "done" or "refused"."""

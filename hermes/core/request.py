@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt
+from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt, PromptContent
 from hermes.core.client import Client, ClientView
 from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.request_table import RequestTable
+from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
 __all__ = ["Arrivals", "Request", "Stream"]
@@ -26,14 +27,45 @@ __all__ = ["Arrivals", "Request", "Stream"]
 _BLOCK = 4096   # requests turned from columns into Python numbers at a time
 
 
+Pipeline = Iterator[Any]
+"""A generator. It yields a stage, a tuple of stages or an `AnyOf`, and gets back what was served."""
+S = TypeVar("S", bound=Stage)
+
+
+class Dispatcher(Protocol):
+    """What requests ask of the coordinator."""
+
+    @property
+    def now(self) -> int:
+        """The clock, nanoseconds."""
+        ...
+
+    def start_stage(self, request: Request, stage: Stage) -> None:
+        """Dispatch a stage beside whatever the request's pipeline asks for next."""
+        ...
+
+    def advance(self, request: Request, result: None) -> None:
+        """Begin a request's pipeline."""
+        ...
+
+    def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
+        """The clients that may serve a kind of stage of a model, as of now."""
+        ...
+
+    def note(self, request: Request, name: str, value: float) -> None:
+        """Keep a number about a request."""
+        ...
+
+
 class Request:
     """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
 
     client: Client | None = None
-    pending: list[Any] | None = None   # [what the pipeline waits for, how many stages of it are not done]
-    pipeline: Any = None
+    # [what the pipeline waits for, how many stages of it are not done]; a list, as the count changes
+    pending: list[Any] | None = None
+    pipeline: Any = None   # a generator; Any, as the coordinator asks it for `gi_running`
     past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
-    context: Any = None
+    context: tuple[str, int] | None = None
     branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
     over = False         # its pipeline is not to go on: completed or rejected; one beside it: given up
     background = False   # whether this is what a request runs beside itself
@@ -42,7 +74,7 @@ class Request:
 
     def __init__(
         self, stream: Stream, request_id: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int,
-        session: int, content: Any,
+        session: int, content: PromptContent | None,
     ) -> None:
         self.stream = stream
         self.id = request_id
@@ -54,20 +86,25 @@ class Request:
         self.content = content
         self.model = stream.model
 
-    def start(self, stage: Any) -> Any:
+    @property
+    def now(self) -> float:
+        """The simulated time, seconds."""
+        return self.stream.coordinator.now / NS_PER_S
+
+    def start(self, stage: S) -> S:
         """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
-        self.stream.coordinator._start(self, stage)
+        self.stream.coordinator.start_stage(self, stage)
         return stage
 
-    def beside(self, pipeline: Iterator[Any]) -> None:
+    def beside(self, pipeline: Pipeline) -> None:
         """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
         request is complete without it. What no client accepts of it ends it, and not the request."""
         other = copy(self)
         other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
         other.continued = 0
-        self.stream.coordinator._advance(other, None)
+        self.stream.coordinator.advance(other, None)
 
-    def content_of(self, stage: Any) -> Any:
+    def content_of(self, stage: Stage) -> PromptContent | None:
         """What a stage's tokens share with others. In a conversation, of the first generation that answers the prompt
         as it is, that includes the answer: the next turn repeats it. A pipeline that puts more into the prompt, or asks
         for another answer before, has the prompt known and no answer."""
@@ -76,29 +113,29 @@ class Request:
                 stage.branches is None and stage.output_tokens != self.output_tokens):
             return content
         self.continued = 0
+        assert isinstance(content, ConversationText)   # only a conversation has answers that go on
         return content.up_to(self.prompt_tokens + tokens)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
         """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
-        views: tuple[ClientView, ...] = self.stream.coordinator._views(kind, model or self.model)
-        return views
+        return self.stream.coordinator.views(kind, model or self.model)
 
     def note(self, name: str, value: float) -> None:
         """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
         value replaces the first."""
-        self.stream.coordinator.notes.setdefault(name, {})[self.id] = float(value)
+        self.stream.coordinator.note(self, name, float(value))
 
 
 class Stream:
     """One workload entry: its requests, the pipeline they run and the model they ask for."""
 
-    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Iterator[Any]], model: str,
+    def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Pipeline], model: str,
                  first_id: int) -> None:
         self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
         self.closed = table.users is not None
         # Whether the end of one request may bring another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
-        self.coordinator: Any = None   # set by the coordinator
+        self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:
         """Its requests in order, made from the columns of its table a block at a time.
@@ -147,7 +184,7 @@ def _first_of(talk: list[Request]) -> Request:
     return first
 
 
-def _contents(table: RequestTable, part: slice) -> list[Any]:
+def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
     """What the prompts of these rows share with others, None where nothing."""
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
@@ -188,7 +225,7 @@ class Arrivals:
     out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
     """
 
-    def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, Any], None]) -> None:
+    def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, None], None]) -> None:
         self._env, self._streams, self._advance = env, streams, advance
         self.out_of_requests_ns = -1
         self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)

@@ -17,7 +17,7 @@ PROMPT, OUTPUT = 512, 128
 """Tokens of the request that a pipeline is traced with."""
 IDLE = ClientView("client", "", 2**20, 2**20, 2**20, 16, 0, 0, 256, 8192)
 """What it sees of its clients: one that has nothing to do."""
-_CLIENT = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform="", env=SimpleNamespace(now=0))
+_CLIENT = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform="")
 _MOST = 500
 
 
@@ -50,7 +50,7 @@ class _Trace:
         self.nodes: dict[str, Node] = {}
         self.request = SimpleNamespace(
             id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
-            model="", client=None, past_tokens=0, context=None, start=self.ask, note=lambda name, value: None,
+            now=0.0, model="", client=None, past_tokens=0, context=None, start=self.ask, note=lambda name, value: None,
             branch_outputs=(), view=lambda kind, model="": (IDLE,),
             beside=lambda pipeline: pipeline.close(),   # that is not its graph
         )

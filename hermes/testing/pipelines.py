@@ -35,7 +35,7 @@ from hermes.services import SERVICES, MachineSpec, Work
 
 __all__ = ["PipelineContract"]
 
-_CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0, env=SimpleNamespace(now=0))
+_CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0)
 
 
 class _Moment(ConfigModel):
@@ -149,7 +149,7 @@ class PipelineContract(ABC):
             prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
             yield SimpleNamespace(
                 id=number, prompt_tokens=prompt, output_tokens=output, priority=int(rng.integers(0, 3)), session=-1,
-                content=None, arrival_ns=0, model="", client=None, past_tokens=0, context=None,
+                content=None, arrival_ns=0, now=0.0, model="", client=None, past_tokens=0, context=None,
                 branch_outputs=(), view=lambda kind, model="": (IDLE,), note=lambda name, value: None,
             )
 

@@ -17,6 +17,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 from hermes.core.stage import AnyOf, ServiceStage
+from hermes.units import NS_PER_S
 
 __all__ = ["KINDS", "LookaheadStage", "Mode", "ProbeStage", "Retriever"]
 
@@ -73,8 +74,8 @@ class Retriever:
     def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
         yield from self._generate_beside(generations, queries)
-        env = getattr(generations[0].client, "env", None)   # the window has just ended: now is when
-        self.window_ns = env.now - generations[0].assigned_ns if env is not None else 0
+        # the window has just ended: now is when
+        self.window_ns = round(self.request.now * NS_PER_S) - generations[0].assigned_ns
 
     def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
         request = self.request
