@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from hermes.clients.llm import LLMClient
+    from hermes.clients.llm_readings import LLMReadings
 
 __all__ = ["block_ns", "block_ns_of_client", "blocks_taken"]
 
@@ -62,7 +62,7 @@ def block_ns(
 
 
 def block_ns_of_client(
-    client: LLMClient, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
+    client: LLMReadings, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
     gaps: dict[int, Segments], decode: int,
 ) -> IntArray:
     """`block_ns` of the runs of a client when the simulation has ended, shape (runs,).
@@ -80,7 +80,7 @@ def block_ns_of_client(
     return block_ns(runs, client.steps.array(), ticks, spans, client.scheduler.pool.block_size)
 
 
-def _spans(client: LLMClient, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
+def _spans(client: LLMReadings, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
            ticks: IntArray | None, decode: int) -> IntArray:
     """When sequences of a client decoded, and from how many tokens on (see `blocks_taken`)."""
     rows = rows[(stages["output_tokens"][rows] > 1) & (stages["first_step"][rows] >= 0)]

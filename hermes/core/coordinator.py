@@ -16,6 +16,7 @@ from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
 from hermes.core.kv_transfer import Handoff
 from hermes.core.layerwise import exposed_bytes
+from hermes.core.load_ledger import LoadLedger
 from hermes.core.network import Network
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
@@ -27,7 +28,6 @@ __all__ = ["Coordinator"]
 Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # what a pipeline gets back; None to begin with
 
 DONE, REJECTED = 1, 2
-_CELL_KINDS = ("output_tokens", "input_tokens", "requests")
 
 
 class Coordinator:
@@ -50,11 +50,7 @@ class Coordinator:
         self._routers = routers
         self._candidates = candidates
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
-        # Views: several times faster than numpy's indexing of single elements.
-        self._cells = [
-            [(memoryview(cell.values), pos, _CELL_KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
-             for cell, pos in mine] for mine in cells
-        ]
+        self._loads = LoadLedger(cells)
         total = sum(len(s.table) for s in streams)
         self._arriving = Arrivals(env, streams, self.advance)
         self.arrivals = self._arriving.times_ns
@@ -286,31 +282,7 @@ class Coordinator:
     def assign(self, client: Client, stage: Stage) -> None:
         """A stage counts at a client from now on."""
         stage.assigned_ns = self.env._now
-        # A decode client emits all but the first.
-        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
-        client.input_tokens += stage.prompt_tokens
-        client.output_tokens += outputs
-        client.num_assigned += 1
-        cells = self._cells[client.index]
-        if cells:
-            for values, pos, kind in cells:
-                values[pos] += outputs if not kind else stage.prompt_tokens if kind == 1 else 1
-        if client.tracks:
-            for track, position in client.tracks:
-                track.moved(position, client)
-
-    def _unassign(self, client: Client, stage: Stage) -> None:
-        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
-        client.input_tokens -= stage.prompt_tokens
-        client.output_tokens -= outputs
-        client.num_assigned -= 1
-        cells = self._cells[client.index]
-        if cells:
-            for values, pos, kind in cells:
-                values[pos] -= outputs if not kind else stage.prompt_tokens if kind == 1 else 1
-        if client.tracks:
-            for track, position in client.tracks:
-                track.moved(position, client)
+        self._loads.assigned(client, stage)
 
     # -- completions ---------------------------------------------------------------------------------------------
 
@@ -319,7 +291,7 @@ class Coordinator:
         if stage.branches is not None:
             self._branch_done(client, stage)
             return
-        self._unassign(client, stage)
+        self._loads.done(client, stage)
         request = stage.request
         if stage.kind == "generate":
             emitted = stage.target_tokens - stage.transferred
@@ -357,7 +329,7 @@ class Coordinator:
             if branches.open:
                 return
         lead = stage if hand_over else branches.lead
-        self._unassign(client, lead)
+        self._loads.done(client, lead)
         client.emitted -= lead.assigned_outputs
         request.client = client
         if self._observers:

@@ -1,0 +1,170 @@
+"""What others read of an LLM client: its loads and what pipelines may know of it, as of now; what the record has of it.
+
+Nothing here changes a client, but for the blocks of steps that have started, which are counted when someone looks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from hermes.clients.block_time import block_ns_of_client
+from hermes.clients.kv_tier import Tier
+from hermes.core.client import ClientView, LoadLine
+from hermes.core.clock import Clock
+from hermes.core.columns import StepLog
+from hermes.core.record import MachineInfo, SharingInfo
+from hermes.core.stage import Stage
+from hermes.hardware.base import HardwareModel, IntArray
+from hermes.schedulers.base import LLMScheduler, Plan
+
+__all__ = ["LLMReadings"]
+
+
+class LLMReadings:
+    """Base of `LLMClient`, which sets the fields."""
+
+    __slots__ = ()
+
+    env: Clock
+    index: int
+    name: str
+    model: str
+    scheduler: LLMScheduler
+    hardware: HardwareModel
+    steps: StepLog
+    ticks: list[int] | None
+    num_steps: int
+    input_tokens: int
+    output_tokens: int
+    num_assigned: int
+    emitted: int
+    tiers: Iterable[Tier] = ()   # stores of KV outside its devices
+    out_of_range_tasks = 0
+    _plan: Plan | None               # of the run in flight
+    _planned: int                    # its steps
+    _start_ns: int                   # when it began
+    _step_range: tuple[int, int]     # its shortest and longest step
+    _late: list[tuple[int, Stage]]   # arrived, and not seen by a plan yet
+
+    def _catch_up(self) -> int:
+        """The blocks of all steps that have started are taken (a run takes them when it ends); how many are free."""
+        if self._plan is not None:
+            self.scheduler.take_blocks(self._plan, self._steps_started())
+        return self.scheduler.pool.free_blocks
+
+    def decode_clock(self) -> int:
+        """Decode steps so far, of the scheduler's group."""
+        return self.scheduler.group.clock
+
+    @property
+    def num_running(self) -> int:
+        """Sequences in the batch."""
+        return len(self.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that wait for a place in it, those that no plan has seen yet included."""
+        return self.scheduler.num_waiting + len(self._late)
+
+    @property
+    def takes_over_kv(self) -> bool:
+        """Whether its scheduler can continue a generation that another client began."""
+        return self.scheduler.takes_over_kv
+
+    @property
+    def returns_together(self) -> bool:
+        """Whether the answers of a batch come back together."""
+        return self.scheduler.returns_together
+
+    def steps_done(self) -> int:
+        """Steps of the run in flight that have ended by now."""
+        if self._plan is None:
+            return 0
+        steps = self.steps
+        return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + self._planned) - steps.pos
+
+    def _steps_started(self) -> int:
+        """Steps of the run in flight that have started. At a step's end the next has not: starts come last."""
+        steps = self.steps
+        return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._planned - 1) - steps.pos + 1
+
+    # -- the record ------------------------------------------------------------------------------------------------
+
+    def out_of_range_steps(self, runs: dict[str, IntArray]) -> int:
+        """Steps of its runs outside the range that its hardware was measured on."""
+        return int(self.hardware.out_of_range(runs, runs["num_steps"]).sum())
+
+    def block_ns(
+        self, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
+        gaps: dict[int, list[tuple[int, int, int]]], decode: int,
+    ) -> IntArray:
+        """KV blocks in use times ns, of each of its runs; see `hermes.clients.block_time.block_ns_of_client`."""
+        return block_ns_of_client(self, runs, stages, rows, gaps, decode)
+
+    def sharing_info(self) -> SharingInfo | None:
+        """What its sequences shared of their memory, if they did."""
+        pool = self.scheduler.pool
+        if not pool.peak_shared_blocks:
+            return None
+        return SharingInfo(self.index, pool.peak_shared_blocks, pool.used_at_peak, pool.copied_blocks)
+
+    def machine_info(self) -> MachineInfo | None:
+        """None: its devices are its own."""
+        return None
+
+    # -- load, as of now -------------------------------------------------------------------------------------------
+
+    def view(self) -> ClientView:
+        """What a pipeline may know of it (`request.view`). Steps in flight have taken the blocks of their tokens."""
+        self._catch_up()
+        scheduler, pool = self.scheduler, self.scheduler.pool
+        late = [seq for _, seq in self._late]
+        asked = sum(max(0, pool.blocks_for(seq.num_tokens) - seq.num_blocks)
+                    for group in (scheduler.partial, scheduler.holding, scheduler.waiting, late) for seq in group)
+        size = pool.block_size
+        return ClientView(
+            self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
+            size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
+            scheduler.max_num_batched_tokens,
+        )
+
+    def load(self, kind: str) -> int:
+        """See `hermes.clients.base.LOADS`.
+
+        input_tokens, output_tokens: of the requests assigned and not done; requests: how many those are; kv_tokens:
+        tokens in KV memory, those of steps that have started included; tokens_left: output tokens not emitted yet.
+        """
+        if kind == "tokens_left":   # what routers ask most
+            left, plan = self.output_tokens - self.emitted, self._plan
+            if plan is None or not plan.sampled:
+                return left
+            log, pos = self.steps, self.steps.pos   # `steps_done`, written out
+            return left - plan.sampled * (bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos)
+        if kind == "input_tokens":
+            return self.input_tokens
+        if kind == "output_tokens":
+            return self.output_tokens
+        if kind == "requests":
+            return self.num_assigned
+        base, per_step, _start, _unit, steps = self.load_line(kind)
+        return base + per_step * self._steps_started() if steps else base
+
+    def load_line(self, kind: str) -> LoadLine:
+        """How a load that changes with steps moves.
+
+        Its value before the run in flight, the change with each step (that has ended; for KV tokens, that has started),
+        the start of the run, its shortest step (longest, if load rises), and how many steps there are.
+        """
+        plan = self._plan
+        if kind == "kv_tokens":
+            base = self.scheduler.tokens_cached()
+            if plan is None or not plan.decodes:
+                return LoadLine(base)
+            return LoadLine(base, self.scheduler.num_decoding, self._start_ns, self._step_range[1], self._planned)
+        if kind == "requests":
+            return LoadLine(self.num_assigned)
+        base = self.output_tokens - self.emitted
+        if plan is None:
+            return LoadLine(base)
+        return LoadLine(base, -plan.sampled, self._start_ns, self._step_range[0], self._planned)

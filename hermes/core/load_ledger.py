@@ -1,0 +1,48 @@
+"""Loads of clients: what is assigned to each and not done, for routers that ask all the time."""
+
+from __future__ import annotations
+
+from hermes.core.client import Client
+from hermes.core.router import LoadCell
+from hermes.core.stage import Stage
+
+__all__ = ["LoadLedger"]
+
+_KINDS = ("output_tokens", "input_tokens", "requests")
+
+
+class LoadLedger:
+    """Keeps the counters of clients, the cells that routers watch, and their bounds of loads up to date."""
+
+    def __init__(self, cells: list[list[tuple[LoadCell, int]]]) -> None:
+        """
+        Args:
+            cells: For each client the cells that hold its load, and its position in each.
+        """
+        # Views: several times faster than numpy's indexing of single elements.
+        self._cells = [
+            [(memoryview(cell.values), pos, _KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
+             for cell, pos in mine] for mine in cells
+        ]
+
+    def assigned(self, client: Client, stage: Stage) -> None:
+        """A stage counts at a client from now on. A decode client emits all tokens but the first."""
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
+        self._add(client, stage.prompt_tokens, outputs, 1)
+
+    def done(self, client: Client, stage: Stage) -> None:
+        """A stage that was assigned to a client counts there no more."""
+        outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
+        self._add(client, -stage.prompt_tokens, -outputs, -1)
+
+    def _add(self, client: Client, prompt_tokens: int, outputs: int, count: int) -> None:
+        client.input_tokens += prompt_tokens
+        client.output_tokens += outputs
+        client.num_assigned += count
+        cells = self._cells[client.index]
+        if cells:
+            for values, pos, kind in cells:
+                values[pos] += outputs if not kind else prompt_tokens if kind == 1 else count
+        if client.tracks:
+            for track, position in client.tracks:
+                track.moved(position, client)
