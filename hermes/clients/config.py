@@ -109,8 +109,9 @@ class LLMClientConfig(ConfigModel):
         defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
+        longest = longest_request(self, self._memory_model(facts, base_dir), base_dir)
         return self.model_copy(update={
-            "engine": engine.name, "scheduler": self.scheduler.completed(defaults), "memory": memory,
+            "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
 
     def _engine_name(self) -> str:

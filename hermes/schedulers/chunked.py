@@ -55,9 +55,15 @@ class ChunkedConfig(ConfigModel):
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
     """Old name of the client's `engine`: write `engine: vllm-0.32` there instead."""
 
-    def completed(self, defaults: EngineDefaults) -> ChunkedConfig:
-        """The same with the engine's rules, and its defaults for everything left out."""
+    def completed(self, defaults: EngineDefaults, longest: int | None = None) -> ChunkedConfig:
+        """The same with the engine's rules, and its defaults for everything left out.
+
+        Args:
+            longest: The client's `max_model_len`. Where prompts are not cut into chunks, the budget is at least that.
+        """
         budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
+        if budget is None and not self.enable_chunked_prefill and longest is not None:
+            budget = max(longest, defaults.max_num_batched_tokens)
         if seqs is None:
             seqs = defaults.max_num_seqs if budget is None else min(defaults.max_num_seqs, budget)
         return self.model_copy(update={

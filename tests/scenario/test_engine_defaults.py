@@ -134,3 +134,15 @@ def test_the_chatbot_by_defaults_and_spelled_out_is_one_scenario_and_gives_one_a
     first, second = (simulate(scenario).summary for scenario in pair)
     assert first["requests"]["completed"] == 90
     assert first == second
+
+
+def test_prompts_that_are_not_cut_fit_the_default_budget():
+    """As the engine does it: without chunks a prompt longer than the budget could never be served."""
+    def budget(**client):
+        return scenario(**client).clients[0].scheduler.max_num_batched_tokens
+
+    whole = {"kind": "chunked", "enable_chunked_prefill": False}
+    assert budget(scheduler=whole) == 131_072   # the context of Llama-3.1-8B
+    assert budget(scheduler=whole, max_model_len=4096) == 8192
+    assert budget(scheduler={**whole, "max_num_batched_tokens": 3000}, max_model_len=4096) == 3000
+    assert budget(scheduler={"kind": "chunked"}) == 8192
