@@ -120,7 +120,7 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
     from hermes.scenario import load_scenario
-    from hermes.scenario.build import build, ways_of
+    from hermes.scenario.build import build_with_ways
 
     try:
         scenario = load_scenario(name, overrides)
@@ -129,11 +129,11 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
             known = ", ".join(PIPELINES)
             raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
         raise
-    simulation = build(scenario)
+    simulation, ways_of_each = build_with_ways(scenario)
     groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
               for config in scenario.clients]
     graphs, says = {}, {}
-    for config, ways in zip(scenario.workload, ways_of(scenario), strict=True):
+    for config, ways in zip(scenario.workload, ways_of_each, strict=True):
         total = sum(way.weight for way in ways)
         for way in ways:
             share = "" if len(ways) == 1 else f", {way.weight / total:.3g} of the requests"

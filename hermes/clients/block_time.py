@@ -63,7 +63,7 @@ def block_ns(
 
 def block_ns_of_client(
     client: LLMReadings, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
-    gaps: dict[int, Segments], decode: int,
+    gaps: dict[int, Segments], decode: int, ticks: IntArray | None,
 ) -> IntArray:
     """`block_ns` of the runs of a client when the simulation has ended, shape (runs,).
 
@@ -72,8 +72,8 @@ def block_ns_of_client(
         stages: The table of all stages; `rows`: which of them it served.
         gaps: Row of a stage -> segments, where the sequence was interrupted.
         decode: Code of that kind of stage.
+        ticks: As for `block_ns`.
     """
-    ticks = None if client.ticks is None else np.array(client.ticks, dtype=np.int64)
     spans = np.empty((0, 3), dtype=np.int64)
     if client.scheduler.group.grows:
         spans = _spans(client, stages, rows, gaps, ticks, decode)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
-from hermes.clients.describe import Describe, client_info
+from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
 from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
@@ -22,6 +22,7 @@ from hermes.clients.usage import ClientResources, PowerConfig, power_model, pric
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
+from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
 from hermes.errors import InputError, inside
 from hermes.hardware import HARDWARE

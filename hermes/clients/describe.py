@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hermes.clients.usage import ClientResources, price
+from hermes.core.client import Columns
 from hermes.core.record import ClientInfo
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
@@ -16,11 +14,7 @@ if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
     from hermes.clients.task import TaskClient, TaskClientConfig
 
-__all__ = ["Columns", "Describe", "client_info", "service_info"]
-
-Columns = dict[str, np.ndarray]
-Describe = Callable[[Columns], ClientInfo]
-"""Of a client's rows of the table of runs, in order of time, what the record says of it when the run has ended."""
+__all__ = ["client_info", "service_info"]
 
 
 def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, runs: Columns) -> ClientInfo:

@@ -97,10 +97,10 @@ class LLMReadings:
 
     def block_ns(
         self, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
-        gaps: dict[int, list[tuple[int, int, int]]], decode: int,
+        gaps: dict[int, list[tuple[int, int, int]]], decode: int, ticks: IntArray | None,
     ) -> IntArray:
         """KV blocks in use times ns, of each of its runs; see `hermes.clients.block_time.block_ns_of_client`."""
-        return block_ns_of_client(self, runs, stages, rows, gaps, decode)
+        return block_ns_of_client(self, runs, stages, rows, gaps, decode, ticks)
 
     def sharing_info(self) -> SharingInfo | None:
         """What its sequences shared of their memory, if they did."""

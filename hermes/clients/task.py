@@ -10,12 +10,13 @@ import numpy as np
 from pydantic import Field
 
 from hermes.clients.base import platform_name
-from hermes.clients.describe import Columns, Describe, service_info
+from hermes.clients.describe import service_info
 from hermes.clients.kv_tier import Tier
 from hermes.clients.usage import PowerConfig
 from hermes.config import ConfigModel
-from hermes.core.client import ClientEvents, ClientView, LoadLine, Track
+from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock
+from hermes.core.collect import Describe
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
 from hermes.core.stage import Stage
@@ -137,7 +138,7 @@ class TaskClient:
         return 0
 
     def block_ns(self, runs: Columns, stages: Columns, rows: IntArray, gaps: Mapping[int, object],
-                 decode: int) -> IntArray:
+                 decode: int, ticks: IntArray | None) -> IntArray:
         """0: it has no KV blocks."""
         return np.zeros(len(runs["client"]), dtype=np.int64)
 

@@ -58,8 +58,8 @@ class ConfigModel(BaseModel):
 def field_docs(cls: type[object]) -> dict[str, str]:
     """What the docstring under each field of a component says, by the name of the field; no entry where there is none.
 
-    Read from the source when somebody asks: reading it as each class is made, as pydantic can, takes a quarter of the
-    start of every command.
+    The source is read when a description is needed. Reading it as each class is made, as pydantic can, takes a
+    quarter of the start of every command.
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):

@@ -198,7 +198,7 @@ class Client(Protocol):
         ...
 
     def block_ns(self, runs: Columns, stages: Columns, rows: IntArray, gaps: dict[int, list[tuple[int, int, int]]],
-                 decode: int) -> IntArray:
+                 decode: int, ticks: IntArray | None) -> IntArray:
         """KV blocks in use times ns, of each of its runs (`hermes.clients.block_time.block_ns_of_client`)."""
         ...
 

@@ -17,6 +17,7 @@ from hermes.core.request import Stream
 __all__ = ["Describe", "Labels", "collect"]
 
 Describe = Callable[[Columns], ClientInfo]
+"""From a client's rows of the table of runs, in order of time: what the record says of it when the run has ended."""
 Labels = dict[str, tuple[npt.NDArray[np.int64], list[str]]]
 
 
@@ -39,13 +40,14 @@ def collect(
     rows_of_runs, rows_of_stages = (_rows_by_client(table, len(clients)) for table in (runs, stages))
     block_ns = np.zeros(len(runs["client"]), dtype=np.int64)
     infos, out_of_range = [], []
-    for client, tell, mine, served in zip(clients, describe, rows_of_runs, rows_of_stages, strict=True):
+    each = zip(clients, describe, rows_of_runs, rows_of_stages, decode_steps, strict=True)
+    for client, tell, mine, served, ticks in each:
         columns = {name: column[mine] for name, column in runs.items()}
         infos.append(tell(columns))
         out_of_range.append(client.out_of_range_steps(columns))
         if len(mine):
             segments = {row: coordinator.gaps[row] for row in served.tolist() if row in coordinator.gaps}
-            block_ns[mine] = client.block_ns(columns, stages, served, segments, stage_kinds.index("decode"))
+            block_ns[mine] = client.block_ns(columns, stages, served, segments, stage_kinds.index("decode"), ticks)
             for row, moved in client.moved_in_run:
                 block_ns[row] -= moved
     tiers = {id(tier): tier for client in clients for tier in client.tiers}

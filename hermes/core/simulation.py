@@ -16,9 +16,8 @@ from hermes.core.record import RunRecord
 from hermes.core.request import Stream
 from hermes.units import NS_PER_S
 
-__all__ = ["GENERATION_STAGES", "Progress", "Simulation"]
+__all__ = ["Progress", "Simulation"]
 
-GENERATION_STAGES = ["generate", "prefill", "decode"]   # in the order in which results number them
 Progress = Callable[[int, int, float], None]
 """Called with requests done, requests in all, simulated seconds."""
 

@@ -20,7 +20,7 @@ from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS
 from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
-from hermes.core.simulation import GENERATION_STAGES, Simulation
+from hermes.core.simulation import Simulation
 from hermes.errors import InputError, inside, suggest
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
@@ -33,7 +33,9 @@ from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
 
-__all__ = ["build", "ways_of"]
+__all__ = ["build", "build_with_ways"]
+
+GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
 
 def build(scenario: Scenario) -> Simulation:
@@ -41,16 +43,14 @@ def build(scenario: Scenario) -> Simulation:
 
     Raises `InputError` at the place in the scenario's file where what is wrong was written.
     """
-    try:
-        return _Builder(scenario, scenario.source.base_dir).simulation()
-    except InputError as error:
-        raise scenario.source.located(error) from None
+    return build_with_ways(scenario)[0]
 
 
-def ways_of(scenario: Scenario) -> list[list[Way]]:
-    """Of each workload the pipelines that its requests may take, and the models they then ask for."""
+def build_with_ways(scenario: Scenario) -> tuple[Simulation, list[list[Way]]]:
+    """As `build`, and of each workload the pipelines that its requests may take, with the models they then ask for."""
     try:
-        return _Builder(scenario, scenario.source.base_dir).ways
+        builder = _Builder(scenario, scenario.source.base_dir)
+        return builder.simulation(), builder.ways
     except InputError as error:
         raise scenario.source.located(error) from None
 

@@ -68,8 +68,11 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
 def _validated(node: Node) -> Scenario:
     try:
         return validate(Scenario, node)
-    except InputError:
-        refresh(Scenario, None)   # the message names every choice, those of plug-ins included
+    except InputError as error:
+        try:
+            refresh(Scenario, None)   # the message names every choice, those of plug-ins included
+        except InputError:   # an installed package that the scenario does not name is broken: not the user's mistake
+            raise error from None
         return validate(Scenario, node)
 
 
