@@ -1,6 +1,7 @@
 """How long a step takes: hardware models, fitted profiles, and descriptions of language models and devices."""
 
 from hermes.hardware.base import HARDWARE, HardwareModel, StepStats, VectorHardwareModel
+from hermes.hardware.composed import Composed, ComposedModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.layerwise import Layerwise, LayerwiseModel
 from hermes.hardware.models import ModelDescription, load_model
@@ -10,7 +11,7 @@ from hermes.hardware.roofline import Roofline, RooflineModel
 from hermes.hardware.table import Table, TableModel, Tables, load_table
 
 __all__ = [
-    "HARDWARE", "DeviceDescription", "HardwareModel", "Layerwise", "LayerwiseModel", "ModelDescription", "Polynomial",
+    "HARDWARE", "Composed", "ComposedModel", "DeviceDescription", "HardwareModel", "Layerwise", "LayerwiseModel", "ModelDescription", "Polynomial",
     "PolynomialModel", "Profile", "Roofline", "RooflineModel", "StepStats", "Table", "TableModel", "Tables",
     "VectorHardwareModel", "load_device", "load_model", "load_profile", "load_table",
 ]

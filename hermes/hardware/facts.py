@@ -6,10 +6,11 @@ memory or counts joules asks here instead of looking into the models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes.hardware.base import HardwareModel
+from hermes.hardware.composed import ComposedModel
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import PRECISIONS
@@ -57,6 +58,8 @@ def _measured(source: Provenance) -> dict[str, Any]:
 
 def facts_of(hardware: HardwareModel) -> HardwareFacts:
     """What `hardware` knows."""
+    if isinstance(hardware, ComposedModel):
+        return replace(facts_of(hardware.base), kind="composed")
     if isinstance(hardware, RooflineModel):
         options = hardware.options
         return HardwareFacts(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,

@@ -1,0 +1,153 @@
+"""Curves of one model's operators, read off the kernel tables of a card. All times are nanoseconds.
+
+A table has its own sizes, a model has others. Between measured sizes the *slowdown*, the time over the roofline's time,
+is interpolated linearly in the logarithms of the sizes; beyond them the last slowdown holds. What a curve returns never
+falls as work grows: `rising` (`hermes.hardware.operator_curves`) evens out the measured falls.
+
+Attention is looked up by *lanes*. A kernel spreads over (sequence, head) pairs, so a batch of b sequences with h heads
+takes the time of b/2 sequences with 2 h heads. This covers models whose number of key-value heads was not measured, as
+those with multi-head attention. Prompts count query heads, decodes key-value heads: these are what their kernels share
+out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hermes.hardware.base import FloatArray
+from hermes.hardware.kernel_tables import AttentionTable, GemmTable
+from hermes.hardware.operator_curves import rising
+
+__all__ = ["Grid", "decode_grid", "gemm_times", "prefill_grid"]
+
+
+class Roof(NamedTuple):
+    """Peak rates of a device, per nanosecond."""
+
+    flops: float
+    bytes: float
+
+
+def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, n: float, k: float) -> FloatArray:
+    """Nanoseconds of products of m x k by k x n, for each number of rows in `m` (ascending); rises with m."""
+    def ideal(rows: FloatArray, columns: FloatArray, inner: FloatArray) -> FloatArray:
+        moved = value_bytes * columns * inner + 2 * rows * (columns + inner)
+        return np.asarray(np.maximum(2 * rows * columns * inner / roof.flops, moved / roof.bytes))
+
+    grid = ideal(table.m[:, None, None], table.n[None, :, None], table.k[None, None, :])
+    slowdown = np.log(table.ns / grid)
+    (j, b), (l, c) = _bracket(table.n, n), _bracket(table.k, k)
+    corners = slowdown[:, j:j + 2, l:l + 2]
+    weights = np.array([1 - b, b])[:, None] * np.array([1 - c, c])
+    weights = np.where(np.isnan(corners), 0.0, weights)
+    total = weights.sum(axis=(1, 2))
+    known = total > 0
+    at_m = (np.nan_to_num(corners) * weights).sum(axis=(1, 2))[known] / total[known]
+    at = np.interp(np.log(m), np.log(table.m[known]), at_m)
+    return rising(np.exp(at) * ideal(m, np.asarray(n), np.asarray(k)))
+
+
+def _bracket(axis: FloatArray, value: float) -> tuple[int, float]:
+    """Left neighbour of a value on an axis and the logarithmic weight of the right one, within the axis."""
+    value = min(max(value, axis[0]), axis[-1])
+    i = min(int(np.searchsorted(axis, value, side="right")) - 1, len(axis) - 2)
+    return i, math.log(value / axis[i]) / math.log(axis[i + 1] / axis[i])
+
+
+class Grid(NamedTuple):
+    """Times over two axes, rising along both: `rows` x `columns`."""
+
+    rows: FloatArray
+    columns: FloatArray
+    ns: FloatArray
+
+
+def _by_lanes(table: AttentionTable, heads: int, kv_heads: int, by_kv: bool) -> tuple[FloatArray, FloatArray]:
+    """(lanes, nanoseconds by (lanes, length)) of the pairs with the nearest ratio of query to key-value heads; where
+    several measurements have the same lanes, that of the nearest number of heads counts."""
+    def far(pair: tuple[int, int]) -> tuple[float, float]:
+        ratio = abs(math.log(pair[0] / pair[1] / (heads / kv_heads)))
+        return round(ratio, 6), abs(math.log(pair[0] / heads))
+
+    order = sorted(range(len(table.heads)), key=lambda i: far(table.heads[i]))
+    nearest = far(table.heads[order[0]])[0]
+    found: dict[float, FloatArray] = {}
+    for i in order:
+        if far(table.heads[i])[0] > nearest:
+            break
+        count = table.heads[i][1 if by_kv else 0]
+        for batch, times in zip(table.batch, table.ns[i].T, strict=True):
+            known = found.get(batch * count)
+            found[batch * count] = times if known is None else np.where(np.isnan(known), times, known)
+    lanes = np.array(sorted(found))
+    return lanes, np.array([found[lane] for lane in lanes])
+
+
+def _filled(logs: FloatArray, axis: FloatArray) -> FloatArray:
+    """Each row with its gaps filled: on a line between known points, the nearest known one beyond them."""
+    out = logs.copy()
+    for row in out:
+        known = ~np.isnan(row)
+        if known.any():
+            row[~known] = np.interp(axis[~known], axis[known], row[known])
+    return out[~np.isnan(out).any(axis=1)]
+
+
+def _lookup(lanes: FloatArray, lengths: FloatArray, slowdown: FloatArray, at_lanes: FloatArray,
+            at_lengths: FloatArray) -> FloatArray:
+    """exp of the slowdown at lanes x lengths (arrays that broadcast), linear in the logarithms, held at the ends."""
+    x, y = np.log(lanes), np.log(lengths)
+    u = np.clip(np.log(at_lanes), x[0], x[-1])
+    v = np.clip(np.log(at_lengths), y[0], y[-1])
+    i = np.clip(np.searchsorted(x, u, side="right") - 1, 0, len(x) - 2)
+    j = np.clip(np.searchsorted(y, v, side="right") - 1, 0, len(y) - 2)
+    a, b = (u - x[i]) / (x[i + 1] - x[i]), (v - y[j]) / (y[j + 1] - y[j])
+    low = slowdown[i, j] * (1 - b) + slowdown[i, j + 1] * b
+    high = slowdown[i + 1, j] * (1 - b) + slowdown[i + 1, j + 1] * b
+    return np.asarray(np.exp(low * (1 - a) + high * a))
+
+
+def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
+                 tokens: FloatArray, lengths: FloatArray) -> Grid:
+    """Attention of one layer over new tokens (rows) and the effective length 2 * pairs / tokens - 1 (columns).
+
+    T tokens that attend to as many pairs as a prompt of length L without past are T / L such prompts: the kernel has
+    as many tiles of queries, each with as long a loop over keys. So a chunk after a long past is priced as well.
+    """
+    lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=False)
+
+    def ideal(lane: FloatArray, length: FloatArray) -> FloatArray:
+        flops = 2 * lane * length * (length + 1) * measured_dim
+        moved = 2 * lane * length * measured_dim * (2 + 2 * kv_heads / heads)
+        return np.asarray(np.maximum(flops / roof.flops, moved / roof.bytes))
+
+    grid = ideal(lanes[:, None], table.length[None, :])
+    slowdown = _filled(np.log(ns / grid), np.log(table.length))
+    lane, length = heads * tokens[:, None] / lengths[None, :], np.broadcast_to(lengths, (len(tokens), len(lengths)))
+    factor = _lookup(lanes, table.length, slowdown, np.maximum(lane, lanes[0]), length)
+    # fewer lanes than were measured leave part of the card idle: the time of the fewest measured ones
+    times = factor * ideal(np.maximum(lane, lanes[0]), length) * (head_dim / measured_dim)
+    return Grid(tokens, lengths, rising(times))
+
+
+def decode_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
+                value_bytes: float, seqs: FloatArray, totals: FloatArray) -> Grid:
+    """Attention of one layer over the number of decodes (rows) and the sum of their contexts (columns), where all are
+    equally long."""
+    lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=True)
+    pair_bytes, pair_flops = 2 * measured_dim * value_bytes, 4 * measured_dim * heads / kv_heads
+
+    def ideal(lane: FloatArray, length: FloatArray) -> FloatArray:
+        return np.asarray(np.maximum(lane * length * pair_bytes / roof.bytes, lane * length * pair_flops / roof.flops))
+
+    grid = ideal(lanes[:, None], table.length[None, :])
+    slowdown = _filled(np.log(ns / grid), np.log(table.length))
+    lane = np.broadcast_to(kv_heads * seqs[:, None], (len(seqs), len(totals)))
+    length = np.maximum(totals[None, :] / seqs[:, None], 1.0)
+    factor = _lookup(lanes, table.length, slowdown, lane, length)
+    # below the shortest measured context the launch costs what it costs there
+    times = factor * ideal(lane, np.maximum(length, table.length[0])) * (head_dim / measured_dim)
+    return Grid(seqs, totals, rising(times))

@@ -1,0 +1,133 @@
+"""Kernel tables: measured times of matrix products, attention and all-reduces of one card.
+
+A card has two files in `hw_profiles/kernels`: CARD.yaml (format `hermes-kernels/1`) says where the times come from,
+CARD.npz holds them, one array a table:
+
+    gemm/DTYPE                  [m, n, k]              a product of m x k by k x n; axes gemm/DTYPE/m, .../n, .../k
+    prefill/HEAD_DIM/KV_DTYPE   [heads, length, batch] causal attention of `batch` new prompts of `length` tokens
+    decode/HEAD_DIM/KV_DTYPE    [heads, length, batch] attention of `batch` decodes over `length` tokens each
+    all_reduce/captured         [ranks, bytes]         inside a CUDA graph; all_reduce/launched: from the host
+
+`.../heads` holds pairs (query heads, key-value heads), of one device. A time is stored as int16, 1000 * ln(nanoseconds)
+(steps of 0.1%); -1 stands where nothing was measured. Times here are nanoseconds, float64, nan where not measured.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.config.validation import load
+from hermes.errors import InputError
+from hermes.hardware.base import FloatArray
+from hermes.hardware.files import find, names_in
+
+__all__ = ["AttentionTable", "GemmTable", "KernelTables", "load_kernels", "shipped_kernels"]
+
+_SCALE = 1000.0
+
+
+class KernelsFile(ConfigModel):
+    """Description of a card's kernel tables."""
+
+    format: Literal["hermes-kernels/1"]
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    device: str
+    engine: str
+    """Engine and version that launched the kernels."""
+    tables: Annotated[list[str], Field(min_length=1)]
+    sha256: str
+    """Of the .npz file."""
+    source: str
+    license: str
+
+
+class GemmTable(NamedTuple):
+    """Times of matrix products in one precision."""
+
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    ns: FloatArray   # shape (m, n, k)
+
+
+class AttentionTable(NamedTuple):
+    """Times of attention with one head dimension and KV precision, of one layer."""
+
+    heads: list[tuple[int, int]]   # query heads, key-value heads
+    length: FloatArray
+    batch: FloatArray
+    ns: FloatArray                 # shape (heads, length, batch)
+
+
+class KernelTables:
+    """The tables of one card. Tables are decoded when they are first asked for."""
+
+    def __init__(self, file: KernelsFile, arrays: dict[str, np.ndarray]) -> None:
+        self.file, self._arrays = file, arrays
+
+    def gemm(self, dtype: str) -> GemmTable | None:
+        """Matrix products of a precision (bf16, fp8, ...), or None."""
+        key = f"gemm/{dtype}"
+        if key not in self._arrays:
+            return None
+        m, n, k = (self._axis(f"{key}/{axis}") for axis in "mnk")
+        return GemmTable(m, n, k, self._times(key))
+
+    def attention(self, phase: Literal["prefill", "decode"], head_dim: int, kv_dtype: str) -> AttentionTable | None:
+        """Attention of prompts or decodes, or None where this head dimension or precision was not measured."""
+        key = f"{phase}/{head_dim}/{kv_dtype}"
+        if key not in self._arrays:
+            return None
+        heads = [(int(q), int(kv)) for q, kv in self._arrays[f"{key}/heads"]]
+        return AttentionTable(heads, self._axis(f"{key}/length"), self._axis(f"{key}/batch"), self._times(key))
+
+    def head_dims(self, phase: str, kv_dtype: str) -> list[int]:
+        """Head dimensions with a table, ascending."""
+        found = [key.split("/") for key in self._arrays if key.startswith(f"{phase}/") and key.count("/") == 2]
+        return sorted(int(parts[1]) for parts in found if parts[2] == kv_dtype)
+
+    @cached_property
+    def all_reduce_ranks(self) -> list[int]:
+        """Numbers of ranks whose all-reduce was measured."""
+        return [int(n) for n in self._arrays.get("all_reduce/ranks", np.zeros(0))]
+
+    def all_reduce(self, ranks: int, captured: bool) -> tuple[FloatArray, FloatArray]:
+        """(bytes, nanoseconds) of one all-reduce over `ranks` devices."""
+        row = self._times(f"all_reduce/{'captured' if captured else 'launched'}")[self.all_reduce_ranks.index(ranks)]
+        known = ~np.isnan(row)
+        return self._axis("all_reduce/bytes")[known], row[known]
+
+    def _axis(self, key: str) -> FloatArray:
+        return self._arrays[key].astype(np.float64)
+
+    def _times(self, key: str) -> FloatArray:
+        logs = self._arrays[key]
+        return np.where(logs < 0, np.nan, np.exp(logs / _SCALE))
+
+
+def shipped_kernels() -> list[str]:
+    """Names of the cards whose tables ship."""
+    return names_in("kernels")
+
+
+def load_kernels(name_or_path: str | Path, base_dir: Path | None = None) -> KernelTables:
+    """The tables of a card by name (`h100-sxm`), or of a file by path. Raises `InputError`."""
+    path = find(name_or_path, base_dir, "kernels", "kernel tables")
+    file = load(KernelsFile, path)
+    times = path.with_suffix(".npz")
+    try:
+        with np.load(times, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"a readable file of kernel times ({type(error).__name__})", file=str(times)) from None
+    missing = [name for name in file.tables if name not in arrays]
+    if missing:
+        raise InputError(f"the table {missing[0]}, which {path.name} names", file=str(times))
+    return KernelTables(file, arrays)
