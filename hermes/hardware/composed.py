@@ -15,7 +15,7 @@ size. Matrix products and element-wise operators then compute the padding too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,19 +55,34 @@ class HostTime:
 
 
 @dataclass(frozen=True)
+class BesidePrompt:
+    """What decodes cost in one attention launch with a prompt, for each layer.
+
+    seq_ns, seq_token_ns: of each decode, fixed and for each token of the longest prompt: the launch has as many tiles
+        for a decode as for the prompt, and all but one are empty
+    read: over the time to read the decodes' KV at the memory's peak rate (no split of long contexts, no packing of
+        the query heads that share a KV head)
+    """
+
+    seq_ns: float = 0.0
+    seq_token_ns: float = 0.0
+    read: float = 1.0
+
+
+@dataclass(frozen=True)
 class Sources:
     """Parameters of the terms that neither tables nor roofline give.
 
     capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
     sampling_ns, sampling_row_ns: kernels between the output head and the token, fixed and for each sampled row
-    beside_prompt: time of a decode's attention in one launch with a prompt, over the time to read its KV
+    beside: what decodes cost in one attention launch with a prompt
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
     capture_sizes: tuple[int, ...] = ()
     sampling_ns: float = 0.0
     sampling_row_ns: float = 0.0
-    beside_prompt: float = 1.0
+    beside: BesidePrompt = field(default_factory=lambda: BesidePrompt())
     skew: float = 0.058
 
 
@@ -147,7 +162,9 @@ class ComposedModel:
             self._link = kernels.all_reduce(options.tp, captured=True)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
-        self._beside = sources.beside_prompt * base.work.kv_bytes / self._roof.bytes
+        beside, layers = sources.beside, model.num_layers
+        self._beside = beside.read * base.work.kv_bytes / self._roof.bytes
+        self._empty, self._empty_token = beside.seq_ns * layers, beside.seq_token_ns * layers
         self._launch = self._decode.line(1).at(1.0) if self._decode is not None else 0.0
 
     def _read(self, kernels: KernelTables) -> None:
@@ -246,7 +263,8 @@ class ComposedModel:
             longest = (step + (stats.decode_ctx_max + 1)) * seqs
             ns = ns + skew * ((line.at(longest) if one else line.along(longest)) - ns)
         if stats.prefill_tokens:
-            more, read = ns - self._launch, self._beside * total
+            prompt = stats.prefill_tokens / stats.prefill_seqs
+            more, read = ns - self._launch, seqs * (self._empty + self._empty_token * prompt) + self._beside * total
             return max(more, read) if one else np.maximum(more, read)
         return ns
 
@@ -301,6 +319,14 @@ class Link(ConfigModel):
     bandwidth: Bandwidth
 
 
+class Beside(ConfigModel):
+    """What decodes cost in one attention launch with a prompt, for each layer."""
+
+    per_seq: Duration = 0.0
+    per_seq_token: Duration = 0.0
+    read: Annotated[float, Field(ge=0, le=100)] = 1.0
+
+
 class Host(ConfigModel):
     """Host time of each step."""
 
@@ -329,8 +355,8 @@ class Composed(ConfigModel):
     """Host time of each step."""
     asynchronous: bool = True
     """Whether the host prepares the next step while the device computes this one."""
-    beside_prompt: Annotated[float, Field(ge=0, le=100)] = 1.0
-    """Time of a decode's attention beside a prompt, over the time to read its KV at the memory's peak rate."""
+    beside: Beside = Field(default_factory=lambda: Beside())
+    """What decodes cost in one attention launch with a prompt."""
     sampling: Duration = 0.0
     """Kernels between the output head and the sampled token."""
 
@@ -347,5 +373,6 @@ class Composed(ConfigModel):
             sizes = np.array([0.0, 2.0**40])
             link = sizes, (self.link.latency + sizes / self.link.bandwidth) * NS_PER_S
         sources = Sources(CAPTURED if base.device.type == "gpu" else (), self.sampling * NS_PER_S, 0.0,
-                          self.beside_prompt)
+                          BesidePrompt(self.beside.per_seq * NS_PER_S, self.beside.per_seq_token * NS_PER_S,
+                                       self.beside.read))
         return ComposedModel(base, kernels, host, sources, link)
