@@ -38,7 +38,7 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
         return np.asarray(np.maximum(2 * rows * columns * inner / roof.flops, moved / roof.bytes))
 
     grid = ideal(table.m[:, None, None], table.n[None, :, None], table.k[None, None, :])
-    slowdown = np.log(table.ns / grid)
+    slowdown = np.log(_least(table.ns) / grid)
     (j, b), (l, c) = _bracket(table.n, n), _bracket(table.k, k)
     corners = slowdown[:, j:j + 2, l:l + 2]
     weights = np.array([1 - b, b])[:, None] * np.array([1 - c, c])
@@ -48,6 +48,19 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
     at_m = (np.nan_to_num(corners) * weights).sum(axis=(1, 2))[known] / total[known]
     at = np.interp(np.log(m), np.log(table.m[known]), at_m)
     return rising(np.exp(at) * ideal(m, np.asarray(n), np.asarray(k)))
+
+
+def _least(ns: FloatArray) -> FloatArray:
+    """The least time of a product at least as large, for each measured one.
+
+    A smaller product never needs longer than a larger one, which could serve it. What is measured above that is noise
+    of one sign: clocks that fell, memory that others used (H100: products bound by memory take either 1.15 or 1.35
+    times the roofline's time, without order).
+    """
+    least = np.where(np.isnan(ns), np.inf, ns)
+    for axis in range(3):
+        least = np.flip(np.minimum.accumulate(np.flip(least, axis), axis=axis), axis)
+    return np.where(np.isinf(least), np.nan, least)
 
 
 def _bracket(axis: FloatArray, value: float) -> tuple[int, float]:
