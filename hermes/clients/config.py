@@ -36,6 +36,13 @@ from hermes.schedulers import SCHEDULERS
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
+class Parallel(ConfigModel):
+    """How the devices of one client share a model."""
+
+    tp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices that share every layer (tensor parallelism)."""
+
+
 @CLIENTS.register("llm")
 class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
@@ -64,8 +71,11 @@ class LLMClientConfig(ConfigModel):
     device: Annotated[str, Field(max_length=4096)] = ""
     """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
     given. Left out, the hardware model's device, if it has one."""
-    hardware: Annotated[Any, Component(HARDWARE)]
-    """How long a step takes."""
+    parallel: Parallel = Parallel()
+    """Devices that serve one model together."""
+    hardware: Annotated[Any, Component(HARDWARE), Field(default={"kind": "composed"}, validate_default=True)]
+    """How long a step takes. Left out, composed of measured and described terms for the model, the device and the
+    engine."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
     """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
     where left out."""
@@ -95,6 +105,19 @@ class LLMClientConfig(ConfigModel):
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        if hasattr(self.hardware, "completed"):
+            return self.model_copy(update={"hardware": self._completed_hardware()})._completed(base_dir)
+        return self._completed(base_dir)
+
+    def _completed_hardware(self) -> Any:
+        """The hardware model with what the client says for what it leaves out."""
+        engine = load_engine(self._engine_name())
+        asynchronous = getattr(self.scheduler, "async_scheduling", None)
+        if asynchronous is None:
+            asynchronous = engine.async_scheduling
+        return self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous)
+
+    def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):

@@ -1,8 +1,8 @@
 """Hardware model `composed`: a step is a sum of named terms, each with its source.
 
     step = max(device, host)            (asynchronous scheduling; otherwise device + host)
-    device = embedding and element-wise operators + qkv + o_proj + gate_up + down + lm_head + sampling
-           + attention of prompts + attention of decodes + decodes beside a prompt + all_reduce
+    device = embedding and element-wise operators + qkv + o_proj + gate_up + down + lm_head
+           + attention of prompts + attention of decodes + decodes beside a prompt + all_reduce + engine
 
 A term is filled from the best source there is for the device and the model: the card's kernel tables
 (`hermes.hardware.kernel_tables`), else the roofline with the card's efficiency factors
@@ -15,7 +15,7 @@ size. Matrix products and element-wise operators then compute the padding too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +25,7 @@ from pydantic import Field
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import inside
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.kernel_curves import Grid, Roof, decode_grid, gemm_times, prefill_grid
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
@@ -55,34 +56,20 @@ class HostTime:
 
 
 @dataclass(frozen=True)
-class BesidePrompt:
-    """What decodes cost in one attention launch with a prompt, for each layer.
-
-    seq_ns, seq_token_ns: of each decode, fixed and for each token of the longest prompt: the launch has as many tiles
-        for a decode as for the prompt, and all but one are empty
-    read: over the time to read the decodes' KV at the memory's peak rate (no split of long contexts, no packing of
-        the query heads that share a KV head)
-    """
-
-    seq_ns: float = 0.0
-    seq_token_ns: float = 0.0
-    read: float = 1.0
-
-
-@dataclass(frozen=True)
 class Sources:
     """Parameters of the terms that neither tables nor roofline give.
 
     capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
-    sampling_ns, sampling_row_ns: kernels between the output head and the token, fixed and for each sampled row
-    beside: what decodes cost in one attention launch with a prompt
+    exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
+    beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
+        of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
     capture_sizes: tuple[int, ...] = ()
-    sampling_ns: float = 0.0
-    sampling_row_ns: float = 0.0
-    beside: BesidePrompt = field(default_factory=lambda: BesidePrompt())
+    exposed_ns: float = 0.0
+    exposed_seq_ns: float = 0.0
+    beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
     skew: float = 0.058
 
 
@@ -162,9 +149,8 @@ class ComposedModel:
             self._link = kernels.all_reduce(options.tp, captured=True)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
-        beside, layers = sources.beside, model.num_layers
-        self._beside = beside.read * base.work.kv_bytes / self._roof.bytes
-        self._empty, self._empty_token = beside.seq_ns * layers, beside.seq_token_ns * layers
+        self._empty, self._empty_token, read = sources.beside
+        self._beside = read * base.work.kv_bytes / self._roof.bytes
         self._launch = self._decode.line(1).at(1.0) if self._decode is not None else 0.0
 
     def _read(self, kernels: KernelTables) -> None:
@@ -222,9 +208,9 @@ class ComposedModel:
         else:
             out.update((name, roof[name]) for name, *_ in base._linears)
         out["elementwise"] = roof["elementwise"] + base._step
+        out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
-            out["sampling"] = self.sources.sampling_ns + self.sources.sampling_row_ns * sampled
         if self._reduces:
             if self._link is None:
                 out["all_reduce"] = roof["all_reduce"]
@@ -308,30 +294,33 @@ class ComposedModel:
         return np.zeros(len(num_steps), dtype=np.int64)
 
 
-CAPTURED = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
-"""Batch sizes of the CUDA graphs that vLLM captures by default (vllm/config/vllm.py, 0.15 to 0.32)."""
+def captured_sizes(largest: int) -> tuple[int, ...]:
+    """Batch sizes of the CUDA graphs that vLLM captures by default, up to `largest` (vllm/config, 0.15 to 0.32)."""
+    return tuple(size for size in (1, 2, 4, *range(8, 257, 8), *range(272, largest + 1, 16)) if size <= largest)
 
 
-class Link(ConfigModel):
-    """An all-reduce over a link: latency + bytes / bandwidth, of one all-reduce with a message of `bytes`."""
+class LinkTime(ConfigModel):
+    """An all-reduce takes latency + bytes / bandwidth, with the bytes that each device contributes."""
 
     latency: Duration
-    bandwidth: Bandwidth
+    bandwidth: Annotated[Bandwidth, Field(ge=1)]
 
 
 class Beside(ConfigModel):
-    """What decodes cost in one attention launch with a prompt, for each layer."""
+    """What decodes cost in one attention launch with a prompt, for each layer and query head of a device.
 
-    per_seq: Duration = 0.0
-    per_seq_token: Duration = 0.0
-    read: Annotated[float, Field(ge=0, le=100)] = 1.0
+    One launch for both neither splits long contexts nor packs the query heads that share a KV head: each of them reads
+    its KV again, from the second-level cache. Fitted to operator tables of an RTX PRO 6000 with 32 query heads over 8
+    KV heads; others (64 over 8, 32 over 4) and another card (RTX 4090) agree within 15%.
+    """
 
-
-class Host(ConfigModel):
-    """Host time of each step."""
-
-    per_step: Duration = 0.0
-    per_seq: Duration = 0.0
+    per_seq: Duration = 14e-9
+    """Of each decode: tiles that turn out empty."""
+    per_seq_token: Duration = 0.031e-9
+    """Of each decode and token of the prompt: a decode gets as many tiles as the prompt has."""
+    read: Annotated[float, Field(ge=0, le=100)] = 0.47
+    """Time for a query head to read its KV, over that at the memory's peak rate; all heads of a device together take
+    at least the time to read the KV once."""
 
 
 @HARDWARE.register("composed")
@@ -339,26 +328,34 @@ class Composed(ConfigModel):
     """Step times composed of named terms, each from the best source there is for the device and the model."""
 
     kind: Literal["composed"] = "composed"
-    model: Annotated[str, Field(min_length=1, max_length=4096)]
-    """A model description: shipped name, YAML file, or Hugging Face config.json."""
-    device: Annotated[str, Field(min_length=1, max_length=4096)]
-    """A device description: shipped name or YAML file."""
+    model: Annotated[str, Field(max_length=4096)] = ""
+    """A model description: shipped name, YAML file, or Hugging Face config.json; the client's where left out."""
+    device: Annotated[str, Field(max_length=4096)] = ""
+    """A device description: shipped name or YAML file; the client's where left out."""
+    engine: Annotated[str, Field(max_length=100)] = ""
+    """Engine whose own time each step contains; the client's where left out."""
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
     dtype: Dtype = "auto"
     """Storage of the layers' weights; auto is that of the model description."""
     kv_dtype: KvDtype = "auto"
     """Storage of the KV cache; auto is that of the activations."""
-    link: Link | None = None
-    """Link between the devices; that of the device's kernel tables or efficiency factors where left out."""
-    host: Host = Field(default_factory=Host)
-    """Host time of each step."""
-    asynchronous: bool = True
-    """Whether the host prepares the next step while the device computes this one."""
-    beside: Beside = Field(default_factory=lambda: Beside())
+    asynchronous: bool | None = None
+    """Whether the host prepares the next step while the device computes this one; as the client's scheduler does where
+    left out."""
+    link: LinkTime | None = None
+    """All-reduce between the devices; measured on the device's own links where left out."""
+    step: StepTime | None = None
+    """The engine's own time of each step; that of the engine where left out."""
+    beside: Beside = Beside()
     """What decodes cost in one attention launch with a prompt."""
-    sampling: Duration = 0.0
-    """Kernels between the output head and the sampled token."""
+
+    def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool) -> Composed:
+        """The same with what the client says for what is left out here."""
+        return self.model_copy(update={
+            "model": self.model or model, "device": self.device or device, "engine": self.engine or engine,
+            "tp": max(self.tp, tp), "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
+        })
 
     def build(self, base_dir: Path | None = None) -> ComposedModel:
         """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
@@ -367,12 +364,19 @@ class Composed(ConfigModel):
         with inside("device"):
             name = base.device.name
             kernels = load_kernels(name) if name in shipped_kernels() else None
-        host = HostTime(self.host.per_step * NS_PER_S, self.host.per_seq * NS_PER_S, self.asynchronous)
+        step = self.step
+        if step is None:
+            with inside("engine"):
+                step = load_engine(self.engine or NEWEST_ENGINE).step
+        host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
         link = None
         if self.link is not None:
             sizes = np.array([0.0, 2.0**40])
             link = sizes, (self.link.latency + sizes / self.link.bandwidth) * NS_PER_S
-        sources = Sources(CAPTURED if base.device.type == "gpu" else (), self.sampling * NS_PER_S, 0.0,
-                          BesidePrompt(self.beside.per_seq * NS_PER_S, self.beside.per_seq_token * NS_PER_S,
-                                       self.beside.read))
+        heads = base.model.num_heads / self.tp
+        lanes = heads * base.model.num_layers * NS_PER_S
+        shared = heads / max(base.model.num_kv_heads / self.tp, 1)
+        beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, max(self.beside.read * shared, 1.0))
+        sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
+        sources = Sources(sizes_captured, step.exposed * NS_PER_S, step.exposed_per_seq * NS_PER_S, beside)
         return ComposedModel(base, kernels, host, sources, link)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import Bytes, ConfigModel
+from hermes.config import Bytes, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.files import find, names_in
 
+if TYPE_CHECKING:
+    from hermes.hardware.facts import HardwareFacts
+
 __all__ = [
-    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "device_class", "engine_name",
+    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "StepTime", "device_class", "engine_name",
     "load_engine",
 ]
 
@@ -81,6 +83,21 @@ class EngineClass(ConfigModel):
         return not self.not_named or self.not_named not in device.name.lower()
 
 
+class StepTime(ConfigModel):
+    """The engine's own time of each step, whatever the model and the card."""
+
+    exposed: Duration = 0.0
+    """Waited for in every step, also with asynchronous scheduling: input tensors, graph launch, sampling kernels."""
+    exposed_per_seq: Duration = 0.0
+    host: Duration = 0.0
+    """Scheduling and output processing: hidden behind the device with asynchronous scheduling, added without."""
+    host_per_seq: Duration = 0.0
+    largest_graph: Annotated[int, Field(ge=0, le=2**20)] = 512
+    """Tokens of the largest captured step; decode batches up to it are padded to a captured size."""
+    source: str = ""
+    """How the times were found, and on what."""
+
+
 class EngineDescription(ConfigModel):
     """A file of `hw_profiles/engines`."""
 
@@ -96,6 +113,8 @@ class EngineDescription(ConfigModel):
     async_scheduling: bool
     classes: Annotated[list[EngineClass], Field(min_length=1)]
     """Defaults that depend on the device; the first class that holds counts."""
+    step: StepTime = StepTime()
+    """The engine's own time of each step."""
     sources: list[str]
 
     def defaults(self, device: DeviceClass) -> EngineDefaults:

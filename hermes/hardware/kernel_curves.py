@@ -95,7 +95,7 @@ def _by_lanes(table: AttentionTable, heads: int, kv_heads: int, by_kv: bool) -> 
         for batch, times in zip(table.batch, table.ns[i].T, strict=True):
             known = found.get(batch * count)
             found[batch * count] = times if known is None else np.where(np.isnan(known), times, known)
-    lanes = np.array(sorted(found))
+    lanes = np.array(sorted(lane for lane, times in found.items() if not np.isnan(times).all()))
     return lanes, np.array([found[lane] for lane in lanes])
 
 
@@ -104,9 +104,8 @@ def _filled(logs: FloatArray, axis: FloatArray) -> FloatArray:
     out = logs.copy()
     for row in out:
         known = ~np.isnan(row)
-        if known.any():
-            row[~known] = np.interp(axis[~known], axis[known], row[known])
-    return out[~np.isnan(out).any(axis=1)]
+        row[~known] = np.interp(axis[~known], axis[known], row[known])
+    return out
 
 
 def _lookup(lanes: FloatArray, lengths: FloatArray, slowdown: FloatArray, at_lanes: FloatArray,

@@ -1,0 +1,28 @@
+"""Simulate one server on a given list of requests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hermes.api import simulate
+from hermes.results import Results
+
+__all__ = ["replay"]
+
+
+def replay(client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[str, Any] | None = None) -> Results:
+    """Results of one client that serves `requests`, a trace (`hermes.workload.traces`): its rows are served in order,
+    at their `arrival_s`, or by `arrivals` where given."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "requests.csv"
+        requests.to_csv(path, index=False)
+        trace = {"kind": "trace", "path": str(path)}
+        workload: dict[str, Any] = {"arrivals": dict(arrivals or trace), "lengths": trace}
+        if arrivals is not None:
+            workload["requests"] = len(requests)
+        return simulate({"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]})
