@@ -26,7 +26,7 @@ from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import inside
 from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
-from hermes.hardware.kernel_curves import Grid, Roof, decode_grid, gemm_times, prefill_grid
+from hermes.hardware.kernel_curves import DecodeTimes, Grid, Roof, decode_times, gemm_times, prefill_grid
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
 from hermes.hardware.operators import kv_value_bytes
@@ -63,6 +63,7 @@ class Sources:
     exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
     beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
         of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
+    launch_ns: of an attention kernel in a CUDA graph, for each layer
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
@@ -71,15 +72,15 @@ class Sources:
     exposed_seq_ns: float = 0.0
     beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
     skew: float = 0.058
+    launch_ns: float = 4000.0
 
 
 class _Line:
-    """A piecewise linear function; the same bits for a number and for each element of an array."""
+    """A piecewise linear function."""
 
     def __init__(self, xs: FloatArray, ys: FloatArray) -> None:
         """`xs` ascending, from at most the smallest argument to at least the largest."""
-        self._xs, self._ys, self._slopes = xs, ys, np.diff(ys) / np.diff(xs)
-        self._lists = xs.tolist(), ys.tolist(), self._slopes.tolist()
+        self._lists = xs.tolist(), ys.tolist(), (np.diff(ys) / np.diff(xs)).tolist()
         self._last = len(xs) - 2
 
     def at(self, x: float) -> float:
@@ -87,16 +88,6 @@ class _Line:
         xs, ys, slopes = self._lists
         i = min(max(bisect_right(xs, x) - 1, 0), self._last)
         return ys[i] + slopes[i] * (x - xs[i])
-
-    def along(self, x: FloatArray) -> FloatArray:
-        """The values at an ascending array. Most runs lie between two points."""
-        xs, ys, slopes = self._lists
-        i = min(max(bisect_right(xs, x[0]) - 1, 0), self._last)
-        j = min(max(bisect_right(xs, x[-1]) - 1, 0), self._last)
-        if i == j:
-            return np.asarray(ys[i] + slopes[i] * (x - xs[i]))
-        k = np.minimum(np.maximum(np.searchsorted(self._xs, x, side="right") - 1, 0), self._last)
-        return np.asarray(self._ys[k] + self._slopes[k] * (x - self._xs[k]))
 
 
 class _Surface:
@@ -141,7 +132,8 @@ class ComposedModel:
         self._linears: list[tuple[str, FloatArray]] = []
         self._head: FloatArray | None = None
         self._prefill: _Surface | None = None
-        self._decode: _Surface | None = None
+        self._decode: DecodeTimes | None = None
+        self._launches: dict[int, float] = {}
         if kernels is not None:
             self._read(kernels)
         self._link = link
@@ -151,7 +143,11 @@ class ComposedModel:
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
-        self._launch = self._decode.line(1).at(1.0) if self._decode is not None else 0.0
+        if self._decode is None:
+            self._floor, self._per_token = base.operators_ns(StepStats(decode_seqs=1))["decode_attention"], base._slope
+        else:
+            self._floor, self._per_token = (
+                sources.launch_ns * model.num_layers, self._decode.per_token * model.num_layers)
 
     def _read(self, kernels: KernelTables) -> None:
         """Fill what the kernel tables hold."""
@@ -182,9 +178,8 @@ class ComposedModel:
         lengths = _spaced(LARGEST)
         self._prefill = _Surface(
             prefill_grid(prefill, self._wide, heads, kv_heads, hd, measured, _spaced(2**17), lengths), layers)
-        self._decode = _Surface(
-            decode_grid(decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0,
-                        _spaced(2048), lengths), layers)
+        self._decode = decode_times(
+            decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0, _spaced(2048))
 
     def rows(self, tokens: int) -> int:
         """Tokens that the linear operators compute: the next captured size."""
@@ -236,26 +231,28 @@ class ComposedModel:
             return float(self.base.operators_ns(stats)["prefill_attention"])
         return self._prefill.line(tokens).at(max(1.0, 2.0 * stats.prefill_attn / tokens - 1.0))
 
-    def _decode_ns(self, stats: StepStats, step: Any) -> Any:
-        """Attention of the decodes of all layers, in step number `step` of a run, or in an array of steps."""
-        seqs, total = stats.decode_seqs, step * stats.decode_seqs + (stats.decode_ctx + stats.decode_seqs)
+    def _launch_ns(self, seqs: int) -> float:
+        """Attention of so many decodes with next to no context, of all layers."""
         if self._decode is None:
-            return self._lone_decodes(seqs) + self.base._slope * total
-        one = type(step) is int
-        line = self._decode.line(seqs)
-        ns = line.at(total) if one else line.along(total)
-        skew = self.sources.skew
-        if skew and stats.decode_ctx < stats.decode_ctx_max * seqs:
-            longest = (step + (stats.decode_ctx_max + 1)) * seqs
-            ns = ns + skew * ((line.at(longest) if one else line.along(longest)) - ns)
-        if stats.prefill_tokens:
-            prompt = stats.prefill_tokens / stats.prefill_seqs
-            more, read = ns - self._launch, seqs * (self._empty + self._empty_token * prompt) + self._beside * total
-            return max(more, read) if one else np.maximum(more, read)
-        return ns
+            return float(self.base.operators_ns(StepStats(decode_seqs=seqs))["decode_attention"])
+        found = self._launches.get(seqs)
+        if found is None:
+            curve = self._decode
+            one = float(np.interp(seqs, curve.seqs, curve.launch)) * max(1.0, seqs / curve.seqs[-1])
+            found = self._launches[seqs] = one * self.base.model.num_layers
+        return found
 
-    def _lone_decodes(self, seqs: int) -> float:
-        return float(self.base.operators_ns(StepStats(decode_seqs=seqs))["decode_attention"])
+    def _decode_parts(self, stats: StepStats) -> tuple[float, float, float]:
+        """(least, first, more): attention of the decodes takes max(least, first + more * j) in step j of a run."""
+        seqs, skew = stats.decode_seqs, self.sources.skew
+        total = stats.decode_ctx + seqs
+        longest = (stats.decode_ctx_max + 1) * seqs
+        total = total + skew * (longest - total)
+        if not stats.prefill_tokens:
+            return self._launch_ns(seqs), self._floor + self._per_token * total, self._per_token * seqs
+        per_token = self._beside
+        first = seqs * (self._empty + self._empty_token * (stats.prefill_tokens / stats.prefill_seqs)) + per_token * total
+        return self._per_token * total, first, per_token * seqs
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
@@ -264,7 +261,8 @@ class ComposedModel:
             out["attention of prompts"] = self._prefill_ns(stats)
         if stats.decode_seqs:
             name = "decodes beside a prompt" if stats.prefill_tokens else "attention of decodes"
-            out[name] = self._decode_ns(stats, 0)
+            least, first, _ = self._decode_parts(stats)
+            out[name] = max(least, first)
         return out
 
     def _parts(self, stats: StepStats) -> tuple[float, float]:
@@ -277,15 +275,25 @@ class ComposedModel:
         if not stats.decode_seqs:
             return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
         fixed, host = self._parts(stats)
-        ns = self._decode_ns(stats, np.arange(num_steps, dtype=np.float64)) + fixed
-        ns = np.maximum(ns, host) if self.host.asynchronous else ns + host
-        return np.asarray(np.maximum(np.rint(ns), 1.0).astype(np.int64))
+        least, first, more = self._decode_parts(stats)
+        ns = np.arange(num_steps, dtype=np.float64)
+        ns *= more
+        ns += first
+        if first < least:
+            np.maximum(ns, least, out=ns)
+        ns += fixed
+        if not self.host.asynchronous:
+            ns += host
+        elif ns[0] < host:
+            np.maximum(ns, host, out=ns)
+        return np.asarray(np.rint(ns, out=ns).astype(np.int64))
 
     def step_ns(self, stats: StepStats) -> int:
         """Duration of one step in nanoseconds."""
         ns, host = self._parts(stats)
         if stats.decode_seqs:
-            ns = self._decode_ns(stats, 0) + ns
+            least, first, _ = self._decode_parts(stats)
+            ns = (first if first > least else least) + ns
         ns = max(ns, host) if self.host.asynchronous else ns + host
         return max(round(ns), 1)
 

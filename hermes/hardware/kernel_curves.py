@@ -21,7 +21,10 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["Grid", "decode_grid", "gemm_times", "prefill_grid"]
+__all__ = ["DecodeTimes", "Grid", "Roof", "decode_times", "gemm_times", "prefill_grid"]
+
+LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
+DEFAULT_EFFICIENCY = 0.85   # of reading KV, where no large cache was measured
 
 
 class Roof(NamedTuple):
@@ -145,21 +148,27 @@ def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
     return Grid(tokens, lengths, rising(times))
 
 
-def decode_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
-                value_bytes: float, seqs: FloatArray, totals: FloatArray) -> Grid:
-    """Attention of one layer over the number of decodes (rows) and the sum of their contexts (columns), where all are
-    equally long."""
+class DecodeTimes(NamedTuple):
+    """Attention of one layer's decodes: max(launch(seqs), floor + per_token * sum of contexts)."""
+
+    seqs: FloatArray
+    launch: FloatArray      # over `seqs`; rises
+    per_token: float
+
+
+def decode_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
+                 value_bytes: float, seqs: FloatArray) -> DecodeTimes:
+    """Times of `seqs` decodes.
+
+    The launch is the time over the shortest contexts. The context adds the time to read it, at the efficiency of the
+    largest measured caches (`LARGE_BYTES`): smaller ones were measured with the KV in the second-level cache, where it
+    is not in a model, whose weights pass through the cache between two layers.
+    """
     lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=True)
-    pair_bytes, pair_flops = 2 * measured_dim * value_bytes, 4 * measured_dim * heads / kv_heads
-
-    def ideal(lane: FloatArray, length: FloatArray) -> FloatArray:
-        return np.asarray(np.maximum(lane * length * pair_bytes / roof.bytes, lane * length * pair_flops / roof.flops))
-
-    grid = ideal(lanes[:, None], table.length[None, :])
-    slowdown = _filled(np.log(ns / grid), np.log(table.length))
-    lane = np.broadcast_to(kv_heads * seqs[:, None], (len(seqs), len(totals)))
-    length = np.maximum(totals[None, :] / seqs[:, None], 1.0)
-    factor = _lookup(lanes, table.length, slowdown, lane, length)
-    # below the shortest measured context the launch costs what it costs there
-    times = factor * ideal(lane, np.maximum(length, table.length[0])) * (head_dim / measured_dim)
-    return Grid(seqs, totals, rising(times))
+    size = 2 * measured_dim * value_bytes
+    read = lanes[:, None] * table.length[None, :] * size
+    large = (read >= LARGE_BYTES) & ~np.isnan(ns)
+    efficiency = min(1.0, float(np.median((read / roof.bytes / ns)[large]))) if large.any() else DEFAULT_EFFICIENCY
+    shortest = _filled(np.log(ns), np.log(table.length))[:, 0]
+    launch = np.exp(np.interp(np.log(kv_heads * seqs), np.log(lanes), shortest))
+    return DecodeTimes(seqs, rising(launch), kv_heads * 2 * head_dim * value_bytes / roof.bytes / efficiency)
