@@ -29,7 +29,7 @@ from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
-from hermes.hardware.facts import HardwareFacts, facts_of
+from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
 from hermes.schedulers import SCHEDULERS
 
@@ -105,12 +105,12 @@ class LLMClientConfig(ConfigModel):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
-        facts = facts_of(hardware)
-        device = self._device(facts, base_dir)
-        defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
+        info = hardware_info(hardware)
+        device = self._device(info, base_dir)
+        defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
-        longest = longest_request(self, self._memory_model(facts, base_dir), base_dir)
+        longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
@@ -136,9 +136,9 @@ class LLMClientConfig(ConfigModel):
         if hardware is None:
             with inside("hardware"):
                 hardware = self.hardware.build(base_dir)
-        facts = facts_of(hardware)
-        check_agreement(self, facts, base_dir)
-        model = self._memory_model(facts, base_dir)
+        info = hardware_info(hardware)
+        check_agreement(self, info, base_dir)
+        model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type: Any = BlockPool
@@ -163,7 +163,7 @@ class LLMClientConfig(ConfigModel):
             if longest is not None:
                 client.max_model_len = longest
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(model, facts, base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(model, info, base_dir)
                 if moves_kv == "layerwise":
                     client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
@@ -190,11 +190,11 @@ class LLMClientConfig(ConfigModel):
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
             tiers = tiers_of(offload.tiers, env, index, name, platform)
-        facts = facts_of(hardware)
-        model = self._memory_model(facts, base_dir)
+        info = hardware_info(hardware)
+        model = self._memory_model(info, base_dir)
         return OffloadingClient(
             env, index, name, scheduler, hardware, runs, events, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
+            kv_bytes_per_token=self.memory.kv_bytes(model, info, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
 
@@ -203,26 +203,26 @@ class LLMClientConfig(ConfigModel):
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
-    def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
+    def _memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
         """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
-        return self.model or described_model(facts.model, base_dir)
+        return self.model or described_model(info.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
         """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
-        facts = facts_of(hardware)
-        devices = self._num_devices(facts)
-        device = self._device(facts, base_dir)
-        model = self._memory_model(facts, base_dir)
-        budget = self.memory.budget(model, devices, facts, device, self.scheduler, base_dir)
+        info = hardware_info(hardware)
+        devices = self._num_devices(info)
+        device = self._device(info, base_dir)
+        model = self._memory_model(info, base_dir)
+        budget = self.memory.budget(model, devices, info, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
-        power = power_model(self.power, facts, device, model, devices, base_dir)
+        power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
 
-    def _num_devices(self, facts: HardwareFacts) -> int:
-        return facts.tp * facts.pp if self.devices is None else self.devices
+    def _num_devices(self, info: HardwareInfo) -> int:
+        return info.tp * info.pp if self.devices is None else self.devices
 
-    def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
+    def _device(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
         if not self.device:
-            return facts.device
+            return info.device
         with inside("device"):
             return load_device(self.device, base_dir)

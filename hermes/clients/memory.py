@@ -13,7 +13,7 @@ from hermes.hardware import capacity as kv
 from hermes.hardware.capacity import KvBudget, Part
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.engines import EngineDefaults
-from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
 from hermes.memory.ranked import PrefixEviction
@@ -106,104 +106,104 @@ class MemoryConfig(ConfigModel):
         """`block_size`, once it is known."""
         return self.block_size or DEFAULT_BLOCK_SIZE
 
-    def kv_bytes(self, model: str, facts: HardwareFacts, base_dir: Path | None) -> float:
+    def kv_bytes(self, model: str, info: HardwareInfo, base_dir: Path | None) -> float:
         """KV bytes of one token on the whole client."""
         if self.kv_bytes_per_token is not None:
             return self.kv_bytes_per_token
-        return float(describe_model(model, base_dir).kv_bytes_per_token(self._value_bytes(facts), facts.tp))
+        return float(describe_model(model, base_dir).kv_bytes_per_token(self._value_bytes(info), info.tp))
 
-    def _value_bytes(self, facts: HardwareFacts) -> float:
+    def _value_bytes(self, info: HardwareInfo) -> float:
         if self.kv_bits is not None:
             return self.kv_bits / 8
-        return kv_value_bytes(facts.kv_dtype, facts.dtype or "bf16")
+        return kv_value_bytes(info.kv_dtype, info.dtype or "bf16")
 
     def budget(
-        self, model: str, devices: int, facts: HardwareFacts, device: DeviceDescription | None, scheduler: Any,
+        self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None, scheduler: Any,
         base_dir: Path | None,
     ) -> KvBudget:
         """Blocks of one client, and where they come from; `InputError` if memory is missing, in bytes."""
         if self.num_blocks is not None:
             known = self.kv_bytes_per_token is not None or bool(model)
-            per_token = self._known_kv_bytes(model, facts, base_dir) if known else 0.0
+            per_token = self._known_kv_bytes(model, info, base_dir) if known else 0.0
             return KvBudget(self.tokens_per_block, self.num_blocks, per_token, devices)
-        capacity = self._capacity(facts, device)
+        capacity = self._capacity(info, device)
         estimated = self.capacity is None
-        per_token, weights, total = self._kv_and_weights(model, devices, facts, base_dir)
+        per_token, weights, total = self._kv_and_weights(model, devices, info, base_dir)
         return kv.cut_blocks(
             self.tokens_per_block, per_token, devices, self.utilization or DEFAULT_UTILIZATION, capacity, weights,
-            self._activations(model, facts, scheduler, base_dir, estimated),
-            self._engine(facts, estimated), total,
+            self._activations(model, info, scheduler, base_dir, estimated),
+            self._engine(info, estimated), total,
         )
 
-    def _known_kv_bytes(self, model: str, facts: HardwareFacts, base_dir: Path | None) -> float:
+    def _known_kv_bytes(self, model: str, info: HardwareInfo, base_dir: Path | None) -> float:
         try:
-            return self.kv_bytes(model, facts, base_dir)
+            return self.kv_bytes(model, info, base_dir)
         except InputError:   # a name nobody describes is fine where blocks are given
             return 0.0
 
-    def _capacity(self, facts: HardwareFacts, device: DeviceDescription | None) -> Part:
+    def _capacity(self, info: HardwareInfo, device: DeviceDescription | None) -> Part:
         if self.capacity is not None:
             return Part(self.capacity, "given")
         if device is not None:
             return Part(device.memory, f"device {device.name}")
-        if facts.memory is not None:
-            return Part(facts.memory.capacity_bytes, f"profile {facts.name}: {facts.memory.source}")
+        if info.memory is not None:
+            return Part(info.memory.capacity_bytes, f"profile {info.name}: {info.memory.source}")
         raise InputError(
             "num_blocks, the capacity of a device, or a client that names its `device`", Verbatim("none of them"),
             field="memory",
         )
 
     def _kv_and_weights(
-        self, model: str, devices: int, facts: HardwareFacts, base_dir: Path | None
+        self, model: str, devices: int, info: HardwareInfo, base_dir: Path | None
     ) -> tuple[float, Part, float | None]:
         """(KV bytes per token of the client, weights of one device, of the client where that is more exact)."""
-        per_token = self.kv_bytes(model, facts, base_dir)
-        if facts.pp > 1 and self.kv_bytes_per_token is None:  # the fullest stage decides
+        per_token = self.kv_bytes(model, info, base_dir)
+        if info.pp > 1 and self.kv_bytes_per_token is None:  # the fullest stage decides
             shape = describe_model(model, base_dir)
-            per_token = devices * kv.stage_kv_bytes_per_token(shape, self._value_bytes(facts), facts.tp, facts.pp)
+            per_token = devices * kv.stage_kv_bytes_per_token(shape, self._value_bytes(info), info.tp, info.pp)
         if self.weights is not None:
             return per_token, Part(round(self.weights / devices), "given"), self.weights
-        if self.capacity is None and facts.memory is not None and self.weight_bits is None:
-            return per_token, Part(facts.memory.weights_bytes, f"profile {facts.name}: {facts.memory.source}"), None
+        if self.capacity is None and info.memory is not None and self.weight_bits is None:
+            return per_token, Part(info.memory.weights_bytes, f"profile {info.name}: {info.memory.source}"), None
         shape = describe_model(model, base_dir)
-        dtype = facts.dtype or shape.dtype or "bf16"
-        if self.weight_bits is None and (facts.pp > 1 or precision(dtype).layer_bytes != precision(dtype).other_bytes):
-            size = kv.stage_weight_bytes(shape, dtype, facts.tp, facts.pp)
+        dtype = info.dtype or shape.dtype or "bf16"
+        if self.weight_bits is None and (info.pp > 1 or precision(dtype).layer_bytes != precision(dtype).other_bytes):
+            size = kv.stage_weight_bytes(shape, dtype, info.tp, info.pp)
             return per_token, Part(size, f"model {shape.name}, {dtype}"), None
         bits = 8 * precision(dtype).layer_bytes if self.weight_bits is None else self.weight_bits
         total = round(shape.num_params() * bits / 8)
         return per_token, Part(round(total / devices), f"model {shape.name}, {bits:g} bits"), total
 
     def _activations(
-        self, model: str, facts: HardwareFacts, scheduler: Any, base_dir: Path | None, estimated: bool
+        self, model: str, info: HardwareInfo, scheduler: Any, base_dir: Path | None, estimated: bool
     ) -> Part:
         if self.activations is not None:
             return Part(self.activations, "given")
         if not estimated:
             return Part(0, "not given")
-        if facts.memory is not None:
-            return Part(facts.memory.activation_bytes, f"profile {facts.name}: {facts.memory.source}")
+        if info.memory is not None:
+            return Part(info.memory.activation_bytes, f"profile {info.name}: {info.memory.source}")
         tokens = getattr(scheduler, "max_num_batched_tokens", None) or UNBOUNDED
         tokens = tokens if tokens < UNBOUNDED else DEFAULT_BATCHED_TOKENS
         seqs = getattr(scheduler, "max_num_seqs", None) or DEFAULT_SEQS
         peak = kv.activation_peak_bytes(
-            describe_model(model, base_dir), tp=facts.tp, dtype=facts.dtype or "bf16", max_num_batched_tokens=tokens,
+            describe_model(model, base_dir), tp=info.tp, dtype=info.dtype or "bf16", max_num_batched_tokens=tokens,
             max_num_seqs=seqs,
         )
         return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step")
 
-    def _engine(self, facts: HardwareFacts, estimated: bool) -> Part:
+    def _engine(self, info: HardwareInfo, estimated: bool) -> Part:
         """What is neither weights, activations nor KV: the engine's own, and what is reserved for others."""
-        found = self._engine_alone(facts, estimated)
+        found = self._engine_alone(info, estimated)
         if not self.reserved:
             return found
         return Part(found.bytes + self.reserved, f"{found.source}; {self.reserved / 1e9:g} GB reserved")
 
-    def _engine_alone(self, facts: HardwareFacts, estimated: bool) -> Part:
+    def _engine_alone(self, info: HardwareInfo, estimated: bool) -> Part:
         if self.engine_reserve is not None:
             return Part(self.engine_reserve, "given")
         if not estimated:
             return Part(0, "not given")
-        if facts.memory is not None and self.activations is None:
+        if info.memory is not None and self.activations is None:
             return Part(0, "part of the profile's activations")
-        return Part(kv.engine_bytes(facts.tp), f"estimate for TP{facts.tp}")
+        return Part(kv.engine_bytes(info.tp), f"estimate for TP{info.tp}")

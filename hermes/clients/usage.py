@@ -11,7 +11,7 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import load_model
 from hermes.hardware.operators import Work
 from hermes.hardware.power import PowerModel, StatePower, TdpPower
@@ -52,31 +52,31 @@ def price(given: float | None, device: DeviceDescription | None) -> tuple[float,
 
 
 def power_model(
-    given: PowerConfig | None, facts: HardwareFacts, device: DeviceDescription | None, model: str, devices: int,
+    given: PowerConfig | None, info: HardwareInfo, device: DeviceDescription | None, model: str, devices: int,
     base_dir: Path | None,
 ) -> PowerModel:
     """Watts of one device: given, or the profile's, or by TDP and utilisation, or none; the source says which."""
     if given is not None:
         return StatePower(given.idle, given.prefill, given.decode, "given")
-    if facts.power is not None:
-        watts = facts.power
-        return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {facts.name}: {watts.source}")
+    if info.power is not None:
+        watts = info.power
+        return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {info.name}: {watts.source}")
     if device is None:
         return StatePower(0.0, 0.0, 0.0, "none (no power and no device given)")
     if device.tdp_w is None:
         return StatePower(0.0, 0.0, 0.0, f"none (device {device.name} states no TDP)")
-    work = facts.work if facts.work is not None else _work(facts, model, devices, base_dir)
+    work = info.work if info.work is not None else _work(info, model, devices, base_dir)
     if work is None:
         return StatePower(0.0, 0.0, 0.0, "none (the TDP formula needs the description of the client's model)")
     return TdpPower(device, work, device.tdp_w, f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W")
 
 
-def _work(facts: HardwareFacts, model: str, devices: int, base_dir: Path | None) -> Work | None:
+def _work(info: HardwareInfo, model: str, devices: int, base_dir: Path | None) -> Work | None:
     """The work of the client's model split over its devices; None where nobody describes the model."""
     if not model:
         return None
     try:
-        return Work.of(load_model(model, base_dir), tp=devices // facts.pp, pp=facts.pp, dtype=facts.dtype or "bf16",
-                       kv_dtype=facts.kv_dtype)
+        return Work.of(load_model(model, base_dir), tp=devices // info.pp, pp=info.pp, dtype=info.dtype or "bf16",
+                       kv_dtype=info.kv_dtype)
     except InputError:
         return None

@@ -16,8 +16,8 @@ from hermes.config import Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.files import find, names_in
+from hermes.hardware.info import HardwareInfo
 
 __all__ = [
     "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "device_class", "engine_name",
@@ -137,11 +137,11 @@ def load_engine(name: str) -> EngineDescription:
 
 
 def device_class(
-    device: DeviceDescription | None, facts: HardwareFacts, capacity: int | None, num_devices: int
+    device: DeviceDescription | None, info: HardwareInfo, capacity: int | None, num_devices: int
 ) -> DeviceClass:
     """What an engine would see of a client's device: its description, else what the profile says, else a given
     capacity."""
     if device is not None:
         return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices)
-    memory = capacity if facts.memory is None else facts.memory.capacity_bytes
-    return DeviceClass(facts.hardware, memory, bool(_CPU.search(facts.hardware)), num_devices)
+    memory = capacity if info.memory is None else info.memory.capacity_bytes
+    return DeviceClass(info.hardware, memory, bool(_CPU.search(info.hardware)), num_devices)

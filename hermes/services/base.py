@@ -21,7 +21,7 @@ from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.facts import facts_of
+from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.units import NS_PER_S
 
@@ -171,20 +171,20 @@ class EncoderService:
         self, hardware: Any, machine: MachineSpec, max_tokens: int, model: str = "", base_dir: Path | None = None,
     ) -> None:
         self.hardware, self.machine, self.max_tokens = hardware, machine, max_tokens
-        self.facts = facts = facts_of(hardware)
-        if facts.device is not None and machine.device is not None and facts.device.name != machine.device.name:
+        self.info = info = hardware_info(hardware)
+        if info.device is not None and machine.device is not None and info.device.name != machine.device.name:
             raise InputError(
                 f"a model on the client's own device ({machine.device.name}); another device is another client",
-                facts.device.name, field="hardware.device",
+                info.device.name, field="hardware.device",
             )
         described = getattr(hardware, "model", None)
         if model:
             with inside("model"):
                 described = load_model(model, base_dir)
         if described is not None:
-            self.memory_bytes = described.weight_bytes(facts.dtype or "bf16", facts.tp)
+            self.memory_bytes = described.weight_bytes(info.dtype or "bf16", info.tp)
         else:   # what the profile says, if it says anything
-            self.memory_bytes = 0 if facts.memory is None else facts.memory.weights_bytes
+            self.memory_bytes = 0 if info.memory is None else info.memory.weights_bytes
         check_memory("a model", self.memory_bytes, machine, "hardware")
         self._known = lru_cache(maxsize=4096)(self._prefill)   # texts of a length come again
 
@@ -217,7 +217,7 @@ class EncoderService:
     def _prefill(self, seqs: int, tokens: int, attn: int) -> Work:
         stats = self._stats(seqs, tokens, attn)
         seconds = self.hardware.step_ns(stats) / NS_PER_S
-        work, device = self.facts.work, self.facts.device
+        work, device = self.info.work, self.info.device
         if work is None or device is None:
             return Work(seconds, cores=1.0, bandwidth=1.0)   # nothing is known of what it leaves to others
         compute_s, memory_s, _ = work.ideal_s(stats, device.peak, device.memory_bandwidth, device.link_bandwidth)
@@ -228,7 +228,7 @@ class EncoderService:
 
     def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
         """Whether a batch leaves the range that the hardware model was measured on; analytical ones have none."""
-        if self.facts.work is not None:
+        if self.info.work is not None:
             return []
         stats = self._stats(*self._sums(self.sequences(tasks)))
         columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
@@ -236,11 +236,11 @@ class EncoderService:
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
         """The prefill as one phase; flops and bytes are zero where the hardware model counts none."""
-        found, device = self.work(tasks), self.facts.device
+        found, device = self.work(tasks), self.info.device
         flops = num_bytes = 0.0
-        if device is not None and self.facts.work is not None:
-            flops = found.compute_s * device.peak(self.facts.work.compute) * self.facts.tp
-            num_bytes = found.memory_s * device.memory_bandwidth * self.facts.tp
+        if device is not None and self.info.work is not None:
+            flops = found.compute_s * device.peak(self.info.work.compute) * self.info.tp
+            num_bytes = found.memory_s * device.memory_bandwidth * self.info.tp
         bound = "arithmetic" if found.compute_s >= found.memory_s else "memory bandwidth"
         return [PhaseCost("prefill", flops, num_bytes, found.alone_s, bound if num_bytes else "-")]
 
