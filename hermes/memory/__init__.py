@@ -2,7 +2,7 @@
 
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
-from hermes.memory.ranked import RankedPrefixPool
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.reference import ReferencePrefixPool
 from hermes.memory.size_aware import Gdsf, Tamm
 
