@@ -18,7 +18,7 @@ from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
-from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
+from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock

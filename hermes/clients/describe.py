@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.clients.usage import ClientResources, price
+from hermes.clients.resources import ClientResources, price
 from hermes.core.client import Columns
 from hermes.core.record import ClientInfo
 from hermes.hardware.capacity import KvBudget

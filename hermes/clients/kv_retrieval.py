@@ -28,8 +28,8 @@ from pydantic import Field, model_validator
 
 from hermes.clients.base import CLIENTS
 from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
+from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock

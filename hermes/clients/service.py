@@ -15,8 +15,8 @@ from pydantic import Field
 
 from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
+from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
 from hermes.config import Component, Duration
 from hermes.core.client import ClientEvents
 from hermes.core.clock import START, STEP_END, Clock, Tick

@@ -12,7 +12,7 @@ from pydantic import Field
 from hermes.clients.base import platform_name
 from hermes.clients.describe import service_info
 from hermes.clients.kv_tier import Tier
-from hermes.clients.usage import PowerConfig
+from hermes.clients.resources import PowerConfig
 from hermes.config import ConfigModel
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
 from hermes.core.clock import STEP_END, Clock

@@ -18,9 +18,9 @@ from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary, stage_energy
 from hermes.results.groups import grouped
 from hermes.results.headline import headline_summary
+from hermes.results.kv_capacity import memory_summary
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
-from hermes.results.resources import memory_summary
 from hermes.results.sharing import sharing_summary
 from hermes.results.slo import SloConfig, meets, slo_given, slo_groups, slo_summary
 from hermes.results.steady import find_window
