@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
-from hermes.results.binds import binds_summary
+from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
@@ -94,7 +94,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "requests_per_s": _ratio(int(good.sum()), makespan) if limited else None,
             "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
         },
-        "binds": binds_summary(record, window),
+        "binds": binding_summary(record, window),
         "stages": _stages(record),
         "breakdown": breakdown(record, path),
         "by": grouped(record, metrics, path, good if limited else None),

@@ -28,9 +28,9 @@ from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
 from hermes.units import NS_PER_S
 
-__all__ = ["BINDS", "binds_summary", "client_groups"]
+__all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
-BINDS = 0.5
+BINDING_SHARE = 0.5
 BUSY, FULL = 0.95, 0.9
 CAUSES = ("compute", "slots", "KV memory")
 
@@ -51,7 +51,7 @@ def client_groups(clients: list[ClientInfo]) -> dict[str, list[int]]:
     return groups
 
 
-def binds_summary(record: RunRecord, window: Window) -> dict[str, Any]:
+def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     """`binds` of the summary: `what`, `where` and `share` of what binds most, `all` that binds, and `groups`: of each
     group of clients `what` binds there, and the shares."""
     start, end = window.start_ns, window.end_ns
@@ -64,12 +64,12 @@ def binds_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     for name, members in client_groups(record.clients).items():
         mean, mean_busy = shares[members].mean(axis=0), float(busy[members].mean())
         top = int(mean.argmax())
-        what = CAUSES[top] if mean[top] >= BINDS else "arrivals" if mean_busy > 0 else "nothing"
+        what = CAUSES[top] if mean[top] >= BINDING_SHARE else "arrivals" if mean_busy > 0 else "nothing"
         groups[name] = {
             "clients": len(members), "what": what, "busy_share": mean_busy,
             **{f"{cause.replace(' ', '_').lower()}_share": min(float(mean[i]), 1.0) for i, cause in enumerate(CAUSES)},
         }
-        if mean[top] >= BINDS:
+        if mean[top] >= BINDING_SHARE:
             found.append((CAUSES[top], name, min(float(mean[top]), 1.0)))
     found += _of_resources(record, start, end)
     found.sort(key=lambda one: -one[2])
