@@ -20,7 +20,7 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     from hermes.results.metrics import Answer, RequestMetrics
 
-__all__ = ["BranchMetrics", "OfRequests", "branch_metrics", "branch_summary", "generations", "of_requests",
+__all__ = ["BranchMetrics", "BranchesByRequest", "branch_metrics", "branch_summary", "generations", "branches_by_request",
            "once_per_generation"]
 
 IntArray = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
 
 
 @dataclass(frozen=True)
-class OfRequests:
+class BranchesByRequest:
     """What branches say of the requests they answer, shape (requests,): how many there are (1 without), mean and worst
     TPOT (NaN without, or for single tokens), and time between the first and the last that is done (-1 without)."""
 
@@ -86,12 +86,12 @@ class OfRequests:
     spread_ns: IntArray
 
 
-def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
+def branches_by_request(found: BranchMetrics, num_requests: int) -> BranchesByRequest:
     """Branches of each request's answer taken together."""
     if not len(found.request):
         undefined = np.full(num_requests, np.nan)
         none = np.full(num_requests, -1, dtype=np.int64)
-        return OfRequests(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
+        return BranchesByRequest(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
     owner, done = found.request[found.answer], found.last_token_ns[found.answer]
     count = np.bincount(owner, minlength=num_requests)
     first = np.full(num_requests, FAR, dtype=np.int64)
@@ -106,7 +106,7 @@ def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
     worst = np.full(num_requests, -np.inf)
     np.maximum.at(worst, owner, tpot)
     worst[number == 0] = np.nan
-    return OfRequests(np.maximum(count, 1), mean, worst, np.where(count > 0, last - first, -1))
+    return BranchesByRequest(np.maximum(count, 1), mean, worst, np.where(count > 0, last - first, -1))
 
 
 def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:

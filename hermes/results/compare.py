@@ -23,7 +23,7 @@ from hermes.results.distribution import Distribution
 from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
-from hermes.results.same_requests import Held, check_same, held_by
+from hermes.results.same_requests import ServedRequests, check_same, served_requests
 from hermes.results.stored import open_run
 
 __all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
@@ -200,7 +200,7 @@ def compare(
     if not rows:
         raise InputError("a mapping that gives at least one of ttft, tpot, tbt, e2e, token_times", field="mapping",
                          file=name)
-    different, checked = check_same(held_by(results), _held(theirs))
+    different, checked = check_same(served_requests(results), _held(theirs))
     _refuse(different, allow_different_requests, name)
     per_request, joined = _join(results, ours, theirs, shared)
     completed = int((results.record.status == STATUS_COMPLETED).sum())
@@ -216,13 +216,13 @@ def _mapping(mapping: ReferenceMapping | str | None, name: str) -> ReferenceMapp
     return preset(mapping, name) if isinstance(mapping, str) else mapping
 
 
-def _held(theirs: Reference) -> Held:
+def _held(theirs: Reference) -> ServedRequests:
     """The requests of a reference; completed are those with any time, or all where there are only pooled ones."""
     columns = theirs.columns
     times = [columns[name] for name in _METRICS if name in columns]
     known = [~np.isnan(column) for column in times] or [np.ones(theirs.count, dtype=bool)]
     arrival, prompt, output = (columns.get(name) for name in ("arrival", "prompt_tokens", "output_tokens"))
-    return Held(theirs.ids, arrival, prompt, output, np.logical_or.reduce(known))
+    return ServedRequests(theirs.ids, arrival, prompt, output, np.logical_or.reduce(known))
 
 
 def _refuse(different: str | None, allowed: bool, file: str | None = None) -> None:
@@ -250,7 +250,7 @@ def _called(names: tuple[str, str]) -> tuple[str, str]:
 
 def _compare_runs(results: Results, other: Results, names: tuple[str, str], allowed: bool) -> CompareTable:
     ours, theirs = _our_columns(results), _our_columns(other)
-    different, checked = check_same(held_by(results), held_by(other), _called(names))
+    different, checked = check_same(served_requests(results), served_requests(other), _called(names))
     _refuse(different, allowed)
     rows: list[CompareRow] = []
     for metric in _METRICS:

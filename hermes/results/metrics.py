@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED, RunRecord
-from hermes.results.branches import branch_metrics, of_requests, once_per_generation
+from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S
 
@@ -199,7 +199,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 
     if any(record.after_ns):
         first, last = _delivered(record, rows, owner, ends, answered)
-    branches = of_requests(branch_metrics(record, parts), n)
+    branches = branches_by_request(branch_metrics(record, parts), n)
     tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
 
     completed = record.status == STATUS_COMPLETED

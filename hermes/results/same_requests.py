@@ -16,7 +16,7 @@ from hermes.core.record import STATUS_COMPLETED
 from hermes.results.results import Results
 from hermes.units import NS_PER_S
 
-__all__ = ["ARRIVAL_TOLERANCE_S", "Held", "check_same", "held_by"]
+__all__ = ["ARRIVAL_TOLERANCE_S", "ServedRequests", "check_same", "served_requests"]
 
 ARRIVAL_TOLERANCE_S = 0.1
 """How far arrivals, counted from the first one, may be apart: a load driver submits some milliseconds late."""
@@ -26,7 +26,7 @@ _WORDS = {"arrival_s": "arrivals", "prompt_tokens": "prompt tokens", "output_tok
 
 
 @dataclass(frozen=True)
-class Held:
+class ServedRequests:
     """The requests of one side.
 
     ids: their numbers, shape (requests,), or None where they are not known
@@ -43,18 +43,18 @@ class Held:
     def __len__(self) -> int:
         return len(self.completed)
 
-    def rows(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Held:
+    def rows(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> ServedRequests:
         """Some of the requests, in the order of `chosen`."""
         columns = {name: None if (column := getattr(self, name)) is None else column[chosen]
                    for name in ("ids", *_WORDS)}
-        return Held(completed=self.completed[chosen], **columns)
+        return ServedRequests(completed=self.completed[chosen], **columns)
 
 
-def held_by(results: Results) -> Held:
+def served_requests(results: Results) -> ServedRequests:
     """The requests of a run. Arrivals that follow earlier answers are left out: they are results themselves."""
     record = results.record
     arrival = np.where(record.arrival_ns >= 0, record.arrival_ns / NS_PER_S, np.nan)
-    return Held(
+    return ServedRequests(
         np.arange(len(record.status)), None if _arrivals_follow_answers(results) else arrival,
         record.prompt_tokens.astype(np.float64), record.output_tokens.astype(np.float64),
         record.status == STATUS_COMPLETED,
@@ -76,7 +76,7 @@ def _arrivals_follow_answers(results: Results) -> bool:
     return False
 
 
-def check_same(ours: Held, theirs: Held, names: tuple[str, str] = ("the run", "the reference")
+def check_same(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str] = ("the run", "the reference")
                ) -> tuple[str | None, list[str]]:
     """(the first difference in words, or None; what could be compared)."""
     if theirs.ids is not None:
@@ -91,7 +91,7 @@ def check_same(ours: Held, theirs: Held, names: tuple[str, str] = ("the run", "t
     return _as_a_whole(ours if len(theirs) == len(ours) else ours.rows(ours.completed), theirs, names)
 
 
-def _other_ids(ours: Held, theirs: Held, names: tuple[str, str]) -> str | None:
+def _other_ids(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> str | None:
     assert theirs.ids is not None
     unknown = theirs.ids[(theirs.ids < 0) | (theirs.ids >= len(ours))]
     if len(unknown):
@@ -102,14 +102,14 @@ def _other_ids(ours: Held, theirs: Held, names: tuple[str, str]) -> str | None:
     return f"request {missing[0]} of {names[0]} is not in {names[1]}" if len(missing) else None
 
 
-def _known(ours: Held, theirs: Held) -> dict[str, tuple[FloatArray, FloatArray]]:
+def _known(ours: ServedRequests, theirs: ServedRequests) -> dict[str, tuple[FloatArray, FloatArray]]:
     """The columns that both sides have."""
     pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _WORDS}
     return {name: pair for name, pair in pairs.items()
             if pair[0] is not None and pair[1] is not None and not (np.isnan(pair[0]) | np.isnan(pair[1])).all()}
 
 
-def _by_request(ours: Held, theirs: Held, names: tuple[str, str]) -> tuple[str | None, list[str]]:
+def _by_request(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> tuple[str | None, list[str]]:
     """Request by request; `ours` has the rows of `theirs`."""
     assert ours.ids is not None
     known = _known(ours, theirs)
@@ -131,7 +131,7 @@ def _from_the_first(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArra
     return a - a[first], b - b[first]
 
 
-def _as_a_whole(ours: Held, theirs: Held, names: tuple[str, str]) -> tuple[str | None, list[str]]:
+def _as_a_whole(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> tuple[str | None, list[str]]:
     """Without ids: arrivals in order, lengths sorted."""
     known = _known(ours, theirs)
     checked = ["number", *(_WORDS[name] for name in known)]
