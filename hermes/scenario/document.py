@@ -10,8 +10,8 @@ from hermes.config.plugin_files import import_plugin
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.errors import InputError, inside
+from hermes.scenario.deprecated_keys import rename_deprecated_keys
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
-from hermes.scenario.old_keys import renamed
 from hermes.scenario.registries import kinds_in, refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
@@ -45,7 +45,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    node = renamed(node)
+    node = rename_deprecated_keys(node)
     _import_plugins(node, base_dir)
     refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)

@@ -1,4 +1,7 @@
-"""Old names of keys: moved to the new ones before validation, with a warning. They are refused in the next release."""
+"""Move deprecated keys of LLM clients to their new names before validation, with a warning each.
+
+The next release refuses the old names.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dataclasses import replace
 from hermes.config.yaml_document import Node
 from hermes.errors import InputWarning
 
-__all__ = ["renamed"]
+__all__ = ["rename_deprecated_keys"]
 
 
-def renamed(root: Node) -> Node:
-    """The document with old keys of LLM clients under their new names."""
+def rename_deprecated_keys(root: Node) -> Node:
+    """Return the document with deprecated keys of LLM clients under their new names."""
     clients = root.child("clients")
     if clients is None or not isinstance(clients.value, list):
         return root
