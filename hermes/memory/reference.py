@@ -2,7 +2,7 @@
 
 `hermes.memory.prefix.PrefixBlockPool` does the same for ranges of blocks at a time, and is what simulations use. This
 module is the definition that it is compared with: tests drive both with the same operations, and `stepping: every_step`
-uses this one. The eviction policies other than LRU (`hermes.memory.prefix_eviction`) build on it, since they rank single blocks.
+uses this one. The eviction orders other than LRU (`hermes.memory.prefix_eviction`) rank single blocks and build on it.
 
 Blocks have numbers here, because a freed block that still carries the hash of its content can be hit by a later request
 until it is allocated to something else. The free queue is the eviction order: allocation takes from its front; a freed

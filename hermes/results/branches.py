@@ -20,8 +20,8 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     from hermes.results.metrics import Answer, RequestMetrics
 
-__all__ = ["BranchMetrics", "BranchesByRequest", "branch_metrics", "branch_summary", "generations", "branches_by_request",
-           "once_per_generation"]
+__all__ = ["BranchMetrics", "BranchesByRequest", "branch_metrics", "branch_summary", "branches_by_request",
+           "generations", "once_per_generation"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

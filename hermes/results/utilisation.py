@@ -1,4 +1,4 @@
-"""How much of everything was used: links, tiers, machines, clients. What binds is said by `hermes.results.binding_resource`.
+"""Utilisation of links, tiers, machines and clients. `hermes.results.binding_resource` names the one that binds.
 
     link      bytes that left it over what it could have carried; one row for each direction of a full-duplex link
     tier      the same of the link that a store of KV is read and written over
