@@ -1,4 +1,4 @@
-"""Who serves."""
+"""Clients: serving instances of LLMs, retrieval, KV stores and other services."""
 
 import hermes.services  # noqa: F401  (registers its services)
 from hermes.clients.base import CLIENTS

@@ -1,4 +1,4 @@
-"""What a user writes about an LLM client, and how it becomes one."""
+"""Configuration of LLM clients, and construction of the clients."""
 
 from __future__ import annotations
 
@@ -47,46 +47,46 @@ class LLMClientConfig(ConfigModel):
     """Number of equal clients."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
-    memory and its context limit are those of the model that its hardware was measured with, if that has a description.
+    memory and context limit are then those of the model that its hardware was measured with, if that has a description.
     """
     role: Literal["both", "prefill", "decode"] = "both"
-    """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
+    """Phases that the client serves: both, or one of the two (disaggregated serving)."""
     platform: str | None = None
-    """Group of clients that are local to each other (routing and local disaggregation); `{i}` stands for the client's
-    number, `{i//4}` for a quarter of it."""
+    """Group of clients that are local to each other (routing and local disaggregation). `{i}` stands for the client's
+    number, `{i//4}` for the number divided by 4."""
     devices: int | None = Field(default=None, ge=1, le=2**20)
-    """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
-    none) where left out."""
+    """Devices of one client, for memory, power and cost. Left out, the hardware model's parallelism (1 if it has
+    none)."""
     engine: Annotated[str, Field(max_length=100)] | None = None
-    """Engine that the client runs, e.g. `vllm-0.32`: the rules of the `chunked` scheduler, and the defaults of this
-    version on this device for what `scheduler` and `memory` leave out. Left out: the newest that is known. Other
+    """Engine that the client runs, e.g. `vllm-0.32`. It sets the rules of the `chunked` scheduler, and the defaults of
+    this version on this device for what `scheduler` and `memory` leave out. Left out, the newest known engine. Other
     schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
-    """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
-    given. Left out, the hardware model's device, if it has one."""
+    """Device description: a shipped name or a YAML file. Its memory, power and price apply unless others are given.
+    Left out, the hardware model's device, if it has one."""
     hardware: Annotated[Any, Component(HARDWARE)]
-    """How long a step takes."""
+    """Hardware model: the duration of a step."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
-    """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
-    where left out."""
+    """Limit of prompt plus output tokens. The client rejects longer requests, as `vllm serve` does. Left out, the
+    model's context."""
     allow_mismatch: bool = False
-    """Accept a hardware model of another model, device, number of devices or precision than the client's, and requests
-    beyond the model's context. For deliberate stand-ins; contradictions are errors otherwise."""
+    """Accept a hardware model for another model, device, number of devices or precision than the client's, and requests
+    beyond the model's context. Use it for deliberate stand-ins; otherwise contradictions are errors."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
-    """In which order the client serves."""
+    """Scheduler: the order in which the client serves sequences."""
     memory: MemoryConfig = MemoryConfig()
-    """KV memory; may be left out where the client, or its hardware model, has a device."""
+    """KV memory. May be left out if the client or its hardware model has a device."""
     request_overhead: RequestOverhead | None = None
-    """Time of the serving stack for each request, beside the steps; none where left out."""
+    """Time of the serving stack for each request, beside the steps. Left out, none."""
     frontend: FrontEnd | None = None
-    """Time of the API server for each request, before and after the engine, which runs on meanwhile; none where left
-    out."""
+    """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
+    none."""
     kv_offload: OffloadConfig | None = None
-    """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
+    """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
-    """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
+    """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one device; the device's (a rough list price) where left out."""
+    """Dollars per hour of one device. Left out, the device's (a rough list price)."""
 
     @property
     def names(self) -> list[str]:
@@ -94,7 +94,7 @@ class LLMClientConfig(ConfigModel):
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
-        """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        """Return this configuration with the engine's defaults filled in, and the built hardware model."""
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
@@ -116,7 +116,7 @@ class LLMClientConfig(ConfigModel):
         }), hardware
 
     def _engine_name(self) -> str:
-        """The engine named here, or by its old name in the scheduler; the newest where neither is."""
+        """Return the engine given here or by the scheduler's deprecated key, or the newest."""
         old = getattr(self.scheduler, "engine_version", None)
         if old is None:
             return self.engine or NEWEST_ENGINE
@@ -128,10 +128,11 @@ class LLMClientConfig(ConfigModel):
               base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
-        """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
+        """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 
-        moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
-        hardware: the model that `completed` built; built here where left out.
+        Args:
+            moves_kv: Granularity of KV transfers between clients, "" for none; layer-wise needs the model's layers.
+            hardware: The model that `completed` built. Left out, it is built here.
         """
         if hardware is None:
             with inside("hardware"):
@@ -199,16 +200,16 @@ class LLMClientConfig(ConfigModel):
         )
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
-        """For each of the group's clients, what the record says of it when the run has ended."""
+        """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
     def _memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
-        """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
+        """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
         return self.model or described_model(info.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
-        """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
+        """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
         info = hardware_info(hardware)
         devices = self._num_devices(info)
         device = self._device(info, base_dir)

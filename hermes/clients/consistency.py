@@ -1,8 +1,8 @@
-"""Consistency of an LLM client with its hardware model: model, device, number of devices, precision, context.
+"""Consistency checks of an LLM client with its hardware model: model, device, devices, precision, context.
 
-A profile prices the model, the card and the parallelism it was measured with. A client that names others is refused,
-unless it sets `allow_mismatch`. Two models agree if their layers have the same shapes, two devices if they have the
-same arithmetic and memory. A name without a description is not compared.
+A profile gives the step times of the model, card and parallelism that it was measured with. A client with others is an
+error, unless it sets `allow_mismatch`. Two models agree if their layers have the same shapes, two devices if they have
+the same arithmetic and memory. A name without a description is not compared.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["check_agreement", "described_model", "longest_request"]
 ALLOW = "`allow_mismatch: true` overrides"
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "gated_ffn",
           "num_experts", "experts_per_token")
-_BITS_APART = 1.4   # 4-bit weights come with scales, 8-bit checkpoints with 16-bit embeddings; the next precision is 2
+_BITS_APART = 1.4   # ratio of another precision: scales and 16-bit embeddings add some bits, the next precision is 2
 
 
 def described_model(name: str, base_dir: Path | None) -> str:
-    """The name or path of a model's description, "" for a model without one.
+    """Return the name or path of a model's description, "" for a model without one.
 
-    Profiles may name a model in words, or as its publisher does (`meta-llama/Llama-3.1-8B`).
+    Profiles may give a model in words, or as its publisher does (`meta-llama/Llama-3.1-8B`).
     """
     if not name:
         return ""
@@ -47,7 +47,7 @@ def _model(name: str, base_dir: Path | None) -> ModelDescription | None:
 
 
 def longest_request(config: Any, model: str, base_dir: Path | None) -> int | None:
-    """Limit of prompt plus output tokens of a client's requests: its `max_model_len`, or the context of `model`.
+    """Return the limit of prompt plus output tokens: the client's `max_model_len`, or the context of `model`.
 
     None if there is no limit. Raises `InputError` for a `max_model_len` beyond the model's context.
     """
@@ -63,7 +63,7 @@ def longest_request(config: Any, model: str, base_dir: Path | None) -> int | Non
 
 
 def check_agreement(config: Any, info: HardwareInfo, base_dir: Path | None) -> None:
-    """Raise `InputError` where an LLM client's configuration contradicts its hardware model."""
+    """Raise `InputError` if an LLM client's configuration contradicts its hardware model."""
     if config.allow_mismatch:
         return
     if config.model and info.model and config.model != info.model:
@@ -89,7 +89,7 @@ def _source(info: HardwareInfo) -> str:
 
 
 def _profiles(model: str, device: str, tp: int | None = None) -> list[str]:
-    """Names of the shipped profiles of a model on a device (any device if ""), of one parallelism if `tp` is given."""
+    """Return the shipped profiles of a model on a device (any if ""), of parallelism `tp` if it is given."""
     found = [name for name in names_in("") if f"{model}-" in f"{name}-"]
     for part in (f"-{device}-", f"-{device.split('-')[0]}-") if device else ():
         if any(part in name for name in found):
@@ -149,7 +149,7 @@ def _devices_error(config: Any, info: HardwareInfo, base_dir: Path | None) -> In
 
 
 def _check_bits(memory: Any, info: HardwareInfo) -> None:
-    """Refuse weights and KV of another precision than that of the step times."""
+    """Raise `InputError` for weights or KV of another precision than the step times have."""
     if info.dtype is None:
         return
     stored = precision(info.dtype)

@@ -1,4 +1,4 @@
-"""What a user writes about a client's KV memory, and the budget that becomes of it."""
+"""KV memory of a client: its configuration and the resulting budget of blocks."""
 
 from __future__ import annotations
 
@@ -21,60 +21,59 @@ from hermes.memory.prefix_eviction import PrefixEviction
 __all__ = ["MemoryConfig", "describe_model"]
 
 UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
-DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # of schedulers that have no such limit
-DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # with schedulers that follow no engine
+DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # for schedulers without such a limit
+DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # for schedulers that follow no engine
 
 
 def describe_model(model: str, base_dir: Path | None) -> ModelDescription:
-    """The description of a client's model; `InputError` if there is none."""
+    """Return the description of a client's model; `InputError` if there is none."""
     with inside("model"):
         return load_model(model, base_dir)
 
 
 class MemoryConfig(ConfigModel):
-    """KV memory of one client: a number of blocks, or the memory they are cut from.
+    """KV memory of one client: a number of blocks, or the memory that holds them.
 
-    Computed as vLLM does: num_blocks = floor((devices x (capacity x utilization - activations - engine_reserve) -
-    weights) / (block_size x kv_bytes_per_token)). Where the capacity comes from a device or a profile, what is left out
-    is taken from the profile or estimated; where a capacity is given, activations and engine_reserve are 0 unless given
-    too. The run's summary says where each part comes from.
+    The number is computed as vLLM does: num_blocks = floor((devices x (capacity x utilization - activations -
+    engine_reserve) - weights) / (block_size x kv_bytes_per_token)). If the capacity comes from a device or a profile,
+    missing terms come from the profile or are estimated. If a capacity is given, activations and engine_reserve are 0
+    unless given too. The run's summary states the source of each term.
     """
 
     block_size: int | None = Field(default=None, ge=1, le=2**20)
-    """Tokens per KV block; the engine's default where left out (vLLM: 16, on a CPU 128)."""
+    """Tokens per KV block. Left out, the engine's default (vLLM: 16, on a CPU 128)."""
     num_blocks: int | None = Field(default=None, ge=1, le=2**40)
-    """KV blocks of the client; computed from the memory below where left out."""
+    """KV blocks of the client. Left out, computed from the memory below."""
     capacity: Bytes | None = None
-    """Memory of one device; that of the client's `device` (or of the hardware model's, or the profile's) where left
-    out."""
+    """Memory of one device. Left out, that of the client's `device`, the hardware model's device, or the profile."""
     utilization: float | None = Field(default=None, gt=0, le=1)
-    """Share of the capacity the engine may use (vLLM's gpu_memory_utilization); the engine's default where left out."""
+    """Share of the capacity that the engine may use (vLLM's gpu_memory_utilization). Left out, the engine's default."""
     weights: Bytes | None = None
-    """Bytes of the model's weights on the whole client; from the model's description where left out."""
+    """Bytes of the model's weights on the whole client. Left out, from the model's description."""
     activations: Bytes | None = None
     """Bytes per device for the peak of activations."""
     engine_reserve: Bytes | None = None
     """Bytes per device that are neither weights, activations nor KV (libraries, communication buffers)."""
     reserved: Bytes = 0
-    """Bytes per device kept for others on it: a buffer, an embedding model. No KV is cut from them."""
+    """Bytes per device reserved for other uses: a buffer, an embedding model. KV blocks are not cut from them."""
     kv_bytes_per_token: float | None = Field(default=None, gt=0, le=2**40)
-    """KV bytes of one token over all layers and devices; from the model's description where left out."""
+    """KV bytes of one token over all layers and devices. Left out, from the model's description."""
     weight_bits: float | None = Field(default=None, gt=0, le=64)
-    """Bits per weight, where the weights come from the model's description; those of the hardware model's precision
-    where left out (16 if it has none)."""
+    """Bits per weight, if the weights come from the model's description. Left out, the hardware model's precision (16
+    if it has none)."""
     kv_bits: float | None = Field(default=None, gt=0, le=64)
-    """Bits per KV element, where the KV bytes come from the model's description; as `weight_bits`."""
+    """Bits per KV element, if the KV bytes come from the model's description. Left out, as for `weight_bits`."""
     prefix_caching: bool | None = None
-    """Whether full blocks stay in a prefix cache (chained hashes) after their sequence is done. Left out: as the
-    client's `engine` does (vLLM does); off with schedulers that follow no engine."""
+    """Keep full blocks in a prefix cache (chained hashes) after their sequence is done. Left out, as the client's
+    `engine` does (vLLM: on); off for schedulers that follow no engine."""
     prefix_start: Literal["empty", "warm"] = "empty"
-    """What the prefix cache holds when the clock starts. `warm`: what prompts of the workloads are said to begin with
-    (`system_tokens` of conversations, `prefixes`, prefix groups of a trace), the most used first as far as it fits; no
-    history of any conversation, and nothing of traces that only have block hashes."""
+    """Contents of the prefix cache when the clock starts. `warm`: the shared beginnings of the workloads' prompts
+    (`system_tokens` of conversations, `prefixes`, prefix groups of a trace), the most used first, as far as they fit.
+    The history of conversations and traces with only block hashes add nothing."""
     prefix_eviction: PrefixEviction = "lru"
-    """Which unused blocks of the prefix cache go first: those used least recently (as vLLM does), those of the least
-    recency per token of the prompt that used them (`tamm`), the least uses per token, ageing (`gdsf`), the fewest
-    uses (`lfu`), or those that came in first (`fifo`)."""
+    """Eviction order of unused blocks in the prefix cache: least recently used (`lru`, as vLLM), least recency per
+    token of the prompt that used them (`tamm`), fewest uses per token, with ageing (`gdsf`), fewest uses (`lfu`), or
+    first in, first out (`fifo`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -91,7 +90,7 @@ class MemoryConfig(ConfigModel):
                              field="prefix_eviction")
 
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
-        """The same with the engine's defaults for everything left out; None: no engine, nothing is cached."""
+        """Return this with the engine's defaults filled in. None: no engine, and no prefix caching."""
         cached = defaults is not None and defaults.prefix_caching
         filled = self.model_copy(update={
             "block_size": self.block_size or (DEFAULT_BLOCK_SIZE if defaults is None else defaults.block_size),
@@ -103,11 +102,11 @@ class MemoryConfig(ConfigModel):
 
     @property
     def tokens_per_block(self) -> int:
-        """`block_size`, once it is known."""
+        """`block_size` after `completed`."""
         return self.block_size or DEFAULT_BLOCK_SIZE
 
     def kv_bytes(self, model: str, info: HardwareInfo, base_dir: Path | None) -> float:
-        """KV bytes of one token on the whole client."""
+        """Return the KV bytes of one token on the whole client."""
         if self.kv_bytes_per_token is not None:
             return self.kv_bytes_per_token
         return float(describe_model(model, base_dir).kv_bytes_per_token(self._value_bytes(info), info.tp))
@@ -121,7 +120,7 @@ class MemoryConfig(ConfigModel):
         self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None, scheduler: Any,
         base_dir: Path | None,
     ) -> KvBudget:
-        """Blocks of one client, and where they come from; `InputError` if memory is missing, in bytes."""
+        """Return the blocks of one client and their sources. Raises `InputError` if memory is missing, in bytes."""
         if self.num_blocks is not None:
             known = self.kv_bytes_per_token is not None or bool(model)
             per_token = self._known_kv_bytes(model, info, base_dir) if known else 0.0
@@ -138,7 +137,7 @@ class MemoryConfig(ConfigModel):
     def _known_kv_bytes(self, model: str, info: HardwareInfo, base_dir: Path | None) -> float:
         try:
             return self.kv_bytes(model, info, base_dir)
-        except InputError:   # a name nobody describes is fine where blocks are given
+        except InputError:   # a model without a description is fine if blocks are given
             return 0.0
 
     def _capacity(self, info: HardwareInfo, device: DeviceDescription | None) -> Part:
@@ -156,9 +155,9 @@ class MemoryConfig(ConfigModel):
     def _kv_and_weights(
         self, model: str, devices: int, info: HardwareInfo, base_dir: Path | None
     ) -> tuple[float, Part, float | None]:
-        """(KV bytes per token of the client, weights of one device, of the client where that is more exact)."""
+        """Return (KV bytes per token of the client, weights of one device, weights of the client if more exact)."""
         per_token = self.kv_bytes(model, info, base_dir)
-        if info.pp > 1 and self.kv_bytes_per_token is None:  # the fullest stage decides
+        if info.pp > 1 and self.kv_bytes_per_token is None:  # the fullest pipeline stage decides
             shape = describe_model(model, base_dir)
             per_token = devices * kv.stage_kv_bytes_per_token(shape, self._value_bytes(info), info.tp, info.pp)
         if self.weights is not None:
@@ -193,7 +192,7 @@ class MemoryConfig(ConfigModel):
         return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step")
 
     def _engine(self, info: HardwareInfo, estimated: bool) -> Part:
-        """What is neither weights, activations nor KV: the engine's own, and what is reserved for others."""
+        """Return the engine's own memory plus the memory reserved for other uses."""
         found = self._engine_alone(info, estimated)
         if not self.reserved:
             return found

@@ -1,4 +1,4 @@
-"""Watts and dollars of a client: what a user writes, what stands in for it where nothing is written."""
+"""Resources of a client: devices, memory, power and price, each given or from a profile or device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ClientResources", "PowerConfig", "power_model", "price"]
 
 
 class PowerConfig(ConfigModel):
-    """Watts of one device by what the client does."""
+    """Watts of one device by state of the client."""
 
     idle: float = Field(default=0.0, ge=0, le=1e6)
     """Watts while no step runs."""
@@ -32,7 +32,7 @@ class PowerConfig(ConfigModel):
 
 @dataclass(frozen=True)
 class ClientResources:
-    """What one client of a group has besides time: for memory, energy and cost."""
+    """Resources of one client of a group: for memory, energy and cost."""
 
     devices: int
     device: str                  # name of the description, or ""
@@ -43,7 +43,7 @@ class ClientResources:
 
 
 def price(given: float | None, device: DeviceDescription | None) -> tuple[float, str]:
-    """(dollars per hour of one device, where they come from)."""
+    """Return (dollars per hour of one device, their source)."""
     if given is not None:
         return given, "given"
     if device is not None and device.price_per_hour is not None:
@@ -55,7 +55,7 @@ def power_model(
     given: PowerConfig | None, info: HardwareInfo, device: DeviceDescription | None, model: str, devices: int,
     base_dir: Path | None,
 ) -> PowerModel:
-    """Watts of one device: given, or the profile's, or by TDP and utilisation, or none; the source says which."""
+    """Return the power of one device: given, the profile's, by TDP and utilisation, or none. It names its source."""
     if given is not None:
         return StatePower(given.idle, given.prefill, given.decode, "given")
     if info.power is not None:
@@ -72,7 +72,7 @@ def power_model(
 
 
 def _work(info: HardwareInfo, model: str, devices: int, base_dir: Path | None) -> Work | None:
-    """The work of the client's model split over its devices; None where nobody describes the model."""
+    """Return the work of the client's model split over its devices; None for a model without a description."""
     if not model:
         return None
     try:
