@@ -27,7 +27,7 @@ _NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-static"
 
 @dataclass(frozen=True)
 class HardwareInfo:
-    """Properties of one hardware model. A property that the model does not know is None; its parallelism is then 1."""
+    """Properties of one hardware model; None if unknown (parallelism: 1)."""
 
     name: str = ""
     kind: str = ""                   # "roofline", "profile", "table" or "operator tables"
