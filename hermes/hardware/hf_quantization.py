@@ -67,7 +67,8 @@ def _compressed(config: dict[str, Any]) -> str:
             raise InputError("a group with weights", group, field=path)
         found[path] = _scheme(group["weights"], group.get("input_activations"), path)
     if len(set(found.values())) > 1:
-        raise InputError(f"the same precision in every group {_REMEDY}", ", ".join(found.values()), field="config_groups")
+        raise InputError(f"the same precision in every group {_REMEDY}", ", ".join(found.values()),
+                         field="config_groups")
     return next(iter(found.values()))
 
 
