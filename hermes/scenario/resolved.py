@@ -1,6 +1,6 @@
-"""A validated model written out again: every default filled in, quantities as SI numbers with their unit beside them.
+"""Write a validated model as YAML: every default filled in, quantities as SI numbers with their unit as a comment.
 
-What is printed is itself a scenario that validates to the same thing.
+The output is a scenario that validates to the same model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["to_flow", "to_yaml", "unit_of"]
 _UNITS: dict[Any, str] = {parse_duration: "s", parse_bytes: "B", parse_bandwidth: "B/s", parse_rate: "/s"}
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*\Z")
 _Row = tuple[str, Any, str | None]  # key, value, unit
-# text to YAML 1.1 loaders too, so that other tools read what we do
+# text to YAML 1.1 loaders too, so that other tools read the output alike
 _BOOLEANS_ELSEWHERE = {"y", "n", "yes", "no", "on", "off"}
 
 
 def unit_of(annotation: Any, metadata: Any = ()) -> str | None:
-    """The unit of a field whose type parses quantities (`Duration`, `Bytes`, ...), also inside `| None` or a list."""
+    """Return the unit of a field whose type parses quantities (`Duration`, `Bytes`), also in `| None` or a list."""
     for item in metadata:
         if isinstance(item, BeforeValidator) and item.func in _UNITS:
             return _UNITS[item.func]
@@ -38,13 +38,13 @@ def unit_of(annotation: Any, metadata: Any = ()) -> str | None:
 
 
 def to_yaml(model: BaseModel, header: str = "", text: Callable[[str], str] = str) -> str:
-    """`model` as YAML, in the order of its fields; `header` lines become comments on top; `text` maps every string."""
+    """Write `model` as YAML, in the order of its fields; `header` becomes comments on top; `text` maps every string."""
     comments = "".join(f"# {line}\n" for line in header.splitlines())
     return comments + "\n".join(_Writer(text).mapping(_fields(model), "")) + "\n"
 
 
 def to_flow(value: Any) -> str:
-    """A value on one line."""
+    """Write a value on one line."""
     if isinstance(value, BaseModel):
         value = {name: item for name, item, _ in _fields(value)}
     if isinstance(value, Mapping):
@@ -55,13 +55,13 @@ def to_flow(value: Any) -> str:
 
 
 def _fields(model: BaseModel, of: str | None = None) -> list[_Row]:
-    """The rows of a model; of: what its rates count, where that is not requests or bytes."""
+    """Return the rows of a model. of: the unit that its rates count, if not requests or bytes."""
     rows: list[_Row] = []
     counted = getattr(model, "counted", {})
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if type(value) is int and field.annotation is not None and _only_float(field.annotation):
-            value = float(value)  # a default written as an integer; validated values are floats
+            value = float(value)  # a default given as an integer; validated values are floats
         if not field.exclude:
             unit = unit_of(field.annotation, field.metadata)
             rows.append((name, value, f"{of}/s" if unit == "/s" and of else unit or counted.get(name)))
@@ -75,7 +75,7 @@ def _only_float(annotation: Any) -> bool:
 
 
 class _Writer:
-    """Lines of YAML for nested values."""
+    """Writer of nested values as lines of YAML."""
 
     def __init__(self, text: Callable[[str], str]) -> None:
         self.text = text
