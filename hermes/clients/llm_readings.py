@@ -132,10 +132,10 @@ class LLMReadings:
     def load(self, kind: str) -> int:
         """Return one of the loads `hermes.clients.base.LOADS`:
 
-        input_tokens, output_tokens: Of the requests assigned and not done.
-        requests: Number of these requests.
-        kv_tokens: Tokens in KV memory, those of started steps included.
-        tokens_left: Output tokens not emitted yet.
+        - `input_tokens`, `output_tokens`: of the requests assigned and not done
+        - `requests`: number of these requests
+        - `kv_tokens`: tokens in KV memory, those of started steps included
+        - `tokens_left`: output tokens not emitted yet
         """
         if kind == "tokens_left":   # the load that routers read most
             left, plan = self.output_tokens - self.emitted, self._plan
