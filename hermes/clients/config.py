@@ -24,7 +24,7 @@ from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
@@ -99,7 +99,7 @@ class LLMClientConfig(ConfigModel):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
-                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
@@ -121,7 +121,7 @@ class LLMClientConfig(ConfigModel):
         if old is None:
             return self.engine or NEWEST_ENGINE
         if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
         return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
@@ -155,8 +155,8 @@ class LLMClientConfig(ConfigModel):
             pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
-                raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
-                                 field="scheduler.kind")
+                raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
+                                          "another scheduler"), field="scheduler.kind")
             client = self._client(
                 env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),

@@ -36,7 +36,7 @@ from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
 from hermes.core.stage import ServiceStage, Stage
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
@@ -272,13 +272,15 @@ class KvRetrievalClientConfig(TaskClientConfig):
         if self.mode == "expected":
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
-                    raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
+                    raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
+                                     field=f"tiers.{i}.hit_rate")
         else:
             refuse_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
-            raise InputError("none, but for two stateful tiers or more", field="warming")
+            raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
-            raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
+            raise InputError(Verbatim(f"{self.start} needs mode: stateful and entries: contexts; write start: empty"),
+                             field="start")
         return self
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,

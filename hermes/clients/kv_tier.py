@@ -15,7 +15,7 @@ from pydantic import Field
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
@@ -57,8 +57,8 @@ def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
     """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
     for i, tier in enumerate(tiers):
         if tier.hit_rate is not None:
-            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
-                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
+            raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine its "
+                                      "hits; leave it out"), field=f"{field}.{i}.hit_rate")
 
 
 class Tier:
@@ -82,7 +82,7 @@ class Tier:
 
     @property
     def share(self) -> float:
-        """Return the bytes/s that one more flow would get now."""
+        """Bytes/s that one more flow would get now."""
         return self.config.bandwidth / (self._active + 1)
 
     def info(self, names: list[str]) -> TierInfo:
@@ -141,16 +141,18 @@ def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, pla
     for i, config in enumerate(configs):
         where = scopes[config.scope]
         if not where and config.scope in ("platform", "rack"):
-            raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
+            raise InputError(Verbatim(f"missing: tier {config.name!r} is shared by the {config.scope} of its clients"),
+                             field="platform")
         key = ("kv tier", config.name, config.scope, where)
         if key not in env.shared:
             env.shared[key] = Tier(config, env, where)
         tier: Tier = env.shared[key]
         if tier.config != config:
-            raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
-                             field="tiers")
+            raise InputError(Verbatim(f"shared tier {config.name!r} is described in two ways; give it one capacity, "
+                                      "bandwidth and policy"), field="tiers")
         if tier in tiers:
-            raise InputError("another name for each tier of a client", config.name, field=f"tiers.{i}.name")
+            raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
+                             field=f"tiers.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers

@@ -22,7 +22,7 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import Network
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.network.base import NETWORKS, Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
@@ -76,7 +76,8 @@ class _Parts(ConfigModel):
         nodes = dict.fromkeys(site.name for site in sites)
         for name in _inner_names(layout):
             if name in nodes:
-                raise InputError("a client that is not called like a part of the network", name, field="clients")
+                raise InputError(Verbatim(f"client {name!r} has the name of a part of the network; rename the client"),
+                                 field="clients")
         refuse_odd_links(links)
         ends = dict.fromkeys([*(end for link in links for end in (link.a, link.b)), *places.values()])
         return TopologyNetwork(env, list(nodes), [end for end in ends if end not in nodes], links, places)
@@ -217,12 +218,12 @@ class MultiRack(_Racked):
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
         if self.uplink is not None and self.oversubscription is not None:
-            raise InputError("either an uplink or an oversubscription", "both", field="uplink")
+            raise InputError(Verbatim("uplink and oversubscription exclude each other; give one"), field="uplink")
         return self
 
     @property
     def uplink_bandwidth(self) -> float:
-        """Return the bytes/s of a rack's uplink."""
+        """Bytes/s of a rack's uplink."""
         nics = self.nics_per_box or self.gpus_per_box
         return self.uplink or self.boxes_per_rack * nics * self.nic / (self.oversubscription or 1.0)
 

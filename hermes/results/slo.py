@@ -155,7 +155,7 @@ class SloConfig(ConfigModel):
         for metric in ("ttft", "tpot"):
             slowdown, baseline = f"{metric}_slowdown", f"baseline_{metric}"
             if getattr(self, slowdown) is not None and all(getattr(one, baseline) is None for one in (self, *own)):
-                raise InputError(f"{baseline} beside it: what the slowdown is over", Verbatim("none"), field=slowdown)
+                raise InputError(Verbatim(f"a slowdown needs its baseline; give {baseline}"), field=slowdown)
         return self
 
 

@@ -21,7 +21,7 @@ from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
@@ -100,11 +100,12 @@ class _Builder:
         scenario = self.scenario
         places_both = getattr(scenario.router, "places_both_phases", False)
         if places_both and scenario.kv_transfer_scope == "local":
-            raise InputError("global, with a router that places both phases", "local", field="kv_transfer_scope")
+            raise InputError(Verbatim("the router places both phases on any client; write global"),
+                             field="kv_transfer_scope")
         if not places_both and all(c.role != "prefill" for c in self.clients):
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
-            raise InputError("a client that decodes beside those that only prefill", field="clients")
+            raise InputError(Verbatim("all clients only prefill; add one that decodes"), field="clients")
         return Handoff(self.env, self.clients, self.network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry)
 
@@ -125,7 +126,7 @@ class _Builder:
         names: set[str] = set()
         for client in clients:
             if client.name in names:
-                raise InputError("a different name for each client", client.name, field="clients")
+                raise InputError(Verbatim(f"two clients are named {client.name!r}; rename one"), field="clients")
             names.add(client.name)
         return clients
 
@@ -155,8 +156,8 @@ class _Builder:
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
                 if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
-                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
-                                     config.branches, field="branches")
+                    raise InputError(Verbatim("a graph has `branches` at its `generate` node; move the option there"),
+                                     field="branches")
                 for way in ways if table.population is None else ():
                     if isinstance(way.pipeline, GraphPipeline):
                         check_past(way.pipeline)
@@ -174,15 +175,16 @@ class _Builder:
         for stream in self.streams:
             own = stream.table.population
             if own and not np.array_equal(own.tokens, populations[own.name].tokens):
-                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
+                raise InputError(Verbatim(f"population {own.name!r} has different contexts in two workloads; make them "
+                                          "equal"), field="workload")
         for client in self.clients:
             if not isinstance(client, KvRetrievalClient):
                 continue
             if client.needs_prefill and client.prefill is None:
                 engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
                 if not engines:
-                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
-                                     field="clients.recompute")
+                    raise InputError(Verbatim(f"missing: give the hardware of a prefill, or an LLM client of model "
+                                              f"{client.model!r}"), field="clients.recompute")
                 client.prefill = engines[0].hardware
             for population in populations.values() if client.config.start != "empty" else ():
                 client.fill(population)
