@@ -36,9 +36,9 @@ A quantity is a number in SI units or text with a unit:
 - rates: `40 /s`, `40 rps`, `40 req/s`, `40 qps`, `600 /min`
 
 Keys without a default are required. `hermes validate --resolved SCENARIO` prints a scenario with every default filled
-in; `hermes schema` prints the same reference as JSON Schema for editors ([how to use it](../how-to/editors.md)). Besides the keys
-below, a file may say `extends: other.yaml` to be put over another scenario (relative to itself): mappings merge,
-everything else is replaced, and so is a mapping whose `kind` differs.
+in; `hermes schema` prints the same reference as JSON Schema for editors ([how to use it](../how-to/editors.md)).
+Besides the keys below, a file may say `extends: other.yaml` to be put over another scenario (relative to itself):
+mappings merge, everything else is replaced, and so is a mapping whose `kind` differs.
 """
 QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}

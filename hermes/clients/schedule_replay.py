@@ -1,10 +1,10 @@
 """`hermes conform`: replay schedules recorded from a real engine through the scheduler that simulations use.
 
-A recorded file (docs/background/vllm-scheduler.md has the format) lists requests by arrival step and, for every engine step that
-scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The replay
-drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`).
-What an engine that schedules asynchronously sees of arrivals is the business of the LLM client, so its schedules are
-replayed through a client, on a clock that ticks once a step.
+A recorded file (docs/reference/schedules.md has the format) lists requests by arrival step and, for every engine step
+that scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The
+replay drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives
+(`runs`). What an engine that schedules asynchronously sees of arrivals is the business of the LLM client, so its
+schedules are replayed through a client, on a clock that ticks once a step.
 """
 
 from __future__ import annotations

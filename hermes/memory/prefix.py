@@ -1,8 +1,9 @@
 """Paged KV memory with a prefix cache, as vLLM V1's block pool keeps it; in segments.
 
-`hermes.memory.reference` says block by block what a prefix cache does; docs/background/vllm-scheduler.md gives the rules. Which physical
-block a sequence holds cannot be observed, so this pool does the same with ranges of blocks that have one history
-(`hermes.memory.segments`). A request costs it a few operations for each name in its prompt, not one for each block.
+`hermes.memory.reference` says block by block what a prefix cache does; docs/background/vllm.md gives the rules. Which
+physical block a sequence holds cannot be observed, so this pool does the same with ranges of blocks that have one
+history (`hermes.memory.segments`). A request costs it a few operations for each name in its prompt, not one for each
+block.
 
 - A content gives its names in runs (`hermes.core.block_hashes.name_runs`); a sequence that shares nothing is one
   segment.

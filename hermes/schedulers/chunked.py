@@ -1,4 +1,4 @@
-"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/background/vllm-scheduler.md).
+"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/background/vllm.md).
 
 There are two ways through a step. `_literal_plan` is the engine's loop, sequence by sequence; it is the reference
 (`stepping: every_step` uses nothing else) and it handles everything. `_lockstep_plan` answers the common case, in which
