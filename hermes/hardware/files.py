@@ -6,14 +6,12 @@ content of the files.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from hermes.config.data_files import resource_dir
-from hermes.config.yaml_document import read_text
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.config.files import read_json
+from hermes.errors import InputError, suggest
 
 __all__ = ["ALIASES", "find", "names_in", "read_json"]
 
@@ -59,54 +57,3 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
             )
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
     return resource_dir("hw_profiles") / folder / f"{text}.yaml"
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; `InputError` with line and column if it cannot be parsed."""
-    text = read_text(path)
-    try:
-        return json.loads(text, object_pairs_hook=_once)
-    except _TwiceError as error:
-        line, field = _second(text)
-        raise InputError("each key once", Verbatim(f"{error.args[0]!r} again"), file=str(path), line=line,
-                         field=field) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"valid JSON ({error.msg})", file=str(path), line=error.lineno, column=error.colno) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"valid JSON ({type(error).__name__})", file=str(path)) from None
-
-
-class _TwiceError(Exception):
-    """A repeated key of an object."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _TwiceError(next(key for index, key in enumerate(keys) if key in keys[:index]))
-    return out
-
-
-_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\],]')
-
-
-def _second(text: str) -> tuple[int | None, str | None]:
-    """Return line and path of the first repeated key in valid JSON."""
-    inside: list[tuple[str, set[str]]] = []   # of each open object or list: its own key, and the keys inside so far
-    key = ""
-    for token in _TOKEN.finditer(text):
-        mark = token[0]
-        if token["text"] is None:
-            if mark in "{[":
-                inside.append((key, set()))
-            elif mark in "}]":
-                inside.pop()
-            key = ""
-        elif token["key"] is not None:
-            key, keys = json.loads(token["text"]), inside[-1][1]
-            if key in keys:
-                path = [name for name, _ in inside if name]
-                return text.count("\n", 0, token.start()) + 1, ".".join([*path, key])
-            keys.add(key)
-    return None, None

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
@@ -218,11 +218,6 @@ def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Prof
     return load(Profile, path)
 
 
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def _tidy(value: Any) -> Any:
     """Round floats to nine significant digits (more than the fit's accuracy), and drop empty parts."""
     if isinstance(value, float):
@@ -235,9 +230,4 @@ def _tidy(value: Any) -> Any:
 def dump_yaml(model: ConfigModel, path: Path, comment: str) -> None:
     """Write a profile or table to `path`, with `comment` as its first lines. Loading it gives an equal object, up to
     nine significant digits."""
-    head = "".join(f"# {line}\n" for line in comment.splitlines())
-    body = yaml.dump(
-        _tidy(model.model_dump()), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118,
-        allow_unicode=True,
-    )
-    path.write_text(head + body, encoding="utf-8")
+    path.write_text(to_yaml(_tidy(model.model_dump()), comment, compact=True), encoding="utf-8")

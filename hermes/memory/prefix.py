@@ -1,6 +1,6 @@
 """Paged KV memory with a prefix cache, as vLLM V1's block pool does it, in segments.
 
-`hermes.memory.reference` defines the prefix cache block by block; docs/vllm-v1.md gives the rules. It cannot be
+`hermes.memory.reference` defines the prefix cache block by block; docs/background/vllm.md gives the rules. It cannot be
 observed which physical block a sequence holds, so this pool does the same with ranges of blocks that have one history
 (`hermes.memory.segments`). A request costs a few operations for each name in its prompt, not one for each block.
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
@@ -128,7 +128,7 @@ def _scenario_yaml(results: Results) -> str | None:
     if "scenario_text" in results.meta:
         return str(results.meta["scenario_text"])
     if "scenario" in results.meta:
-        return str(yaml.safe_dump(results.meta["scenario"], sort_keys=False, allow_unicode=True))
+        return to_yaml(results.meta["scenario"])
     return None
 
 

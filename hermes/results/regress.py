@@ -23,12 +23,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.results.export import replacing
@@ -201,7 +201,7 @@ def record(
     if path.suffix == ".json":
         text = json.dumps(golden, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     else:
-        text = yaml.safe_dump(golden, sort_keys=False, allow_unicode=True, width=1000)
+        text = to_yaml(golden)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

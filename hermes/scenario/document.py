@@ -9,11 +9,11 @@ from typing import Any
 from hermes.config.plugin_files import import_plugin
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
 from hermes.scenario.deprecated_keys import rename_deprecated_keys
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
 from hermes.scenario.registries import kinds_in, refresh
-from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
 
 __all__ = ["load_scenario", "resolved_yaml", "scenario_of"]

@@ -1,4 +1,4 @@
-"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/vllm-v1.md).
+"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/background/vllm.md).
 
 A step is planned in one of two ways. `_literal_plan` is the engine's loop, sequence by sequence. It is the reference
 (`stepping: every_step` uses nothing else) and handles every case. `_lockstep_plan` plans the usual case, in which every

@@ -1,4 +1,4 @@
-"""docs/hardware.md: its example of a future card runs, and its table of KV tokens is what we compute."""
+"""docs/how-to/hardware.md: its example of a future card runs, and its table of KV tokens is what we compute."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from hermes.hardware import HARDWARE
 from hermes.hardware.info import hardware_info
 from hermes.scenario import load_scenario
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "hardware.md").read_text(encoding="utf-8")
 WORKLOAD = (
     "workload: {requests: 20, arrivals: {kind: poisson, rate: 5 /s}, "
     "lengths: {kind: fixed, prompt: 500, output: 9}}\n"
