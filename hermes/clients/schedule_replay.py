@@ -1,10 +1,10 @@
 """Replay of schedules recorded from a real engine through the simulator's scheduler (`hermes conform`).
 
 A recorded file (format: docs/reference/schedules.md) lists requests by arrival step. For every engine step that
-scheduled something it lists the tokens of each sequence, the preempted sequences, and the free blocks afterwards. The replay drives the
-scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`). The LLM
-client decides which arrivals an asynchronous engine sees, so asynchronous schedules are replayed through a client, on a
-clock that ticks once per step.
+scheduled something it lists the tokens of each sequence, the preempted sequences, and the free blocks afterwards. The
+replay drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives
+(`runs`). The LLM client decides which arrivals an asynchronous engine sees, so asynchronous schedules are replayed
+through a client, on a clock that ticks once per step.
 """
 
 from __future__ import annotations
