@@ -13,7 +13,7 @@ from hermes.clients.base import CLIENTS, platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.kv_tier import tiers_of
+from hermes.clients.kv_tier import build_tiers
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.offload import OffloadConfig, OffloadingClient
@@ -190,7 +190,7 @@ class LLMClientConfig(ConfigModel):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
-            tiers = tiers_of(offload.tiers, env, index, name, platform)
+            tiers = build_tiers(offload.tiers, env, index, name, platform)
         info = hardware_info(hardware)
         model = self._memory_model(info, base_dir)
         return OffloadingClient(

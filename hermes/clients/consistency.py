@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.devices import DeviceDescription, device_in_words, load_device
+from hermes.hardware.devices import DeviceDescription, device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
@@ -76,7 +76,7 @@ def check_agreement(config: Any, info: HardwareInfo, base_dir: Path | None) -> N
 
 
 def _device(info: HardwareInfo) -> DeviceDescription | None:
-    return info.device or device_in_words(info.hardware)
+    return info.device or device_named_in(info.hardware)
 
 
 def _device_name(info: HardwareInfo) -> str:

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.clients.base import CLIENTS
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, build_tiers, check_no_hit_rates
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.config import Component, ConfigModel
@@ -275,7 +275,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                     raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
                                      field=f"tiers.{i}.hit_rate")
         else:
-            refuse_hit_rates(self.tiers, "tiers")
+            check_no_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
             raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
@@ -295,7 +295,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
-            tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
+            tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
                 home=(i, self.count),

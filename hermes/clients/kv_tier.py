@@ -23,7 +23,7 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "refuse_hit_rates", "tiers_of"]
+__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "build_tiers", "check_no_hit_rates"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
 
@@ -53,7 +53,7 @@ class KvTierConfig(ConfigModel):
     """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
 
 
-def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
+def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
     """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
     for i, tier in enumerate(tiers):
         if tier.hit_rate is not None:
@@ -134,7 +134,7 @@ class Tier:
         return self.busy_ns + (self.env._now - self._since_ns if self._active else 0)
 
 
-def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
+def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
     """Return the tiers of one client, nearest first. Shared tiers are made once per scope."""
     scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
     tiers: list[Tier] = []

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
+from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, check_no_hit_rates
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.core.clock import TRANSFER
@@ -46,7 +46,7 @@ class OffloadConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_hit_rates(self.tiers, "tiers")
+        check_no_hit_rates(self.tiers, "tiers")
         return self
 
 

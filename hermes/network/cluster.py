@@ -25,7 +25,7 @@ from hermes.core.network import Network
 from hermes.errors import InputError, Verbatim
 from hermes.network.base import NETWORKS, Site
 from hermes.network.components import LinkBandwidth
-from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
+from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 
 __all__ = ["Box", "HgxBox", "Layout", "MultiRack", "Rack"]
 
@@ -78,7 +78,7 @@ class _Parts(ConfigModel):
             if name in nodes:
                 raise InputError(Verbatim(f"client {name!r} has the name of a part of the network; rename the client"),
                                  field="clients")
-        refuse_odd_links(links)
+        check_links(links)
         ends = dict.fromkeys([*(end for link in links for end in (link.a, link.b)), *places.values()])
         return TopologyNetwork(env, list(nodes), [end for end in ends if end not in nodes], links, places)
 

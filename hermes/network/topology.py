@@ -29,7 +29,7 @@ from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "refuse_odd_links"]
+__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "check_links"]
 
 _HOP = 1_000_000    # a path has fewer links than this: weight = latency in ns * _HOP + links, exact and in one integer
 
@@ -227,7 +227,7 @@ class Topology(ConfigModel):
                     places[client] = target
             else:
                 links += _own_links(key, target, clients, known)
-        refuse_odd_links(links, len(self.links))
+        check_links(links, len(self.links))
         return TopologyNetwork(env, nodes, [*self.nodes, *places.values()], links, places)
 
     def _groups(self, nodes: Sequence[str]) -> dict[str, list[str]]:
@@ -268,7 +268,7 @@ def _own_links(key: str, target: Attachment, clients: Sequence[str], known: Mapp
     ]
 
 
-def refuse_odd_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
+def check_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
     """Raise `InputError` for a link from a node to itself, or a second one between the same two nodes."""
     seen = set()
     for index, link in enumerate(links):

@@ -28,7 +28,7 @@ from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
-from hermes.scenario.prefix_start import coarse_hashes, remarks, start_caches
+from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
@@ -76,8 +76,9 @@ class _Builder:
         kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*GENERATION_STAGES, *kinds]))
         self.streams = self._build_streams()
-        self.warnings += coarse_hashes(self.clients, self.streams)
-        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
+        self.warnings += coarse_hash_warnings(self.clients, self.streams)
+        models = [{way.model for way in ways} for ways in self.ways]
+        fill_prefix_caches(scenario.clients, self.clients, self.streams, models)
         self._prepare_tiers()
         self.network = self._build_network()
         handoff = self._build_handoff()
@@ -92,7 +93,7 @@ class _Builder:
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings, remarks=remarks(scenario.workload, self.streams),
+            warnings=self.warnings, remarks=conversation_remarks(scenario.workload, self.streams),
         )
 
     def _build_handoff(self) -> Handoff | None:

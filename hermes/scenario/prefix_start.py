@@ -11,10 +11,10 @@ from hermes.core.sequence import Sequence
 from hermes.errors import InputError, Verbatim, inside
 from hermes.workload import WorkloadConfig
 
-__all__ = ["coarse_hashes", "remarks", "start_caches"]
+__all__ = ["coarse_hash_warnings", "conversation_remarks", "fill_prefix_caches"]
 
 
-def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
+def fill_prefix_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
     """Fill the prefix caches that start warm. models: For each stream the models that its requests may ask for."""
     first = 0
     for i, config in enumerate(configs):
@@ -55,7 +55,7 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
         pool.free(text)
 
 
-def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
+def coarse_hash_warnings(clients: list[Any], streams: list[Stream]) -> list[str]:
     """Return a warning for each workload whose prompts are hashed in larger blocks than a client's cache blocks."""
     pools = [c.scheduler.pool for c in clients if c.role != "service" and c.scheduler.pool.caching]
     sizes = [pool.block_size for pool in pools]
@@ -80,7 +80,7 @@ def _lost(table: RequestTable, size: int) -> float:
     return float(lost.sum() / max(int(tokens.sum()), 1))
 
 
-def remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
+def conversation_remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
     """Return a line for each workload of conversations: their number, and that `rate` counts their starts."""
     found = []
     for config, stream in zip(configs, streams, strict=True):

@@ -30,7 +30,7 @@ from hermes.workload.base import (
 )
 from hermes.workload.lengths import LENGTHS, Counts
 
-__all__ = ["ConversationLengths", "refuse_beside_conversations"]
+__all__ = ["ConversationLengths", "check_beside_conversations"]
 
 
 @LENGTHS.register("conversations")
@@ -124,7 +124,7 @@ class ConversationLengths(LengthModel):
             n *= 4
 
 
-def refuse_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
+def check_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
     """Raise `InputError` for options that have no meaning with conversations, or that conversations set."""
     if not isinstance(lengths, ConversationLengths):
         return

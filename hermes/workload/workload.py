@@ -18,7 +18,7 @@ from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
-from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
+from hermes.workload.conversations import ConversationLengths, check_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 
@@ -90,7 +90,7 @@ class WorkloadConfig(ConfigModel):
         if self.duration is not None and not timed:
             raise InputError(Verbatim(f"missing: {self.arrivals.kind} arrivals have no end; give a number of requests"),
                              field="requests")
-        refuse_beside_conversations(self.lengths, {"prefixes": self.prefixes, "sessions": self.sessions})
+        check_beside_conversations(self.lengths, {"prefixes": self.prefixes, "sessions": self.sessions})
         return self
 
     def draw(self, seed: int, base_dir: Path) -> RequestTable:

@@ -12,7 +12,7 @@ from hermes import simulate
 from hermes.cli import main
 from hermes.clients.consistency import described_model
 from hermes.errors import InputError, InputWarning
-from hermes.hardware.devices import device_in_words, load_device
+from hermes.hardware.devices import device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.profile import load_profile
 from hermes.scenario import load_scenario
@@ -164,7 +164,7 @@ def test_every_gpu_profile_says_a_device_and_a_model_that_somebody_describes():
     for name in names_in(""):
         source = load_profile(name).provenance
         on_gpu = "cpu" not in name
-        assert (device_in_words(source.hardware) is not None) == on_gpu, source.hardware
+        assert (device_named_in(source.hardware) is not None) == on_gpu, source.hardware
         assert bool(described_model(source.model, None)) == on_gpu, source.model
 
 
@@ -174,7 +174,7 @@ def test_every_gpu_profile_says_a_device_and_a_model_that_somebody_describes():
     ("NVIDIA GB200", None), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("CPU, one thread", None),
 ])
 def test_devices_are_known_by_the_names_cuda_gives_them(words, name):
-    found = device_in_words(words)
+    found = device_named_in(words)
     assert (None if found is None else found.name) == name
 
 
