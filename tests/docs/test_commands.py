@@ -8,6 +8,7 @@ import contextlib
 import io
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ import yaml
 from markdown_blocks import ROOT, Block, blocks, commands, indented_commands, matches, pages
 from reviewed_commands import LONG, NOT_RUN
 
+import hermes
 from hermes.cli import app
 
 # files of others that pages name, and what stands in for them
 STAND_INS = {
     "docs/how-to/traces.md": {"qwen_traceA_blksz_16.jsonl": "bailian", "prompts.jsonl": "prompts"},
     "docs/how-to/searches.md": {"searches.yaml": "searches"},
+    "docs/how-to/compare.md": {"measured.csv": "measured"},
 }
 # run as a whole by tests of their own
 ELSEWHERE = {"docs/extending.md": "tests/docs/test_extending.py"}
@@ -66,6 +69,8 @@ def put_in_place(page: Path, folder: Path) -> None:
             for ending in (".yaml", ".parquet"):
                 source = ROOT / "traces" / "hardware" / f"retrieval-amd-epyc-zen5{ending}"
                 shutil.copyfile(source, (folder / name).with_suffix(ending))
+        elif what == "measured":
+            hermes.simulate("quickstart").requests.to_csv(folder / name, index=False)
         elif what == "prompts":
             (block,) = [block for block in blocks(page) if block.language == "json"]
             (folder / name).write_text(block.text)
@@ -138,9 +143,15 @@ def test_yaml_blocks_can_be_read(page):
             yaml.safe_load(block.text)
 
 
+@cache
+def interface():
+    """The command `hermes` as click sees it."""
+    return typer.main.get_command(app)
+
+
 def options_of(command: list[str]) -> set[str] | None:
     """The options of a command; None for a group or a placeholder."""
-    node = typer.main.get_command(app)
+    node = interface()
     for word in command:
         if word not in getattr(node, "commands", {}):
             return None
@@ -151,7 +162,7 @@ def options_of(command: list[str]) -> set[str] | None:
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_commands_in_the_text_exist(page):
     """`hermes run x --set y` in a sentence: the command exists, and so do its options."""
-    top = typer.main.get_command(app)
+    top = interface()
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
     for inline in re.findall(r"`hermes ([^`]+)`", text):
         words = inline.split()

@@ -21,7 +21,7 @@ NAMED = sorted(text for text in QUOTED if "::" in text)
 
 
 @cache
-def tests_in(path: str) -> set[str]:
+def names_in(path: str) -> set[str]:
     """`test_x` and `TestX`, as pytest names them."""
     tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -31,7 +31,7 @@ def tests_in(path: str) -> set[str]:
 def test_a_named_test_exists(named: str) -> None:
     path, _, name = named.partition("::")
     assert (ROOT / "tests" / path).is_file()
-    assert name in tests_in(path)
+    assert name in names_in(path)
 
 
 def test_every_row_names_a_test() -> None:
