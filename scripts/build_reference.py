@@ -18,9 +18,9 @@ from pydantic_core import PydanticUndefined
 
 from hermes.config import Component, Shorthand, field_docs
 from hermes.config.registry import Registry
+from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.scenario import Scenario
 from hermes.scenario.registries import refresh
-from hermes.scenario.resolved import to_flow, unit_of
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scenario.md"
 INTRODUCTION = """\

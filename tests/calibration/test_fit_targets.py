@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hermes.calibration.fit import fit_steps
-from hermes.calibration.fit_report import phase_table
+from hermes.calibration.fit.report import phase_table
 from hermes.calibration.importers.splitwise import Splitwise
 from hermes.calibration.importers.vllm_cpu import VllmCpu
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.check import check_steps
+from hermes.calibration.comparison import check_steps
 from hermes.calibration.engine_validation.comparison import compare
 from hermes.calibration.engine_validation.prediction import predict
 from hermes.calibration.engine_validation.result import Times

@@ -9,7 +9,7 @@ import pytest
 from hermes import simulate
 from hermes.clients import MemoryConfig
 from hermes.hardware import HARDWARE
-from hermes.hardware.facts import facts_of
+from hermes.hardware.info import hardware_info
 from hermes.scenario import load_scenario
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -43,8 +43,8 @@ def test_kv_tokens_are_those_of_the_table(billions, tp, cells):
     for device in ("h100-sxm", "h200"):
         for dtype in ("bf16", "fp8"):
             options = {"kind": "roofline", "model": model, "device": device, "tp": int(tp), "dtype": dtype}
-            facts = facts_of(HARDWARE.get("roofline").model_validate(options).build())
-            found.append(MemoryConfig().budget(model, int(tp), facts, facts.device, scheduler, None).tokens)
+            info = hardware_info(HARDWARE.get("roofline").model_validate(options).build())
+            found.append(MemoryConfig().budget(model, int(tp), info, info.device, scheduler, None).tokens)
     assert found == ours
 
 

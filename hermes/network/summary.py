@@ -1,21 +1,17 @@
-"""A picture and a list of a topology, short enough to read: what is alike is shown once, with how often it is there.
+"""Summary of a topology: parts that are alike are listed and drawn once, with how often they are there.
 
-Clients with equal links to the same nodes are one node of the picture; then, seen from the middle of the network, equal
-parts that hang on the same node (the boxes of a rack, the racks of a spine) are drawn once.
+Clients with equal links to the same nodes are one node; then, seen from the middle of the network, equal parts that
+hang on the same node (the boxes of a rack, the racks of a spine) are one part.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hermes.network.topology import TopologyLink, TopologyNetwork
 
-__all__ = ["LinkRow", "draw", "link_rows", "simplified"]
-
-CLIENT, INNER = "#dbe9f6", "#f3e3c3"
+__all__ = ["LinkRow", "format_bandwidth", "format_latency", "link_rows", "simplified"]
 
 
 class LinkRow(NamedTuple):
@@ -147,52 +143,3 @@ def format_latency(value: float) -> str:
         if value * factor >= 1:
             return f"{value * factor:g} {unit}"
     return "0 s"
-
-
-def draw(network: TopologyNetwork, path: Path, title: str = "") -> None:
-    """Write a picture of the network (format by the file's suffix)."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    graph, middle = simplified(network)
-    place, depth = _layout(graph, middle)
-    columns = max((x for x, _ in place.values()), default=0) + 1
-    figure = Figure(figsize=(min(40, max(6.0, 1.9 * columns)), 1.5 * depth + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.axis("off")
-    for a, b, data in graph.edges(data=True):
-        (x1, y1), (x2, y2), link = place[a], place[b], data["link"]
-        axis.plot([x1, x2], [y1, y2], color="#888888", linewidth=1.2, zorder=1)
-        share = 0.5 if abs(y1 - y2) <= 1 else 0.35
-        text = f"{format_bandwidth(link.bandwidth)}\n{format_latency(link.latency)}"
-        text += "\nhalf duplex" if link.duplex == "half" else ""
-        axis.text(x1 + share * (x2 - x1), y1 + share * (y2 - y1), text, fontsize=7, ha="center", va="center", zorder=2,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
-    for node, (x, y) in place.items():
-        data = graph.nodes[node]
-        axis.text(x, y, data["label"], fontsize=8, ha="center", va="center", zorder=3, bbox={
-            "boxstyle": "round,pad=0.4", "facecolor": CLIENT if data["client"] else INNER, "edgecolor": "#555555"})
-    axis.set(xlim=(-0.6, columns - 0.4), ylim=(-depth + 0.6, 0.4))
-    if title:
-        axis.set_title(title, fontsize=10)
-    figure.savefig(path, dpi=120)
-
-
-def _layout(graph: Any, middle: str | None) -> tuple[dict[str, tuple[float, float]], int]:
-    """Positions: rows by links from the middle, each node above the middle of what was reached through it."""
-    import networkx as nx
-
-    place: dict[str, tuple[float, float]] = {}
-    left, depth = 0.0, 1
-    starts: Iterable[str] = [middle] if middle is not None else []
-    for start in [*starts, *(_middle(graph.subgraph(p)) for p in nx.connected_components(graph) if middle not in p)]:
-        tree = nx.bfs_tree(graph, start)
-        rows = nx.single_source_shortest_path_length(graph, start)
-        for node in nx.dfs_postorder_nodes(tree, start):
-            below = [place[child][0] for child in tree.successors(node)]
-            x = sum(below) / len(below) if below else left
-            left += not below
-            place[node] = (x, -float(rows[node]))
-        depth = max(depth, 1 + max(rows.values()))
-    return place, depth

@@ -1,4 +1,4 @@
-"""Watts and dollars of a client: what a user writes, what stands in for it where nothing is written."""
+"""Resources of a client: devices, memory, power and price, each given or from a profile or device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes.config import ConfigModel
 from hermes.errors import InputError
 from hermes.hardware.capacity import KvBudget
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import load_model
 from hermes.hardware.operators import Work
 from hermes.hardware.power import PowerModel, StatePower, TdpPower
@@ -20,7 +20,7 @@ __all__ = ["ClientResources", "PowerConfig", "power_model", "price"]
 
 
 class PowerConfig(ConfigModel):
-    """Watts of one device by what the client does."""
+    """Watts of one device by state of the client."""
 
     idle: float = Field(default=0.0, ge=0, le=1e6)
     """Watts while no step runs."""
@@ -32,7 +32,7 @@ class PowerConfig(ConfigModel):
 
 @dataclass(frozen=True)
 class ClientResources:
-    """What one client of a group has besides time: for memory, energy and cost."""
+    """Resources of one client of a group: for memory, energy and cost."""
 
     devices: int
     device: str                  # name of the description, or ""
@@ -43,7 +43,7 @@ class ClientResources:
 
 
 def price(given: float | None, device: DeviceDescription | None) -> tuple[float, str]:
-    """(dollars per hour of one device, where they come from)."""
+    """Return (dollars per hour of one device, their source)."""
     if given is not None:
         return given, "given"
     if device is not None and device.price_per_hour is not None:
@@ -52,31 +52,31 @@ def price(given: float | None, device: DeviceDescription | None) -> tuple[float,
 
 
 def power_model(
-    given: PowerConfig | None, facts: HardwareFacts, device: DeviceDescription | None, model: str, devices: int,
+    given: PowerConfig | None, info: HardwareInfo, device: DeviceDescription | None, model: str, devices: int,
     base_dir: Path | None,
 ) -> PowerModel:
-    """Watts of one device: given, or the profile's, or by TDP and utilisation, or none; the source says which."""
+    """Return the power of one device: given, the profile's, by TDP and utilisation, or none. It names its source."""
     if given is not None:
         return StatePower(given.idle, given.prefill, given.decode, "given")
-    if facts.power is not None:
-        watts = facts.power
-        return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {facts.name}: {watts.source}")
+    if info.power is not None:
+        watts = info.power
+        return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {info.name}: {watts.source}")
     if device is None:
         return StatePower(0.0, 0.0, 0.0, "none (no power and no device given)")
     if device.tdp_w is None:
         return StatePower(0.0, 0.0, 0.0, f"none (device {device.name} states no TDP)")
-    work = facts.work if facts.work is not None else _work(facts, model, devices, base_dir)
+    work = info.work if info.work is not None else _work(info, model, devices, base_dir)
     if work is None:
         return StatePower(0.0, 0.0, 0.0, "none (the TDP formula needs the description of the client's model)")
     return TdpPower(device, work, device.tdp_w, f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W")
 
 
-def _work(facts: HardwareFacts, model: str, devices: int, base_dir: Path | None) -> Work | None:
-    """The work of the client's model split over its devices; None where nobody describes the model."""
+def _work(info: HardwareInfo, model: str, devices: int, base_dir: Path | None) -> Work | None:
+    """Return the work of the client's model split over its devices; None for a model without a description."""
     if not model:
         return None
     try:
-        return Work.of(load_model(model, base_dir), tp=devices // facts.pp, pp=facts.pp, dtype=facts.dtype or "bf16",
-                       kv_dtype=facts.kv_dtype)
+        return Work.of(load_model(model, base_dir), tp=devices // info.pp, pp=info.pp, dtype=info.dtype or "bf16",
+                       kv_dtype=info.kv_dtype)
     except InputError:
         return None

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from hermes.calibration.fit import FitResult
-from hermes.calibration.fit_phases import PHASES
-from hermes.calibration.fit_rows import mape
+from hermes.calibration.fit.data import PHASES
+from hermes.calibration.fit.profile import FitResult
 from hermes.hardware.profile import Noise, PhaseProfile
 
 __all__ = ["phase_table", "report"]
@@ -45,8 +44,8 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
     measured, predicted, fixed = (result.held_out[name].to_numpy() for name in ("seconds", "predicted", "fixed"))
     everything = result.rows
     rows.append([
-        "all", str(len(measured)), str(len(np.unique(everything.configuration))), _percent(mape(predicted, everything)),
-        _percent(mape(fixed, everything)), "", _percent(float(np.max(np.abs(predicted / measured - 1)))),
+        "all", str(len(measured)), str(len(np.unique(everything.configuration))), _percent(everything.mape(predicted)),
+        _percent(everything.mape(fixed)), "", _percent(float(np.max(np.abs(predicted / measured - 1)))),
         f"{np.mean((predicted - measured) ** 2):.3g}", "",
     ])
     return head, rows

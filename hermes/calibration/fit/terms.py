@@ -15,7 +15,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from hermes.calibration.fit_rows import FitRows
+from hermes.calibration.fit.data import FitRows
 from hermes.hardware.terms import Factor, Term
 
 __all__ = ["FAMILIES", "FEW", "features_of", "ladder", "ladders", "sparse", "told_apart", "vocabulary"]

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from hermes.calibration.comparison import compare_times
+from hermes.calibration.fit.estimators import held_out_splits
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, phase_of
 from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, IntArray
@@ -207,12 +209,8 @@ def errors(
 
 
 def _error_of(one: DataSet, predicted: FloatArray, steps: str) -> HeldOut:
-    relative = predicted / one.seconds - 1
-    weights = one.weights / one.weights.sum()
-    return HeldOut(
-        steps=steps, points=len(relative), mape=float((np.abs(relative) * weights).sum()),
-        bias=float((relative * weights).sum()), worst=float(np.abs(relative).max()),
-    )
+    found = compare_times(predicted, one.seconds, one.weights)
+    return HeldOut(steps=steps, points=found.points, mape=found.mape, bias=found.mean, worst=abs(found.worst))
 
 
 def fit_card(
@@ -224,38 +222,27 @@ def fit_card(
     this model, not how the factors carry over to another.
     """
     models = list(dict.fromkeys(one.model.name for one in sets))
-    rows: list[HeldOut] = []
-    if len(models) == 1:
-        rows = _configurations_held_out(sets, device)
-    for done, model in enumerate(models if len(models) > 1 else []):
-        progress(done, len(models) + 1)
-        others = [one for one in sets if one.model.name != model]
-        if not any(not one.narrow for one in others):
+    alone = len(models) == 1
+    parts = [one.groups % FOLDS if alone else np.full(len(one.seconds), models.index(one.model.name)) for one in sets]
+    count = len(np.unique(np.concatenate(parts)))
+    predicted = [np.full(len(one.seconds), np.nan) for one in sets]
+    for done, (_, held) in enumerate(held_out_splits(np.concatenate(parts)) if count > 1 else ()):
+        progress(done, count + 1)
+        left_out = np.concatenate(parts)[held[0]]
+        kept = [one.part(part != left_out) for one, part in zip(sets, parts, strict=True) if (part != left_out).any()]
+        if all(one.narrow for one in kept):
             continue
-        wide, narrow = fit_efficiency(others, device)
-        rows += [
-            errors(one, device, narrow if one.narrow and narrow is not None else wide, one.name)
-            for one in sets if one.model.name == model
-        ]
-    progress(len(models), len(models) + 1)
-    factors, eight = fit_efficiency(sets, device)
-    return factors, eight, rows
-
-
-def _configurations_held_out(sets: Sequence[DataSet], device: DeviceDescription) -> list[HeldOut]:
-    if not any(not one.narrow for one in sets):
-        return []
-    predicted = [np.empty(len(one.seconds)) for one in sets]
-    for fold in range(FOLDS):
-        kept = [one.part(one.groups % FOLDS != fold) for one in sets]
         wide, narrow = fit_efficiency(kept, device)
-        for one, out in zip(sets, predicted, strict=True):
-            rows = one.groups % FOLDS == fold
-            out[rows] = one.part(rows).predict(device, narrow if one.narrow and narrow is not None else wide)
-    return [
-        _error_of(one, out, f"{one.name} (configurations in {FOLDS} parts)")
-        for one, out in zip(sets, predicted, strict=True)
-    ]
+        for one, part, out in zip(sets, parts, predicted, strict=True):
+            rows = part == left_out
+            if rows.any():
+                out[rows] = one.part(rows).predict(device, narrow if one.narrow and narrow is not None else wide)
+    how = f" (configurations in {FOLDS} parts)" if alone else ""
+    found = [_error_of(one, out, one.name + how) for one, out in zip(sets, predicted, strict=True)
+             if not np.isnan(out).any()]
+    progress(count, count + 1)
+    factors, eight = fit_efficiency(sets, device)
+    return factors, eight, found
 
 
 Fit = tuple[Efficiency, Efficiency | None, list[HeldOut]]

@@ -1,4 +1,7 @@
-"""Old names of keys: moved to the new ones before validation, with a warning. They are refused in the next release."""
+"""Move deprecated keys of LLM clients to their new names before validation, with a warning each.
+
+The next release refuses the old names.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from dataclasses import replace
 from hermes.config.yaml_document import Node
 from hermes.errors import InputWarning
 
-__all__ = ["renamed"]
+__all__ = ["rename_deprecated_keys"]
 
 
-def renamed(root: Node) -> Node:
-    """The document with old keys of LLM clients under their new names."""
+def rename_deprecated_keys(root: Node) -> Node:
+    """Return the document with deprecated keys of LLM clients under their new names."""
     clients = root.child("clients")
     if clients is None or not isinstance(clients.value, list):
         return root
@@ -32,7 +35,7 @@ def _client(client: Node, path: str) -> Node:
         value = inner.value[old]
         target = client if owner == "" else inner
         new_path = ".".join(part for part in (path, owner, new) if part)
-        if target.child(new) is not None:   # both: validation names the one that is unknown, or contradicts
+        if target.child(new) is not None:   # both are given: validation reports the unknown or contradicting one
             continue
         rest = {key: item for key, item in inner.value.items() if key != old}
         if owner == "":
@@ -45,7 +48,7 @@ def _client(client: Node, path: str) -> Node:
 
 
 def _moves(client: Node) -> Iterator[tuple[str, str, str, str]]:
-    """(section, old key, section of the new key, new key) of the old keys that stand in a client."""
+    """Yield (section, old key, section of the new key, new key) of the deprecated keys of a client."""
     for move in (("scheduler", "engine_version", "", "engine"), ("memory", "engine", "memory", "engine_reserve")):
         section = client.child(move[0])
         if section is not None and section.child(move[1]) is not None:
@@ -55,5 +58,5 @@ def _moves(client: Node) -> Iterator[tuple[str, str, str, str]]:
 def _warn(value: Node, old: str, new: str) -> None:
     mark = value.key or value.mark
     where = ":".join(str(part) for part in (mark.file, mark.line, mark.column) if part is not None)
-    text = f"{old} is an old key; write {new} instead (the next release refuses the old one)"
+    text = f"{old} is deprecated; write {new} instead (the next release refuses the old key)"
     warnings.warn(f"{where}: {text}" if where else text, InputWarning, stacklevel=2)

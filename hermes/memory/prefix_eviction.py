@@ -1,16 +1,16 @@
-"""A prefix cache whose unused blocks go in another order than that of their last use.
+"""Prefix cache with a choice of eviction order: token-aware LRU, GDSF, LFU or FIFO.
 
-`ReferencePrefixPool` takes blocks from the front of a queue (least recently used, tail of a chain first). Here blocks
-that carry a hash are ranked when their last holder leaves, and the least goes first:
+`ReferencePrefixPool` takes blocks from the front of a queue (least recently used, tail of a chain first). This pool
+ranks a block with a hash when its last holder leaves, and evicts the block with the least rank first:
 
-- `tamm`: number of the access / tokens of the sequence that left: token-aware LRU over whole prompts
-- `gdsf`: L + times the block was held / tokens of that sequence; L is the rank of the last one that went
+- `tamm`: number of the access / tokens of the sequence that left (token-aware LRU over whole prompts)
+- `gdsf`: L + times the block was held / tokens of that sequence; L is the rank of the last evicted block
 - `lfu`: times the block was held
 - `fifo`: number of the access that brought it in
 
-All blocks are of one size, so per block TAMM would be LRU; what differs in size are the prompts they belong to. A block
-keeps its highest rank so far: the head of a chain, which every prompt through it needs, never goes before the rest. Not
-so with `fifo`: a head may go before a tail that came later, which is then of no use until it goes too.
+All blocks have one size, so per block TAMM would be LRU; the prompts that they belong to differ in size. A block keeps
+its highest rank so far, so that the head of a chain, which every prompt through it needs, never goes before the rest.
+With `fifo` a head may go before a tail that came later; the tail is then useless until it goes too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
 
 
 class _Ranking:
-    """Free blocks in the order in which they are taken; the part of an `OrderedDict` that a pool uses.
+    """Free blocks in the order in which they are taken, as the part of `OrderedDict` that a pool uses.
 
-    A block without a hash goes before any other. Equal ranks: in the order in which they came free.
+    Blocks without a hash go first. Blocks of equal rank go in the order in which they became free.
     """
 
     def __init__(self, rank: Callable[[int], float], taken: Callable[[int, float], None], num_blocks: int) -> None:
@@ -47,12 +47,12 @@ class _Ranking:
         self._heap.remove(block)
 
     def move_to_end(self, block: int, last: bool = True) -> None:
-        """To the very front (`last=False`): it has no hash."""
+        """Move a block without a hash to the very front (`last=False`)."""
         self._front -= 1
         self._heap.update(block, (-1.0, self._front))
 
     def popitem(self, last: bool = False) -> tuple[int, None]:
-        """The next block to be taken."""
+        """Remove and return the next block to take."""
         block = self._heap.peek()
         self._taken(block, self._heap.key(block)[0])
         self._heap.pop()
@@ -60,17 +60,17 @@ class _Ranking:
 
 
 class RankedPrefixPool(ReferencePrefixPool):
-    """See the module's docstring. `policy`: which rank."""
+    """See the module's docstring. policy: The rank to use."""
 
     def __init__(
         self, num_blocks: int, block_size: int, *, policy: PrefixEviction = "tamm", unhashed_to_front: bool = True,
     ) -> None:
         super().__init__(num_blocks, block_size, unhashed_to_front=unhashed_to_front)
         self.policy = policy
-        self._ranks: dict[int, float] = {}   # of blocks that carry a hash
+        self._ranks: dict[int, float] = {}   # of blocks with a hash
         self._uses: dict[int, int] = {}
         self._accesses = 0
-        self._tokens = 1                     # of the sequence that is leaving
+        self._tokens = 1                     # of the sequence that leaves
         self._age = 0.0
         queue: Any = _Ranking(self._rank, self._took, num_blocks)
         self._queue = queue
@@ -97,7 +97,7 @@ class RankedPrefixPool(ReferencePrefixPool):
         return rank
 
     def _took(self, block: int, rank: float) -> None:
-        """The block goes to another sequence, and what was known of it with it."""
+        """Forget the rank and uses of a block that goes to another sequence."""
         self._ranks.pop(block, None)
         self._uses.pop(block, None)
         self._age = max(self._age, rank)

@@ -1,4 +1,4 @@
-"""The KV capacity of a client, as results print it."""
+"""KV capacity of a client, as results print it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["memory_summary"]
 
 
 def memory_summary(info: ClientInfo) -> dict[str, Any] | None:
-    """The KV capacity of a client for the summary; None for one without KV memory."""
+    """Return the KV capacity of a client for the summary; None without KV memory."""
     if not info.num_blocks:
         return None
     tokens = info.num_blocks * info.block_size

@@ -1,27 +1,29 @@
-"""Which terms? A greedy search through the dictionary, judged by cross-validation over configurations.
+"""The step polynomial: terms chosen by a greedy search, judged by cross-validation over configurations.
 
 The term that lowers the held-out error most is added, then terms that are no longer needed are removed, until nothing
 helps by more than a tolerance. This begins once with the constant, and where hinges are allowed once more with a line
 that bends at every knot; the better end is taken. The search solves thousands of small problems, so it works on
 Gram matrices (one per fold, subtracted from the whole) with plain least squares; what is chosen is then fitted robustly
-(`fit_solve`).
+(`estimators`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import nnls
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils.validation import check_is_fitted
 
-from hermes.calibration.fit_atoms import FAMILIES, ladder, ladders, sparse, vocabulary
-from hermes.calibration.fit_rows import FitRows, folds
-from hermes.calibration.fit_solve import design, fit_terms
+from hermes.calibration.fit.data import PHASES, FitRows
+from hermes.calibration.fit.estimators import HUBER, NonNegativeRegressor, held_out_parts, held_out_splits
+from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
 from hermes.hardware.base import FloatArray
-from hermes.hardware.terms import Term, term_text
+from hermes.hardware.terms import Term, evaluate, term_text
 
-__all__ = ["OUTER_FOLDS", "Choice", "choose", "cross_validate", "fold_count"]
+__all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fold_count", "held_out"]
 
 MOST_TERMS = 20
 FEWEST_GAIN = 0.0003
@@ -44,12 +46,54 @@ class Choice(NamedTuple):
     candidates: dict[str, float]
 
 
+class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type stubs
+    """Polynomial of batch statistics that never falls; the project's own estimator of step times.
+
+    Parameters:
+        phases: kinds of steps it is for
+        terms: the terms; None to choose them by cross-validation over configurations
+        overhead_s: the engine's constant time per step, which is not fitted
+
+    X holds the statistics in the order of `hermes.calibration.steps.STATS`, shape (steps, 8); y seconds of whole steps.
+    Fitted attributes: `terms_`, `coef_` (seconds per term, none negative) and `choice_` (None where terms were given).
+    """
+
+    def __init__(
+        self, phases: Sequence[str] = PHASES, terms: Sequence[Term] | None = None, overhead_s: float = 0.0
+    ) -> None:
+        self.phases, self.terms, self.overhead_s = phases, terms, overhead_s
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803  (scikit-learn's name)
+        """Choose the terms and find their coefficients. groups: the configuration of each step, by default its own.
+
+        Terms that get no coefficient are dropped; the constant stays.
+        """
+        rows = FitRows.of_arrays(X, y, groups, self.overhead_s)
+        self.choice_ = choose(rows, self.phases) if self.terms is None else None
+        terms = self.choice_.terms if self.choice_ is not None else tuple(self.terms or ())
+        linear = NonNegativeRegressor(relative=True, huber=HUBER, offset=self.overhead_s)
+        x = linear.fit(design(terms, rows), rows.seconds, sample_weight=rows.weights).coef_
+        kept = [i for i in range(len(terms)) if x[i] > 0 or not terms[i]]
+        self.terms_, self.coef_ = tuple(terms[i] for i in kept), x[kept]
+        return self
+
+    def predict(self, X: Any) -> FloatArray:  # noqa: N803
+        """Seconds of whole steps, overhead included, shape (steps,)."""
+        check_is_fitted(self)
+        return np.asarray(design(self.terms_, FitRows.of_arrays(X)) @ self.coef_ + self.overhead_s)
+
+
+def design(terms: Sequence[Term], rows: FitRows) -> FloatArray:
+    """Values of the terms, shape (rows, terms)."""
+    return np.column_stack([evaluate(term, rows.columns, len(rows)) for term in terms])
+
+
 class _Search:
     """One dictionary on one set of rows."""
 
     def __init__(self, terms: Sequence[Term], rows: FitRows) -> None:
         relative = design(terms, rows) / rows.seconds[:, None]
-        root = np.sqrt(rows.weights())
+        root = np.sqrt(rows.weights)
         matrix = relative * root[:, None]
         size = np.linalg.norm(matrix, axis=0)
         size[size == 0.0] = np.inf
@@ -57,7 +101,7 @@ class _Search:
         self.overhead = rows.overhead_s / rows.seconds
         self.target = (1.0 - self.overhead) * root
         self.root = root
-        self.fold = folds(rows.configuration, fold_count(rows, INNER_FOLDS))
+        self.fold = held_out_parts(rows.configuration, fold_count(rows, INNER_FOLDS))
         self.gram = self.matrix.T @ self.matrix
         self.right = self.matrix.T @ self.target
         held = [(self.matrix[self.fold == k], self.target[self.fold == k]) for k in range(int(self.fold.max()) + 1)]
@@ -156,17 +200,14 @@ def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
     ]
 
 
-def cross_validate(rows: FitRows, phases: Sequence[str], terms: Sequence[Term] | None = None) -> FloatArray:
-    """Predictions for every row by a fit without its configuration, seconds, shape (rows,).
+def held_out(estimator: Any, rows: FitRows) -> FloatArray:
+    """Predictions for every row by an estimator fitted without its configuration, seconds, shape (rows,).
 
-    With `terms` their coefficients are fitted again in every fold; without, the terms are chosen again as well, so that
-    the error of the predictions contains what choosing costs.
+    estimator: fits (X, y, groups) like `StepPolynomial`. One that chooses its terms chooses them anew in every part, so
+    that the error of the predictions contains what choosing costs.
     """
     out = np.empty(len(rows))
-    fold = folds(rows.configuration, fold_count(rows, OUTER_FOLDS))
-    for k in np.unique(fold):
-        held = fold == k
-        training = rows.where(~held)
-        part = fit_terms(terms if terms is not None else choose(training, phases).terms, training)
-        out[held] = part.predict(rows.where(held))
+    for fitted, held in held_out_splits(held_out_parts(rows.configuration, fold_count(rows, OUTER_FOLDS))):
+        part = clone(estimator).fit(rows.matrix[fitted], rows.seconds[fitted], groups=rows.configuration[fitted])
+        out[held] = part.predict(rows.matrix[held])
     return out

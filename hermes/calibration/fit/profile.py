@@ -2,26 +2,29 @@
 
 1. Rows a fit may use: not excluded by their source, and not among repetitions that SVAB rejects.
 2. The engine's constant overhead per step, where the steps tell it (`overhead_s`); the phases predict the rest.
-3. Polynomials per kind of step, or shared (`fit_phases`), their terms chosen by cross-validation over configurations.
-4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not monotone (`fit_check`).
+3. Polynomials per kind of step, or shared, their terms chosen by cross-validation over configurations (`polynomial`).
+   Where a step is the sum of its parts (an engine on a CPU), one polynomial for all steps is better than three that see
+   a part of the data each. On a GPU, where prefills are bound by arithmetic and decodes by memory, separate ones are.
+   So both are tried, and one polynomial for the steps with prefill beside one for decodes.
+4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not monotone (`checks`).
 
-`hermes fit` prints and writes what this returns; `fit_report` and `fit_plot` present it.
+`hermes fit` prints and writes what this returns; `report` presents it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hermes.calibration.fit_check import boundary, flat_beyond, refuse_falling
-from hermes.calibration.fit_data import excluded_lines, limits_of
-from hermes.calibration.fit_noise import label, neighbour_error, noise_of, repeats
-from hermes.calibration.fit_phases import PHASES, BlockFit, fit_blocks, terms_in
-from hermes.calibration.fit_rows import FitRows, Mask, mape
-from hermes.calibration.fit_search import OUTER_FOLDS, fold_count
+from hermes.calibration.comparison import compare_times
+from hermes.calibration.fit.checks import boundary, excluded_lines, flat_beyond, limits_of, refuse_falling
+from hermes.calibration.fit.data import PHASES, FitRows, Mask, label, neighbour_error, noise_of, repeats
+from hermes.calibration.fit.polynomial import OUTER_FOLDS, Choice, StepPolynomial, choose, fold_count, held_out
 from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, phase_of, tidy_rows
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
@@ -36,9 +39,9 @@ from hermes.hardware.profile import (
     Provenance,
     dump_yaml,
 )
-from hermes.hardware.terms import term_text
+from hermes.hardware.terms import Term, term_text
 
-__all__ = ["FitResult", "fit_file", "fit_steps", "write_profile"]
+__all__ = ["BlockFit", "FitResult", "fit_file", "fit_steps", "provenance_of", "usable_rows", "write_profile"]
 
 WORST_LISTED = 8
 LONGEST_S = 1000.0
@@ -50,6 +53,42 @@ LOAD = {
 }
 """Features whose measured range is always stated."""
 WEIGHTS = "1/seconds^2 (relative errors), divided by the rows of the configuration; Huber's rule beyond 1.345 sigma"
+SCHEMES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("prefill", "decode", "mixed"),),
+    (("prefill", "mixed"), ("decode",)),
+    (("prefill",), ("decode",), ("mixed",)),
+)
+"""Which phases share a polynomial, those with fewer polynomials first."""
+FEWER = 0.02
+"""Fewer polynomials are preferred if their error is within this part of the best."""
+_ABSENT = {
+    "prefill": ("decode_seqs", "decode_ctx", "decode_ctx_max"),
+    "decode": ("prefill_tokens", "prefill_seqs", "prefill_past", "prefill_attn"),
+    "mixed": (),
+}
+
+
+class BlockFit(NamedTuple):
+    """A polynomial shared by some phases, and how it does on configurations it has not seen.
+
+    `held_out` are predictions by fits (terms chosen anew) without the configuration, `fixed` by fits of the final
+    terms; seconds, shape (rows of the block,).
+    """
+
+    phases: tuple[str, ...]
+    rows: FitRows
+    choice: Choice
+    fit: StepPolynomial
+    held_out: FloatArray
+    fixed: FloatArray
+
+
+def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
+    """The terms that can be other than zero in steps of a phase, with their seconds."""
+    return [
+        (term, float(seconds)) for term, seconds in zip(fit.terms_, fit.coef_, strict=True)
+        if not any(factor.feature in _ABSENT[phase] for factor in term)
+    ]
 
 
 @dataclass(frozen=True)
@@ -83,7 +122,7 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     """
     what = steps.header.name
     steps = MeasuredSteps(steps.header, tidy_rows(steps.rows, what))
-    rows, rejected = _usable(steps)
+    rows, rejected = usable_rows(steps)
     if len(rows) == 0:
         raise InputError("steps that are not excluded", Verbatim("none"), file=what)
     if rows["time_s"].max() > LONGEST_S:
@@ -102,7 +141,7 @@ def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     excluded = [*excluded_lines(steps), *rejected]
     profile = Profile(
         format="hermes-profile/1", name=name or what, phases=Phases(**phases), overhead_s=overhead_s,
-        provenance=_provenance(steps, excluded), memory=steps.header.memory, power=_power(steps, rows),
+        provenance=provenance_of(steps, excluded), memory=steps.header.memory, power=_power(steps, rows),
     )
     limits = [*limits_of(blocks, data, overhead_s), *flat_beyond(profile)]
     profile.provenance.notes.extend(limits)
@@ -127,7 +166,7 @@ def write_profile(result: FitResult, path: Path) -> None:
     dump_yaml(result.profile, path, title)
 
 
-def _usable(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
+def usable_rows(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
     """Rows to fit, and a line for each repeated step that varies too much to be believed."""
     rows = steps.usable()
     if not rows.duplicated(["configuration", *STATS]).any():
@@ -192,8 +231,9 @@ def _range(values: FloatArray) -> list[float]:
 
 
 def _error(block: BlockFit, mask: Mask) -> FitError:
-    part, held_out, fixed = block.rows.where(mask), block.held_out[mask], block.fixed[mask]
-    relative = np.abs(held_out / part.seconds - 1)
+    part, unseen, fixed = block.rows.where(mask), block.held_out[mask], block.fixed[mask]
+    found = compare_times(unseen, part.seconds, part.weights)
+    relative = np.abs(unseen / part.seconds - 1)
     count = fold_count(block.rows, OUTER_FOLDS)
     names, index, points = np.unique(part.configuration, return_inverse=True, return_counts=True)
     errors = np.bincount(index, weights=relative) / points
@@ -202,9 +242,8 @@ def _error(block: BlockFit, mask: Mask) -> FitError:
             f"{len(np.unique(block.rows.configuration))} configurations held out in {count} parts, "
             "the terms chosen anew without them"
         ),
-        mape=mape(held_out, part), fixed_features_mape=mape(fixed, part),
-        mse_s2=float(np.mean((held_out - part.seconds) ** 2)), worst=float(relative.max()),
-        in_sample_mape=mape(block.fit.predict(part), part), configurations=len(names),
+        mape=found.mape, fixed_features_mape=part.mape(fixed), mse_s2=float(np.mean((unseen - part.seconds) ** 2)),
+        worst=abs(found.worst), in_sample_mape=part.mape(block.fit.predict(part.matrix)), configurations=len(names),
         by_configuration=[
             GroupError(configuration=str(names[i]), points=int(points[i]), mape=float(errors[i]))
             for i in np.argsort(-errors, kind="stable")[:WORST_LISTED]
@@ -237,7 +276,7 @@ def _power(steps: MeasuredSteps, rows: pd.DataFrame) -> ProfilePower | None:
     )
 
 
-def _provenance(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
+def provenance_of(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
     header = steps.header
     return Provenance(
         source=header.source, sha256=header.source_sha256 or header.sha256 or None, hardware=header.hardware,
@@ -246,3 +285,53 @@ def _provenance(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
         fitted_by=f"hermes fit, steps {header.name} (clock: {header.clock})", excluded=excluded,
         notes=list(header.notes),
     )
+
+
+def _possible(rows: FitRows, what: str) -> list[tuple[tuple[str, ...], ...]]:
+    """Schemes for which every polynomial has data. Raises `InputError` where no scheme has."""
+    out: list[tuple[tuple[str, ...], ...]] = []
+    present = {phase for phase in PHASES if np.any(rows.phase == phase)}
+    for scheme in SCHEMES:
+        if "mixed" not in present:  # mixed steps are composed from the other two (hermes.hardware.polynomial)
+            if len(scheme) == 3 and present == {"prefill", "decode"}:
+                out.append(scheme[:2])
+        elif all(present & set(block) for block in scheme):
+            out.append(scheme)
+    if not out:
+        raise InputError(
+            "measured steps with prefill and steps with decode",
+            Verbatim(f"only {' and '.join(sorted(present))} steps"), file=what,
+        )
+    return out
+
+
+def fit_blocks(rows: FitRows, what: str) -> tuple[list[BlockFit], dict[str, float]]:
+    """The polynomials that predict best, and the held-out MAPE of each scheme that was tried.
+
+    `what` is how an error calls the steps. Raises `InputError` for steps without a phase that nothing can stand in for.
+    """
+    schemes = _possible(rows, what)
+    blocks = list(dict.fromkeys(block for scheme in schemes for block in scheme))
+    parts = {block: rows.where(np.isin(rows.phase, block)) for block in blocks}
+    choices = {block: choose(part, block) for block, part in parts.items()}
+    models = {block: StepPolynomial(block, choices[block].terms, rows.overhead_s) for block in blocks}
+    fixed = {block: held_out(model, parts[block]) for block, model in models.items()}
+    errors = [_scheme_error(rows, scheme, fixed) for scheme in schemes]
+    chosen = next(s for s, error in zip(schemes, errors, strict=True) if error <= min(errors) * (1 + FEWER))
+    fits = []
+    for block in chosen:
+        part = parts[block]
+        fitted = models[block].fit(part.matrix, part.seconds, groups=part.configuration)
+        anew = held_out(StepPolynomial(block, None, rows.overhead_s), part)
+        fits.append(BlockFit(block, part, choices[block], fitted, anew, fixed[block]))
+    tried = {"; ".join(" + ".join(block) for block in s): error for s, error in zip(schemes, errors, strict=True)}
+    return fits, tried
+
+
+def _scheme_error(
+    rows: FitRows, scheme: Sequence[tuple[str, ...]], predicted: dict[tuple[str, ...], FloatArray]
+) -> float:
+    merged = np.empty(len(rows))
+    for block in scheme:
+        merged[np.isin(rows.phase, block)] = predicted[block]
+    return rows.mape(merged)

@@ -1,7 +1,7 @@
-"""What a built hardware model knows besides step times: devices, parallelism, precision, memory, watts.
+"""Properties of a built hardware model beside step times: devices, parallelism, precision, memory, watts.
 
-Analytical models know their device, fitted profiles what was measured beside the steps, tables nothing. Whoever sizes
-memory or counts joules asks here instead of looking into the models.
+Analytical models know their device. Fitted profiles know what was measured beside the steps. Tables know neither.
+Memory sizing and energy accounting read these properties instead of the models.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
 from hermes.hardware.roofline import RooflineModel
 from hermes.hardware.table import TableModel
 
-__all__ = ["HardwareFacts", "facts_of"]
+__all__ = ["HardwareInfo", "hardware_info"]
 
 _NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-static": "fp8", "fp8-block": "fp8",
           "int4": "int4-awq"}
 
 
 @dataclass(frozen=True)
-class HardwareFacts:
-    """None, or 1 for the parallelism, where a model does not know."""
+class HardwareInfo:
+    """Properties of one hardware model; None if unknown (parallelism: 1)."""
 
     name: str = ""
     kind: str = ""                   # "roofline", "profile", "table" or "operator tables"
@@ -41,7 +41,7 @@ class HardwareFacts:
     memory: ProfileMemory | None = None
     power: ProfilePower | None = None
     work: Work | None = None
-    hardware: str = ""               # what a profile or table was measured on, in its own words
+    hardware: str = ""               # hardware that the profile or table was measured on, as its text says
 
 
 def _dtype(text: str) -> str | None:
@@ -50,23 +50,23 @@ def _dtype(text: str) -> str | None:
 
 
 def _measured(source: Provenance) -> dict[str, Any]:
-    """The facts that a profile or table states of its measurement."""
+    """The fields that a profile or table states about its measurement."""
     tp = source.tensor_parallel
     return {"model": source.model, "hardware": source.hardware, "devices": tp, "tp": tp, "dtype": _dtype(source.dtype)}
 
 
-def facts_of(hardware: HardwareModel) -> HardwareFacts:
-    """What `hardware` knows."""
+def hardware_info(hardware: HardwareModel) -> HardwareInfo:
+    """Return the properties of `hardware`."""
     if isinstance(hardware, RooflineModel):
         options = hardware.options
-        return HardwareFacts(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,
+        return HardwareInfo(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,
                              options.pp, options.dtype, options.kv_dtype, hardware.device, work=hardware.work)
     if isinstance(hardware, PolynomialModel):
         profile = hardware.profile
-        return HardwareFacts(profile.name, "profile", **_measured(profile.provenance), memory=profile.memory,
+        return HardwareInfo(profile.name, "profile", **_measured(profile.provenance), memory=profile.memory,
                              power=profile.power)
     if isinstance(hardware, TableModel):
-        return HardwareFacts(hardware.name, "table", **_measured(hardware.tables.provenance))
+        return HardwareInfo(hardware.name, "table", **_measured(hardware.tables.provenance))
     if isinstance(hardware, LayerwiseModel):
-        return HardwareFacts(hardware.name, "operator tables", hardware.model)
-    return HardwareFacts(getattr(hardware, "name", ""))
+        return HardwareInfo(hardware.name, "operator tables", hardware.model)
+    return HardwareInfo(getattr(hardware, "name", ""))

@@ -1,4 +1,4 @@
-"""From measured searches to a retrieval profile.
+"""Measured searches to a retrieval profile.
 
 Per kind of index: one observation per index, effort, batch and number of threads (the median of its repetitions);
 non-negative least squares on relative errors, every configuration (index and effort) counting the same. Where the
@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hermes.calibration.comparison import compare_times, group_weights
+from hermes.calibration.fit.estimators import NonNegativeRegressor, held_out_splits
 from hermes.calibration.retrieval_steps import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
@@ -101,33 +103,23 @@ def _points(table: pd.DataFrame, exponents: GraphExponents | None) -> _Points:
     )
 
 
-def _weights(groups: npt.NDArray[np.object_]) -> Floats:
-    _, index, count = np.unique(groups.astype(str), return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / count[index])
-
-
 def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """(seconds per unit of `names`, seconds per unit of COARSE_FEATURES in the coarse stage), fitted on `use`.
 
     The coarse rows have their own call, query and probe costs; the price of a multiply-add is common.
     """
-    from scipy.optimize import nnls
-
     staged = use & np.isfinite(points.coarse_s)
-    total = np.column_stack([points.columns[name][use] for name in names]) / points.seconds[use, None]
-    blocks, rows = [total], [np.sqrt(_weights(points.configurations[use]))]
+    features = np.column_stack([points.columns[name][use] for name in names])
+    seconds, weights = points.seconds[use], group_weights(points.configurations[use])
     width = len(names)
     if staged.any() and "coarse_macs" in names:
         coarse = np.column_stack([points.columns[name][staged] for name in COARSE_FEATURES])
-        coarse = coarse / points.coarse_s[staged, None]
         own = np.zeros((len(coarse), width))
         own[:, names.index("coarse_macs")] = coarse[:, -1]
-        blocks = [np.hstack([total, np.zeros((len(total), 3))]), np.hstack([own, coarse[:, :3]])]
-        rows.append(np.sqrt(_weights(points.configurations[staged])))
-    design, weight = np.vstack(blocks), np.concatenate(rows)
-    size = np.linalg.norm(design * weight[:, None], axis=0)
-    size[size == 0.0] = 1.0
-    found = nnls(design * weight[:, None] / size, weight, maxiter=200 * design.shape[1])[0] / size
+        features = np.vstack([np.hstack([features, np.zeros((len(features), 3))]), np.hstack([own, coarse[:, :3]])])
+        seconds = np.append(seconds, points.coarse_s[staged])
+        weights = np.append(weights, group_weights(points.configurations[staged]))
+    found = NonNegativeRegressor(relative=True).fit(features, seconds, sample_weight=weights).coef_
     stage = np.append(found[width:], found[names.index("coarse_macs")]) if len(found) > width else np.zeros(0)
     return found[:width], stage
 
@@ -138,19 +130,18 @@ def _predict(names: Sequence[str], coefficients: Floats, points: _Points) -> Flo
 
 def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.object_]) -> Floats:
     """Predictions of every point from fits without its group, seconds."""
-    labels = sorted(set(groups.tolist()))
+    _, index = np.unique(groups.astype(np.str_), return_inverse=True)
     out = np.empty(len(points.seconds))
-    for fold in range(min(_FOLDS, len(labels))):
-        held = np.isin(groups, labels[fold::_FOLDS])
-        out[held] = _predict(names, _solve(names, points, ~held)[0], points)[held]
+    for fitted, held in held_out_splits(index % _FOLDS):
+        use = np.zeros(len(out), dtype=bool)
+        use[fitted] = True
+        out[held] = _predict(names, _solve(names, points, use)[0], points)[held]
     return out
 
 
 def _mape(predicted: Floats, points: _Points, use: npt.NDArray[np.bool_] | None = None) -> float:
     mask = np.ones(len(predicted), dtype=bool) if use is None else use
-    errors = np.abs(predicted / points.seconds - 1)[mask]
-    weights = _weights(points.configurations[mask])
-    return float((errors * weights).sum() / weights.sum())
+    return compare_times(predicted[mask], points.seconds[mask], group_weights(points.configurations[mask])).mape
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 
-from hermes.calibration.fit import FitResult
-from hermes.calibration.fit_phases import PHASES
+from hermes.calibration.fit.data import PHASES
+from hermes.calibration.fit.profile import FitResult
 
 __all__ = ["plot", "save_plot"]
 

@@ -1,17 +1,18 @@
-"""What binds: the resource that holds work up, by group of alike clients and for the run.
+"""Binding resource: the resource that limits throughput, per group of equal clients and for the run.
 
-A run of steps whose plan left sequences waiting says what they waited for, from its own row: places in the batch
-(`slots`, as many sequences as `max_num_seqs`), tokens of a step (`compute`, the batch is at its token budget), or
-blocks of memory (`KV memory`, the batch had room for them). A batch at its token budget is `compute` whether or not any
-wait, and so is a batch that returns together, as long as it runs. KV that is to move and finds no room where it goes to
-waits for `KV memory` there. A service waits for `compute` if it is busy nearly all the time and work waits.
+The row of a run of steps whose plan left sequences waiting shows what they waited for: places in the batch (`slots`, as
+many sequences as `max_num_seqs`), tokens of a step (`compute`, the batch is at its token budget), or blocks of memory
+(`KV memory`, the batch had room for them). A batch at its token budget counts as `compute` even if no sequence waits,
+and so does a batch that returns together, while it runs. KV that finds no room at its destination waits for `KV memory`
+there. A service waits for `compute` if it is busy nearly all the time and work waits.
 
-    share    of the window in which it was so; half of it or more binds
-    link     full, and holding transfers up, at least 90% of the time; likewise the link of a store of KV (`tier`)
-    machine  its cores, or its memory bandwidth, used more than 95%
+    share    of the window in which a resource was short; from half of it on, the resource binds
+    link     binds if it is full, and holds transfers up, at least 90% of the time; likewise the link of a KV store
+    machine  binds if its cores, or its memory bandwidth, are used more than 95%
 
-Where nothing binds, `arrivals` do: the load that is offered is served as it comes. Where all arrives at once, nothing
-does. That an engine is busy alone says nothing: with continuous batching one that never rests may have room for more.
+If no resource binds, `arrivals` do: the clients serve the offered load as it comes. If all requests arrive at once,
+nothing binds. A busy engine alone shows nothing: with continuous batching an engine that never rests may have room for
+more.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from hermes.results.usage import covered_ns, window_ns
 from hermes.results.utilisation import THRESHOLD, resource_uses
 from hermes.units import NS_PER_S
 
-__all__ = ["BINDS", "binds_summary", "client_groups"]
+__all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
-BINDS = 0.5
+BINDING_SHARE = 0.5
 BUSY, FULL = 0.95, 0.9
 CAUSES = ("compute", "slots", "KV memory")
 
@@ -39,8 +40,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def client_groups(clients: list[ClientInfo]) -> dict[str, list[int]]:
-    """Indices of the clients that were written as one, by the group's name. Clients of records without groups stand by
-    themselves."""
+    """Return the indices of the clients of each group, by the group's name. A client without a group is one by itself.
+    """
     groups: dict[str, list[int]] = {}
     for index, info in enumerate(clients):
         name = info.group or info.name
@@ -51,9 +52,9 @@ def client_groups(clients: list[ClientInfo]) -> dict[str, list[int]]:
     return groups
 
 
-def binds_summary(record: RunRecord, window: Window) -> dict[str, Any]:
-    """`binds` of the summary: `what`, `where` and `share` of what binds most, `all` that binds, and `groups`: of each
-    group of clients `what` binds there, and the shares."""
+def binding_summary(record: RunRecord, window: Window) -> dict[str, Any]:
+    """Return `binds` of the summary: `what`, `where` and `share` of the most binding resource, `all` binding resources,
+    and `groups`: for each group of clients `what` binds there, and the shares."""
     start, end = window.start_ns, window.end_ns
     length = max(end - start, 1)
     shares = _of_steps(record, start, end) / length
@@ -64,12 +65,12 @@ def binds_summary(record: RunRecord, window: Window) -> dict[str, Any]:
     for name, members in client_groups(record.clients).items():
         mean, mean_busy = shares[members].mean(axis=0), float(busy[members].mean())
         top = int(mean.argmax())
-        what = CAUSES[top] if mean[top] >= BINDS else "arrivals" if mean_busy > 0 else "nothing"
+        what = CAUSES[top] if mean[top] >= BINDING_SHARE else "arrivals" if mean_busy > 0 else "nothing"
         groups[name] = {
             "clients": len(members), "what": what, "busy_share": mean_busy,
             **{f"{cause.replace(' ', '_').lower()}_share": min(float(mean[i]), 1.0) for i, cause in enumerate(CAUSES)},
         }
-        if mean[top] >= BINDS:
+        if mean[top] >= BINDING_SHARE:
             found.append((CAUSES[top], name, min(float(mean[top]), 1.0)))
     found += _of_resources(record, start, end)
     found.sort(key=lambda one: -one[2])
@@ -87,7 +88,7 @@ def binds_summary(record: RunRecord, window: Window) -> dict[str, Any]:
 
 
 def _most(groups: dict[str, Any]) -> tuple[str, str, float]:
-    """The queue grows, and nothing was short half of the time: what was short most, or the busiest engine."""
+    """For a growing queue without a binding resource: return the one that was short most, or the busiest engine."""
     keys = {f"{cause.replace(' ', '_').lower()}_share": cause for cause in CAUSES}
     share, name, key = max((group[key], name, key) for name, group in groups.items() for key in keys)
     if share >= 0.1:
@@ -119,13 +120,13 @@ def _without_steps(record: RunRecord) -> list[int]:
 
 
 def _of_steps(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
-    """Nanoseconds in which work waited for each of `CAUSES`, shape (clients, 3)."""
+    """Return the nanoseconds in which work waited for each of `CAUSES`, shape (clients, 3)."""
     runs, n = record.runs, len(record.clients)
     of = {name: np.array([getattr(info, name) for info in record.clients], dtype=np.int64)[runs["client"]]
           for name in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", "returns_together")}
     tokens, seqs = runs["prefill_tokens"] + runs["decode_seqs"], runs["running"]
     left = runs["left_waiting"] > 0
-    # what one more sequence like those in the batch would take
+    # the needs of one more sequence like those in the batch
     prompt = runs["prefill_tokens"] // np.maximum(runs["prefill_seqs"], 1)
     blocks = np.where(runs["prefill_seqs"] > 0, -(-prompt // np.maximum(of["block_size"], 1)),
                       -(-runs["used_blocks"] // np.maximum(seqs, 1)))
@@ -145,7 +146,7 @@ def _of_steps(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64
 
 
 def _waiting_to_move(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
-    """Nanoseconds in which KV that was ready waited for room at each client, shape (clients,)."""
+    """Return the nanoseconds in which ready KV waited for room at each client, shape (clients,)."""
     out = np.zeros(len(record.clients))
     if "decode" not in record.stage_kinds or not len(record.transfers["request"]):
         return out
@@ -166,10 +167,10 @@ def _waiting_to_move(record: RunRecord, start: int, end: int) -> npt.NDArray[np.
 
 def _of_services(record: RunRecord, shares: npt.NDArray[np.float64], busy: npt.NDArray[np.float64], start: int, end: int
                  ) -> None:
-    """Clients without steps: busy nearly all the time, with work that waits for most of it."""
+    """Add clients without steps: busy nearly all the time, with work that waits for most of it."""
     stages, machines = record.stages, {machine.client for machine in record.machines}
     for index in _without_steps(record):
-        if index in machines or busy[index] < BUSY:   # machines are told by their cores and bandwidth
+        if index in machines or busy[index] < BUSY:   # machines count by their cores and bandwidth
             continue
         mine = stages["client"] == index
         waits = covered_ns(np.clip(stages["assigned_ns"][mine], start, end),
@@ -178,7 +179,7 @@ def _of_services(record: RunRecord, shares: npt.NDArray[np.float64], busy: npt.N
 
 
 def _of_resources(record: RunRecord, start: int, end: int) -> list[tuple[str, str, float]]:
-    """Links and tiers that were full, machines that were used up."""
+    """Return links and tiers that were full, and machines that were used up."""
     found: list[tuple[str, str, float]] = []
     if not (record.links or record.tiers or record.machines):
         return found
