@@ -66,9 +66,9 @@ def put_in_place(page: Path, folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     for name, what in STAND_INS.get(name_of(page), {}).items():
         if what == "searches":
-            for ending in (".yaml", ".parquet"):
-                source = ROOT / "traces" / "hardware" / f"retrieval-amd-epyc-zen5{ending}"
-                shutil.copyfile(source, (folder / name).with_suffix(ending))
+            measured = ROOT / "traces" / "hardware" / "retrieval-amd-epyc-zen5.yaml"
+            shutil.copyfile(measured, folder / name)
+            shutil.copy(measured.with_suffix(".parquet"), folder)   # the header names it
         elif what == "measured":
             hermes.simulate("quickstart").requests.to_csv(folder / name, index=False)
         elif what == "prompts":
