@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -101,9 +102,9 @@ class MeasuredSteps:
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
-def phase_of(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
+def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
     """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
-    prefill, decode = rows["prefill_tokens"].to_numpy() > 0, rows["decode_seqs"].to_numpy() > 0
+    prefill, decode = np.asarray(rows["prefill_tokens"]) > 0, np.asarray(rows["decode_seqs"]) > 0
     return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
 
 

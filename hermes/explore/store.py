@@ -21,8 +21,8 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.results.export import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,8 +77,7 @@ class Folder:
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()
-            for stray in self.path.glob(".*.tmp"):   # of a process that was killed
-                stray.unlink(missing_ok=True)
+            remove_strays(self.path)
             try:
                 with closing(self._connect(create=True)) as self._writing:
                     yield

@@ -13,10 +13,10 @@ from markdown_blocks import Block, blocks, matches
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = [
-    DOCS / "tutorial.md",
+    DOCS / "tutorial" / "first-scenario.md",
     # run most of their commands in processes of their own
-    pytest.param(DOCS / "sweeps.md", marks=pytest.mark.long),
-    pytest.param(DOCS / "pipelines.md", marks=pytest.mark.long),
+    pytest.param(DOCS / "tutorial" / "sweeps.md", marks=pytest.mark.long),
+    pytest.param(DOCS / "tutorial" / "pipelines.md", marks=pytest.mark.long),
 ]
 
 
