@@ -126,7 +126,7 @@ class LLMClientConfig(ConfigModel):
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0, hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
         """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 

@@ -285,7 +285,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[KvRetrievalClient]:
         """Build the group's clients, numbered from `first_index`."""
         with inside("model"):
             model = load_model(self.model, base_dir)

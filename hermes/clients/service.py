@@ -162,7 +162,7 @@ class _ServiceConfig(TaskClientConfig):
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[ServiceClient]:
         """Build the group's clients, numbered from `first_index`."""
         machine = machine_of(self.device, self.cores, base_dir)
         services: dict[str, Service] = {}

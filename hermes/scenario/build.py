@@ -120,7 +120,8 @@ class _Builder:
             with inside(f"clients.{i}"):
                 group = config.build(
                     self.env, len(clients), self._runs, self._events, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
+                    base_dir=self.base_dir, moves_kv=moves_kv, seed=self.scenario.seed,
+                    **({} if built is None else {"hardware": built}),
                 )
                 clients += group
                 self._describe += config.describe(group, self.base_dir)
