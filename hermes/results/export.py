@@ -29,7 +29,8 @@ from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
 from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
-from hermes.results.stored import FORMAT, KEPT_META
+from hermes.results.stored import KEPT_META
+from hermes.results.stored_summary import FORMAT
 from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
