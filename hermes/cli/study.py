@@ -67,11 +67,12 @@ def _print(report: Report) -> None:
 
 def _print_table(title: str, columns: list[str], cells: list[list[str]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = any(row[index][:1].isdigit() or row[index][:1] == "-" for row in cells)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))
     show(table)

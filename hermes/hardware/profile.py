@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.writing import write_text
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
@@ -240,4 +241,4 @@ def dump_yaml(model: ConfigModel, path: Path, comment: str) -> None:
         _tidy(model.model_dump()), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118,
         allow_unicode=True,
     )
-    path.write_text(head + body, encoding="utf-8")
+    write_text(path, head + body)

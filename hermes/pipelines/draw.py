@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.writing import replacing, write_text
 from hermes.errors import InputError
 from hermes.pipelines.graph import Graph
 from hermes.pipelines.layout import Block, Describe, Drawing, Style, describe, lay_out
@@ -35,7 +36,7 @@ def write_drawing(graphs: Mapping[str, Graph], path: Path, says: Mapping[str, De
         single = len(graphs) == 1 or path.suffix == ".dot"
         parts = [("" if single else f"{name}\n") + draw(graph, says.get(name, describe))
                  for name, graph in graphs.items()]
-        path.write_text("\n".join(parts), encoding="utf-8")
+        write_text(path, "\n".join(parts))
         return
     import matplotlib as mpl
 
@@ -44,7 +45,8 @@ def write_drawing(graphs: Mapping[str, Graph], path: Path, says: Mapping[str, De
         stamp: dict[str, Any] = {".png": {"Software": None}, ".svg": {"Date": None}}.get(path.suffix, {})
         if path.suffix == ".pdf":
             stamp = {"CreationDate": None, "Producer": None, "Creator": None}
-        figure.savefig(path, dpi=120, metadata=stamp)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=120, format=path.suffix[1:], metadata=stamp)
 
 
 def draw_figure(graphs: Mapping[str, Graph], says: Mapping[str, Describe] | None = None) -> Figure:

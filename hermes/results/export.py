@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
+from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
@@ -38,7 +39,7 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TRACE", "replacing", "write_results", "written_files"]
+__all__ = ["TRACE", "write_results", "written_files"]
 
 TRACE = "trace.json.gz"
 _ROWS = 1 << 20
@@ -47,21 +48,6 @@ _ROWS = 1 << 20
 def written_files() -> list[str]:
     """The names of the files that a run writes; `summary.json` first."""
     return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place if the block succeeds, and vanishes if it does not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _arrow(columns: Columns) -> pa.Table:
@@ -141,12 +127,15 @@ def _write_trace(results: Results, path: Path, max_events: int) -> None:
 
 def write_results(
     results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
+    held: bool = False,
 ) -> Path:
     """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
 
-    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
+    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where. held: the caller holds
+    the folder's lock (`hermes.config.writing.locked`).
 
-    Raises `InputError` when `out_dir` is something other than a folder, `HermesError` when it cannot be written.
+    Raises `InputError` when `out_dir` is something other than a folder, or another process is writing into it;
+    `HermesError` when it cannot be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
@@ -158,22 +147,23 @@ def write_results(
         for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
-    files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
-    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
+    files[RESOURCES] = lambda path: write_text(path, resources_json(record))
+    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: write_text(path, scenario)
     results.meta.pop("trace_cut", None)
     files[TRACE] = (lambda path: _write_trace(results, path, max_trace_events)) if trace else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        for name, write in files.items():
-            if write is None:
-                (folder / name).unlink(missing_ok=True)
-                continue
-            with replacing(folder / name) as path:
-                write(path)
-        with replacing(folder / "summary.json") as path:
-            _write_text(path, summary)
+        with nullcontext() if held else locked(folder):
+            remove_strays(folder)
+            (folder / "summary.json").unlink(missing_ok=True)
+            for name, write in files.items():
+                if write is None:
+                    (folder / name).unlink(missing_ok=True)
+                    continue
+                with replacing(folder / name) as path:
+                    write(path)
+            write_text(folder / "summary.json", summary)
     except OSError as error:
         raise HermesError(f"cannot write results to {folder}: {error}") from error
     return folder

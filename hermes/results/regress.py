@@ -28,10 +28,10 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.config.yaml_document import load_yaml
 from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.results.export import replacing
 from hermes.results.layout import Section, sections_text
 
 __all__ = [
@@ -201,12 +201,7 @@ def record(
         text = json.dumps(golden, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     else:
         text = yaml.safe_dump(golden, sort_keys=False, allow_unicode=True, width=1000)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise HermesError(f"cannot write {path}: {error}") from error
+    write_text(path, text)
     return _load(path)
 
 
