@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field
-
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.clients.tier_config import KvTierConfig
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
 from hermes.errors import InputError
@@ -23,41 +21,9 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "refuse_hit_rates", "tiers_of"]
+__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "tiers_of"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
-
-
-class KvTierConfig(ConfigModel):
-    """One level of the hierarchy."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; shared tiers of one name are one."""
-    capacity: Annotated[Bytes, Field(gt=0)]
-    """Bytes it holds."""
-    bandwidth: Bandwidth
-    """Bytes/s it can be read and written at, by all that share it together."""
-    lookup: Duration = 0.0
-    """Time to find out whether it has a key, charged where it has."""
-    scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Who goes when it is full."""
-    admission: Literal["all", "frequency"] = "all"
-    """Who comes in when it is full: everything, or (TinyLFU) what was asked for more often than the one that would go,
-    as far as a Count-Min sketch of recent accesses can tell."""
-    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch's counts halve."""
-    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches that get here and find theirs: for `mode: expected`, and for nothing else."""
-
-
-def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of tiers that hold entries: what these find follows from what they hold."""
-    for i, tier in enumerate(tiers):
-        if tier.hit_rate is not None:
-            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
-                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
 
 
 class Tier:

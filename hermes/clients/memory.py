@@ -16,7 +16,7 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.facts import HardwareFacts
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
-from hermes.memory.ranked import PrefixEviction
+from hermes.memory.eviction import PrefixEviction
 
 __all__ = ["MemoryConfig", "describe_model"]
 

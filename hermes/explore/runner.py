@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hermes import __version__
+from hermes.config.registry import plugin_modules
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep, load_sweep
 from hermes.explore.executor import Executor, InProcess, executor
 from hermes.explore.figures import load_extract
-from hermes.explore.hashing import code_digest, extract_sources, file_digests, plugin_modules, point_hash, text_of
+from hermes.explore.hashing import OTHER_REGISTRIES, code_digest, extract_sources, file_digests, point_hash, text_of
 from hermes.explore.jobs import Job, Outcome
 from hermes.explore.opened import SweepResults, merged, open_sweep
 from hermes.explore.points import RESERVED, Point, located, points, scenario
@@ -71,7 +72,7 @@ def run_sweep(
     """
     read, folder = load_sweep(sweep, overrides), Folder(Path(out))
     with folder.locked():
-        modules = plugin_modules()
+        modules = plugin_modules(OTHER_REGISTRIES)
         with closing(executor(workers, modules)) as engine:
             plan = _plan(read, folder, engine, modules, progress)
             manifest = _manifest(plan)
@@ -95,7 +96,7 @@ def plan_sweep(
     overrides: Iterable[str] = (), workers: int = 1, progress: Progress | None = None,
 ) -> Plan:
     """Check every point and tell which have an outcome in `out`, running and writing nothing. Raises `InputError`."""
-    modules = plugin_modules()
+    modules = plugin_modules(OTHER_REGISTRIES)
     with closing(executor(workers, modules)) as engine:
         folder = Folder(Path(os.devnull if out is None else out))
         return _plan(load_sweep(sweep, overrides), folder, engine, modules, progress)

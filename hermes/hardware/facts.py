@@ -1,7 +1,7 @@
-"""What a built hardware model knows besides step times: devices, parallelism, precision, memory, watts.
+"""Facts of a hardware model besides step times: devices, parallelism, precision, memory, watts.
 
-Analytical models know their device, fitted profiles what was measured beside the steps, tables nothing. Whoever sizes
-memory or counts joules asks here instead of looking into the models.
+A model that knows any of them has a property `facts`. Analytical models know their device, fitted profiles what was
+measured beside the steps. Clients size their memory and count joules with them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from typing import Any
 
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
-from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
-from hermes.hardware.roofline import RooflineModel
-from hermes.hardware.table import TableModel
 
-__all__ = ["HardwareFacts", "facts_of"]
+__all__ = ["HardwareFacts", "facts_of", "measured_facts"]
 
 _NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-static": "fp8", "fp8-block": "fp8",
           "int4": "int4-awq"}
@@ -49,24 +45,13 @@ def _dtype(text: str) -> str | None:
     return name if name in PRECISIONS else None
 
 
-def _measured(source: Provenance) -> dict[str, Any]:
-    """The facts that a profile or table states of its measurement."""
+def measured_facts(name: str, kind: str, source: Provenance, **more: Any) -> HardwareFacts:
+    """What a profile or table states of its measurement."""
     tp = source.tensor_parallel
-    return {"model": source.model, "hardware": source.hardware, "devices": tp, "tp": tp, "dtype": _dtype(source.dtype)}
+    return HardwareFacts(name, kind, source.model, tp, tp, dtype=_dtype(source.dtype), hardware=source.hardware, **more)
 
 
 def facts_of(hardware: HardwareModel) -> HardwareFacts:
-    """What `hardware` knows."""
-    if isinstance(hardware, RooflineModel):
-        options = hardware.options
-        return HardwareFacts(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,
-                             options.pp, options.dtype, options.kv_dtype, hardware.device, work=hardware.work)
-    if isinstance(hardware, PolynomialModel):
-        profile = hardware.profile
-        return HardwareFacts(profile.name, "profile", **_measured(profile.provenance), memory=profile.memory,
-                             power=profile.power)
-    if isinstance(hardware, TableModel):
-        return HardwareFacts(hardware.name, "table", **_measured(hardware.tables.provenance))
-    if isinstance(hardware, LayerwiseModel):
-        return HardwareFacts(hardware.name, "operator tables", hardware.model)
-    return HardwareFacts(getattr(hardware, "name", ""))
+    """What `hardware` says of itself as its `facts`; nothing but its name where it has none."""
+    known: HardwareFacts | None = getattr(hardware, "facts", None)
+    return HardwareFacts(getattr(hardware, "name", "")) if known is None else known

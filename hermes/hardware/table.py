@@ -23,7 +23,8 @@ from pydantic import Field, field_validator
 from hermes.config import ConfigModel
 from hermes.config.validation import load
 from hermes.errors import InputError, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.facts import HardwareFacts, measured_facts
 from hermes.hardware.files import find
 from hermes.hardware.operator_curves import rising
 from hermes.hardware.profile import Provenance
@@ -143,6 +144,11 @@ class TableModel:
                 _Curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
             ]
 
+    @property
+    def facts(self) -> HardwareFacts:
+        """What the tables were measured on."""
+        return measured_facts(self.name, "table", self.tables.provenance)
+
     def _curves(self, stats: StepStats) -> list[_Curve]:
         """The step takes the longest of what these say."""
         if not stats.decode_seqs:
@@ -184,7 +190,6 @@ def _feature(stats: StepStats, name: str) -> int:
     return int(getattr(stats, name))
 
 
-@HARDWARE.register("table")
 class Table(ConfigModel):
     """Lookup in measured tables of whole steps, with linear interpolation."""
 

@@ -23,7 +23,7 @@ from simpy.core import Environment
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import Network
 from hermes.errors import InputError
-from hermes.network.base import NETWORKS, Site
+from hermes.network.base import Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
 
@@ -134,7 +134,6 @@ class _Parts(ConfigModel):
         return site.platform or None
 
 
-@NETWORKS.register("hgx_box")
 class HgxBox(_Parts):
     """One box: GPUs joined by an NVLink switch, and their host over PCIe."""
 
@@ -183,7 +182,6 @@ class _Racked(_Parts):
         return links, places
 
 
-@NETWORKS.register("rack")
 class Rack(_Racked):
     """Boxes and servers on one switch. A client's `platform` is its box; without one, boxes fill in order."""
 
@@ -197,7 +195,6 @@ class Rack(_Racked):
         return f"rack/{site.platform}" if site.platform else None
 
 
-@NETWORKS.register("multi_rack")
 class MultiRack(_Racked):
     """Racks on a spine. A client's `platform` is its rack, or `RACK/BOX`; without one, racks fill in order."""
 

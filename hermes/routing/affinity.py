@@ -9,13 +9,11 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
-from hermes.routing.base import ROUTERS
 from hermes.routing.load import Load, least_loaded
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
 
-@ROUTERS.register("session")
 class SessionConfig(ConfigModel):
     """A session's requests go where its first went; a new session, and a request without one, to the least loaded."""
 
@@ -42,7 +40,6 @@ class SessionAffinity:
         return home
 
 
-@ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
     """The client to which the least has to move, measured by the time that all of it takes on an idle network: a
     stage's inputs (passages, KV that was found), and the KV of a generation that goes on elsewhere. Among equals the
@@ -65,7 +62,6 @@ class Locality:
         return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
 
 
-@ROUTERS.register("context")
 class ContextConfig(ConfigModel):
     """Where the request's past context is kept: client number key modulo their number, as `start: home` fills the
     stores of one group (several of one model are refused); a request without one goes to the least loaded."""
@@ -92,7 +88,6 @@ class ContextHome:
         return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
 
 
-@ROUTERS.register("platform")
 class PlatformConfig(ConfigModel):
     """The least loaded client of the platform where the request was served last; of all, where it has none yet."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -176,16 +175,8 @@ class _Builder:
             if own and not np.array_equal(own.tokens, populations[own.name].tokens):
                 raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
         for client in self.clients:
-            if not isinstance(client, KvRetrievalClient):
-                continue
-            if client.needs_prefill and client.prefill is None:
-                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
-                if not engines:
-                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
-                                     field="clients.recompute")
-                client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.start != "empty" else ():
-                client.fill(population)
+            if hasattr(client, "prepare"):
+                client.prepare(self.clients, populations.values())
 
     def _model_of(self, wanted: str | None) -> str:
         """The model a workload asks for; where it leaves it open, that of the clients if they agree."""

@@ -12,7 +12,6 @@ from hermes.config.yaml_document import Node, as_node
 from hermes.errors import InputError, inside
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
 from hermes.scenario.old_keys import renamed
-from hermes.scenario.registries import kinds_in, refresh
 from hermes.scenario.resolved import to_yaml
 from hermes.scenario.schema import Scenario, Source
 
@@ -47,10 +46,9 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     node = renamed(node)
     _import_plugins(node, base_dir)
-    refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)
     try:
-        scenario = _completed(_validated(node), source)
+        scenario = _completed(validate(Scenario, node), source)
     except InputError as error:
         raise source.located(error) from None
     scenario._source = source
@@ -63,17 +61,6 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
     for item in files.value if files is not None and isinstance(files.value, list) else ():
         if isinstance(item.value, str) and item.value:
             import_plugin(base_dir / item.value)
-
-
-def _validated(node: Node) -> Scenario:
-    try:
-        return validate(Scenario, node)
-    except InputError as error:
-        try:
-            refresh(Scenario, None)   # the message names every choice, those of plug-ins included
-        except InputError:   # an installed package that the scenario does not name is broken: not the user's mistake
-            raise error from None
-        return validate(Scenario, node)
 
 
 def _completed(scenario: Scenario, source: Source) -> Scenario:

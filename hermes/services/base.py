@@ -17,20 +17,28 @@ from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.config.registry import Registry
-from hermes.core.stage import ServiceStage
+from hermes.core.stage import ServiceStage, check_count
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.devices import MachineSpec, load_device
 from hermes.hardware.facts import facts_of
 from hermes.hardware.models import load_model
 from hermes.units import NS_PER_S
 
 __all__ = [
-    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work", "check_count",
+    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work",
     "check_memory", "count_option",
 ]
 
-SERVICES: Registry[Any] = Registry("services", "a service")
+SERVICES: Registry[Any] = Registry("services", "a service", {
+    "hnsw": "hermes.services.hnsw:Hnsw",
+    "hybrid": "hermes.services.hybrid:Hybrid",
+    "ivf_flat": "hermes.services.ivf_flat:IvfFlat",
+    "ivf_pq": "hermes.services.ivf_pq:IvfPq",
+    "measured": "hermes.services.measured:Measured",
+    "remote_model": "hermes.services.remote_model:RemoteModel",
+    "rerank": "hermes.services.rerank:Rerank",
+})
 
 
 class Work(NamedTuple):
@@ -57,16 +65,6 @@ class PhaseCost(NamedTuple):
     bound: str
 
 
-class MachineSpec(NamedTuple):
-    """The machine a client runs on: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
-
-    cores: int
-    flops: float
-    memory_bandwidth: float
-    memory_bytes: int
-    device: DeviceDescription | None = None
-
-
 class Service(Protocol):
     """Costs of one kind of stage on one machine; no state that changes an answer."""
 
@@ -81,13 +79,6 @@ class Service(Protocol):
     # `outside(tasks) -> list[str]`, in what a batch leaves the range that its costs were measured on: both for reports;
     # and `options`, what it reads of a stage's options: name -> the least integer each may be, None for any value.
     # A graph that gives a stage others is refused; `top_k`, how many come back, may always stand there.
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """The value of an option that counts something; `InputError` for what is no integer, and for less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
-    return value
 
 
 def count_option(task: ServiceStage, name: str, default: int, least: int = 1) -> int:

@@ -100,6 +100,9 @@ class Lengths:
 class LengthModel(WorkloadComponent):
     """How long prompts and answers are, drawn together."""
 
+    has_turns: ClassVar[bool] = False
+    """Whether requests are turns of conversations (`hermes.workload.conversations`)."""
+
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         """Prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import Duration, Tokens
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError
 from hermes.workload.base import (
     MAX_TOKENS,
     IntArray,
@@ -28,17 +28,17 @@ from hermes.workload.base import (
     inside,
     think_times_ns,
 )
-from hermes.workload.lengths import LENGTHS, Counts
+from hermes.workload.lengths import Counts
 
-__all__ = ["ConversationLengths", "refuse_beside_conversations"]
+__all__ = ["ConversationLengths"]
 
 
-@LENGTHS.register("conversations")
 class ConversationLengths(LengthModel):
     """Turns of conversations: each waits for the answer before, and repeats what was said. `arrivals` say when
     conversations start (`rate: 17 /s` is 17 conversations a second), or how many users hold one at a time; `requests`
     counts turns."""
 
+    has_turns = True
     kind: Literal["conversations"] = "conversations"
     turns: Counts
     """Turns of a conversation: `3`, or e.g. `{kind: geometric, mean: 5}`."""
@@ -121,14 +121,3 @@ class ConversationLengths(LengthModel):
             if len(session) == 0 or session[-1] >= conversations:
                 return int(np.searchsorted(session, conversations))
             n *= 4
-
-
-def refuse_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
-    """Raise `InputError` for what has no meaning beside conversations, or is said by them."""
-    if not isinstance(lengths, ConversationLengths):
-        return
-    instead = {"prefixes": "system_tokens of the conversations, no prefixes",
-               "sessions": "no sessions: each conversation is one"}
-    for name, expected in instead.items():
-        if given.get(name) is not None:
-            raise InputError(expected, Verbatim("both"), field=name)
