@@ -27,9 +27,9 @@ def allowed() -> dict[str, set[str]]:
 
 
 def extension_modules() -> dict[str, set[str]]:
-    """Module -> the names that plug-ins may import of it, from the table of docs/extension-modules.md."""
+    """Module -> the names that plug-ins may import of it, from the table of docs/reference/extension-modules.md."""
     rows = re.findall(r"^\| `(hermes[\w.]*)` \| [^|]* \| ([^|]*) \|$",
-                      (ROOT / "docs" / "extension-modules.md").read_text(), flags=re.M)
+                      (ROOT / "docs" / "reference" / "extension-modules.md").read_text(), flags=re.M)
     return {module: set(re.findall(r"`(\w+)`", names)) for module, names in rows}
 
 
@@ -107,7 +107,7 @@ def test_plug_ins_import_what_is_documented(path: Path) -> None:
 def test_the_table_of_extension_modules_is_true(module: str) -> None:
     exported = importlib.import_module(module).__all__
     row = ", ".join(f"`{name}`" for name in exported)
-    assert extension_modules()[module] == set(exported), f"docs/extension-modules.md, the row of {module}: {row}"
+    assert extension_modules()[module] == set(exported), f"the row of {module}: {row}"
 
 
 @pytest.mark.parametrize("line", [

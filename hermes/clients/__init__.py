@@ -1,4 +1,4 @@
-"""Serving instances (clients) and the extension point for clients of one's own."""
+"""Clients (serving instances of LLMs, retrieval, KV stores) and the extension point for clients of your own."""
 
 from hermes.clients.base import CLIENTS
 from hermes.clients.overhead import OverheadProfile, load_overhead

@@ -14,31 +14,32 @@ __all__ = ["KvTierConfig", "OffloadConfig", "refuse_hit_rates"]
 
 
 class KvTierConfig(ConfigModel):
-    """One level of the hierarchy."""
+    """One tier of the hierarchy."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; shared tiers of one name are one."""
+    """Name. Shared tiers of one name are one tier."""
     capacity: Annotated[Bytes, Field(gt=0)]
-    """Bytes it holds."""
+    """Capacity in bytes."""
     bandwidth: Bandwidth
-    """Bytes/s it can be read and written at, by all that share it together."""
+    """Bytes/s of all its reads and writes together."""
     lookup: Duration = 0.0
-    """Time to find out whether it has a key, charged where it has."""
+    """Time of a lookup, charged if it finds the key."""
     scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
+    """Clients that share the tier: one client alone, those of one platform, of one rack (the platform up to its first
+    slash), or all."""
     policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Who goes when it is full."""
+    """Eviction policy: which entry leaves a full tier."""
     admission: Literal["all", "frequency"] = "all"
-    """Who comes in when it is full: everything, or (TinyLFU) what was asked for more often than the one that would go,
-    as far as a Count-Min sketch of recent accesses can tell."""
+    """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
+    evicted, by a Count-Min sketch of recent accesses."""
     admission_sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch's counts halve."""
+    """Accesses after which the sketch halves its counts."""
     hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches that get here and find theirs: for `mode: expected`, and for nothing else."""
+    """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
 
 
 def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of tiers that hold entries: what these find follows from what they hold."""
+    """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
     for i, tier in enumerate(tiers):
         if tier.hit_rate is not None:
             raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
@@ -46,20 +47,20 @@ def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
 
 
 class OffloadConfig(ConfigModel):
-    """Where blocks of the prefix cache are kept besides the device."""
+    """Tiers that hold blocks of the prefix cache besides the device."""
 
     tiers: list[KvTierConfig] = Field(min_length=1)
     """The hierarchy, nearest first."""
     block_tokens: int = Field(default=512, ge=1, le=2**20)
-    """Tokens of an entry: whole blocks of so many tokens are stored and found."""
+    """Tokens of an entry: whole blocks of this size are stored and found."""
     overlap: bool = False
-    """Whether a prefill starts while the rest of its KV is read, layer by layer."""
+    """Start a prefill while the rest of its KV is read, layer by layer."""
     write: Literal["all", "nearest"] = "all"
-    """Which tiers get what is stored. It moves what a tier does not have yet."""
+    """Tiers that stored blocks go to. Only what a tier does not have yet is moved."""
     promote: bool = True
-    """Whether what a lower tier had is written to those above it, once read."""
+    """Write what a lower tier had to the tiers above it, once read."""
     demote: bool = False
-    """Whether what a tier evicts is written to the one below."""
+    """Write what a tier evicts to the tier below."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

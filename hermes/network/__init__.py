@@ -1,6 +1,6 @@
-"""What a transfer costs, and the extension point for networks of one's own.
+"""Networks: the time of transfers, and the extension point for networks of your own.
 
-`NETWORKS` holds the components that can stand in YAML; their `build(env, nodes)` gives a `Network`.
+`NETWORKS` registers the components that YAML can name; their `build(env, nodes)` returns a `Network`.
 """
 
 from hermes.core.layerwise import LayerStream, exposed_bytes

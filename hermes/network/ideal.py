@@ -15,7 +15,7 @@ __all__ = ["Ideal", "IdealNetwork"]
 
 
 class IdealNetwork(BaseNetwork):
-    """Everything is there at once."""
+    """A network that delivers everything at once."""
 
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
         self.known(src)

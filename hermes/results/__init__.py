@@ -1,4 +1,4 @@
-"""From what a simulation leaves behind (`RunRecord`) to metrics, tables, files, plots and comparisons.
+"""Results of a simulation: metrics, tables, files, plots and comparisons computed from its `RunRecord`.
 
 `hermes.results.stored` reads results from a folder, `hermes.results.export` writes them.
 """

@@ -1,4 +1,4 @@
-"""Which client serves a stage: the extension point for routers."""
+"""Routers: the choice of a client for each stage, and the extension point for routers of your own."""
 
 from hermes.core.client import Client
 from hermes.core.router import LoadCell, Router, RouterContext

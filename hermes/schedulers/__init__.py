@@ -1,4 +1,4 @@
-"""In which order a client serves: the extension points for schedulers and packing policies."""
+"""Schedulers of LLM clients: step plans for a batch; the extension points for schedulers and packing policies."""
 
 from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage

@@ -1,7 +1,7 @@
-"""Continuous batching: prefills first, and a step is either a prefill batch or a decode batch (Orca, vLLM v0).
+"""Continuous batching: a step is either a prefill batch or a decode batch, prefills first (Orca, vLLM v0).
 
-While sequences wait and fit, a step computes whole prompts and running decodes stall; otherwise every running sequence
-decodes. When blocks run out, the youngest running sequence is preempted and recomputed.
+While waiting sequences fit, a step computes whole prompts and running decodes stall. Otherwise every running sequence
+decodes. When blocks run out, the scheduler preempts the youngest running sequence, which is recomputed later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
 
 class ContinuousConfig(ConfigModel):
-    """Orca's and vLLM v0's batching: a prefill batch if one can start, else a decode batch."""
+    """Orca's and vLLM v0's batching: a prefill batch if one can start, otherwise a decode batch."""
 
     kind: Literal["continuous"] = "continuous"
     max_num_batched_tokens: int = Field(default=8192, ge=1, le=2**31)
@@ -56,7 +56,7 @@ class ContinuousScheduler(LLMScheduler):
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _prefill_batch(self, plan: Plan) -> None:
-        """Whole prompts, as long as tokens, slots and blocks last; one that is over the budget goes alone."""
+        """Add whole prompts while tokens, slots and blocks last; a prompt above the budget is computed alone."""
         budget = self.max_num_batched_tokens
         while self.next_fits():
             computed = self.prefill_next(plan, budget)

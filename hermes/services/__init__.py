@@ -1,4 +1,4 @@
-"""What a batch of embeddings, retrievals or rerankings costs: the extension point for services."""
+"""Services of clients without an LLM engine: the work of a batch; the extension point for services of your own."""
 
 from hermes.core.stage import ServiceStage, check_count
 from hermes.hardware.devices import MachineSpec

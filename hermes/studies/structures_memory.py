@@ -15,7 +15,7 @@ from hermes.core.common_prompt import CommonPrompt
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.eviction import EVICTION
 from hermes.memory.pages import shared_savings
-from hermes.memory.ranked import RankedPrefixPool
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.sketch import CountMinSketch
 from hermes.memory.tiers import Store
 from hermes.studies.report import Table

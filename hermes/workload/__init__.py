@@ -1,7 +1,7 @@
-"""Workloads: arrivals, lengths, priorities, prefixes and sessions; the extension points for each.
+"""Workloads: arrivals and lengths of requests, with priorities, prefixes and sessions; their extension points.
 
-`WorkloadConfig` is what stands in a scenario; `WorkloadConfig.draw` makes it a `RequestTable`, which is all that the
-simulator sees.
+`WorkloadConfig` is a scenario's workload. `WorkloadConfig.draw` makes it a `RequestTable`, the only form that the
+simulator reads.
 """
 
 from hermes.config.streams import stream

@@ -20,6 +20,7 @@ from hermes.scenario.editor_schema import json_schema
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, EXAMPLES = DOCS / "extending.md", DOCS / "examples"
+MODULES = DOCS / "reference" / "extension-modules.md"
 PLUG_INS = {   # example -> registry, name
     "my_router": ("routers", "least_work"), "my_scheduler": ("schedulers", "one_prompt"),
     "my_packing": ("packing", "newest_first"), "my_slots": ("slots", "square_root"),
@@ -73,12 +74,12 @@ def test_an_example_is_short_and_uses_what_is_documented(name):
     text = (EXAMPLES / f"{name}.py").read_text()
     assert text.count("\n") < 40
     modules = set(re.findall(r"^from (hermes[\w.]*) import", text, flags=re.M))
-    assert modules <= documented(), "docs/extension-modules.md lists what plug-ins import"
+    assert modules <= documented(), "docs/reference/extension-modules.md lists what plug-ins import"
     assert not re.search(r"(self|super\(\)|pool|group)\._[a-z]", text), "a private helper"
 
 
 def documented() -> set[str]:
-    return set(re.findall(r"^\| `(hermes[\w.]*)` \|", (DOCS / "extension-modules.md").read_text(), flags=re.M))
+    return set(re.findall(r"^\| `(hermes[\w.]*)` \|", MODULES.read_text(), flags=re.M))
 
 
 @pytest.mark.parametrize("name", IN_SCENARIOS)
