@@ -54,7 +54,7 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 def described_names() -> dict[str, list[str]]:
     """Names of everything but hardware profiles that ships, by what it is."""
     from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
+    from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
 

@@ -38,7 +38,9 @@ __all__ = [
     "TraceImporter", "arrivals_s", "import_trace",
 ]
 
-TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
+TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
+    "tokens": "hermes.workload.token_traces:TokenTrace",
+})
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 

@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from hermes.errors import InputError
-from hermes.workload import RequestTable, WorkloadConfig, write_trace
+from hermes.workload import RequestTable, WorkloadConfig
 from hermes.workload import workload as workload_module
+from hermes.workload.traces import write_trace
 
 HERE = Path()
 POISSON = {"kind": "poisson", "rate": "40 /s"}
