@@ -17,7 +17,7 @@ from simpy.core import Environment
 from simpy.events import Event, Process, ProcessGenerator
 
 __all__ = [
-    "ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "calls_of", "happen",
+    "ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
 ]
 
 MAX_CLIENTS = 1_000_000
@@ -119,10 +119,10 @@ class Clock(Environment):
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
     """Call `callback(tick)` at `time_ns` (not in the past) on any SimPy environment with integer times."""
-    return calls_of(env)(time_ns, priority, callback)
+    return bind_at(env)(time_ns, priority, callback)
 
 
-def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
+def bind_at(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
     """Return `at` for one environment, with the choice of implementation made once."""
     return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
 
