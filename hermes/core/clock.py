@@ -53,13 +53,14 @@ class Acting(Process):
         self._resume(_BEGUN)
 
 
-def happen(event: Event) -> None:
-    """Let an event happen at once, ahead of everything that is scheduled for now: processes that wait for it go on
-    before this returns, those that will wait for it find that it has happened."""
-    event._ok, event._value = True, None
-    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+def happen(tick: Tick) -> None:
+    """Let an event that is not scheduled happen at once, ahead of everything that is scheduled for now.
+
+    Processes that wait for it go on before this returns; those that wait for it later find that it has happened.
+    """
+    callbacks, tick.callbacks = tick.callbacks, None  # type: ignore[assignment]
     for callback in callbacks:
-        callback(event)
+        callback(tick)
 
 
 class Clock(Environment):
@@ -83,11 +84,16 @@ class Clock(Environment):
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
-    def moment(self, time_ns: int, priority: int) -> Tick:
-        """An event at `time_ns`, which is not before now, for a process to wait for."""
+    def pending(self) -> Tick:
+        """An event for a process to wait for, which happens when it is given to `happen`."""
         tick: Tick = _new(Tick)
         tick.env = self
         tick.callbacks = []
+        return tick
+
+    def moment(self, time_ns: int, priority: int) -> Tick:
+        """An event for a process to wait for, which happens at `time_ns`, not before now."""
+        tick = self.pending()
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 

@@ -140,15 +140,10 @@ def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     if quiet:
         yield None
     elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bar
+        from hermes.results.progress import ProgressBar
 
-        with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
-                 console=Console(stderr=True)) as bar:
-            task = bar.add_task("starting", total=None, left="")
-            yield lambda now: bar.update(task, total=now.points, completed=now.done, left=_left(now),
-                                         description=now.last[:48] or "warming up")
+        with ProgressBar("starting", transient=False) as bar:
+            yield lambda now: bar.update(now.done, now.points, f"{now.last[:48] or 'warming up'}; {_left(now)}")
     else:
         shown = -1
 
