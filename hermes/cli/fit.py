@@ -56,12 +56,13 @@ def _polynomials(
     from hermes.calibration.fit.report import phase_table
     from hermes.calibration.fit.report import report as markdown
     from hermes.calibration.steps import load_steps
+    from hermes.config.writing import write_text
 
     result = fit_steps(load_steps(steps), name)
     if output is not None:
         write_profile(result, output)
     if report is not None:
-        report.write_text(markdown(result), encoding="utf-8")
+        write_text(report, markdown(result))
     if plot is not None:
         save_plot(result, plot)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,12 +47,11 @@ def run(
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
     checked = load_scenario(scenario, overrides)
-    if output is not None:  # found out now, not after the simulation
-        free_folder(output, overwrite=overwrite)
-    results = simulate(checked, progress=not quiet and sys.stderr.isatty())
-    if output is not None:
-        results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-        write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS)
+    with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
+        results = simulate(checked, progress=not quiet and sys.stderr.isatty())
+        if output is not None:
+            results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
+            write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS, held=True)
     if as_json:
         print_json(results.summary)
     else:

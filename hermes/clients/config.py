@@ -23,7 +23,7 @@ from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
@@ -97,7 +97,7 @@ class LLMClientConfig(ConfigModel):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
-                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
@@ -119,12 +119,12 @@ class LLMClientConfig(ConfigModel):
         if old is None:
             return self.engine or NEWEST_ENGINE
         if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
         return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0, hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
         """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 
@@ -149,8 +149,8 @@ class LLMClientConfig(ConfigModel):
             pool = make_pool(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
-                raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
-                                 field="scheduler.kind")
+                raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
+                                          "another scheduler"), field="scheduler.kind")
             client = self._client(
                 env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
@@ -195,14 +195,14 @@ class LLMClientConfig(ConfigModel):
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
-        from hermes.clients.kv_tier import tiers_of
+        from hermes.clients.kv_tier import build_tiers
         from hermes.clients.offload import OffloadingClient
 
         with inside("kv_offload"):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
-            tiers = tiers_of(offload.tiers, env, index, name, platform)
+            tiers = build_tiers(offload.tiers, env, index, name, platform)
         info = hardware_info(hardware)
         model = self._memory_model(info, base_dir)
         return OffloadingClient(

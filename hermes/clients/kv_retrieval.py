@@ -27,17 +27,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, tiers_of
+from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tiers
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.tier_config import KvTierConfig, refuse_hit_rates
+from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
 from hermes.core.request_table import Population
 from hermes.core.stage import ServiceStage, Stage
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.devices import MachineSpec
 from hermes.hardware.models import ModelDescription, load_model
@@ -286,18 +286,20 @@ class KvRetrievalClientConfig(TaskClientConfig):
         if self.mode == "expected":
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
-                    raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
+                    raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
+                                     field=f"tiers.{i}.hit_rate")
         else:
-            refuse_hit_rates(self.tiers, "tiers")
+            check_no_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
-            raise InputError("none, but for two stateful tiers or more", field="warming")
+            raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
-            raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
+            raise InputError(Verbatim(f"{self.start} needs mode: stateful and entries: contexts; write start: empty"),
+                             field="start")
         return self
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[KvRetrievalClient]:
         """Build the group's clients, numbered from `first_index`."""
         with inside("model"):
             model = load_model(self.model, base_dir)
@@ -307,7 +309,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
-            tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
+            tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
                 home=(i, self.count),

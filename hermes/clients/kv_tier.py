@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hermes.clients.tier_config import KvTierConfig
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
@@ -21,7 +21,7 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "tiers_of"]
+__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "build_tiers"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
 
@@ -47,7 +47,7 @@ class Tier:
 
     @property
     def share(self) -> float:
-        """Return the bytes/s that one more flow would get now."""
+        """Bytes/s that one more flow would get now."""
         return self.config.bandwidth / (self._active + 1)
 
     def info(self, names: list[str]) -> TierInfo:
@@ -99,23 +99,25 @@ class Tier:
         return self.busy_ns + (self.env._now - self._since_ns if self._active else 0)
 
 
-def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
+def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
     """Return the tiers of one client, nearest first. Shared tiers are made once per scope."""
     scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
     tiers: list[Tier] = []
     for i, config in enumerate(configs):
         where = scopes[config.scope]
         if not where and config.scope in ("platform", "rack"):
-            raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
+            raise InputError(Verbatim(f"missing: tier {config.name!r} is shared by the {config.scope} of its clients"),
+                             field="platform")
         key = ("kv tier", config.name, config.scope, where)
         if key not in env.shared:
             env.shared[key] = Tier(config, env, where)
         tier: Tier = env.shared[key]
         if tier.config != config:
-            raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
-                             field="tiers")
+            raise InputError(Verbatim(f"shared tier {config.name!r} is described in two ways; give it one capacity, "
+                                      "bandwidth and policy"), field="tiers")
         if tier in tiers:
-            raise InputError("another name for each tier of a client", config.name, field=f"tiers.{i}.name")
+            raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
+                             field=f"tiers.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers

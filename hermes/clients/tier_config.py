@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.memory.eviction import EVICTION
 
-__all__ = ["KvTierConfig", "OffloadConfig", "refuse_hit_rates"]
+__all__ = ["KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
 
 
 class KvTierConfig(ConfigModel):
@@ -38,12 +38,12 @@ class KvTierConfig(ConfigModel):
     """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
 
 
-def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
+def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
     """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
     for i, tier in enumerate(tiers):
         if tier.hit_rate is not None:
-            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
-                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
+            raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine its "
+                                      "hits; leave it out"), field=f"{field}.{i}.hit_rate")
 
 
 class OffloadConfig(ConfigModel):
@@ -64,5 +64,5 @@ class OffloadConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_hit_rates(self.tiers, "tiers")
+        check_no_hit_rates(self.tiers, "tiers")
         return self

@@ -8,6 +8,7 @@ name is valid in YAML, and in the JSON Schema, at once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -131,7 +132,9 @@ def plugin_modules(beside: Collection[str] = ()) -> list[str]:
              for entry in registry._entries.values()]
     found += [point.module for group, points in _entry_points().items()
               if group.removeprefix("hermes.") not in beside for point in points.values()]
-    return sorted({module for module in found if module.partition(".")[0] != "hermes"})
+    # files under `plugins:` are no modules to import: they are among the files that a scenario reads
+    return sorted({module for module in found if module.partition(".")[0] != "hermes"
+                   and not hasattr(sys.modules.get(module), "__hermes_source__")})
 
 
 def _broken(what: str, name: str, point: EntryPoint, error: BaseException) -> InputError:

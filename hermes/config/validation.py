@@ -55,6 +55,7 @@ _EXPECTED = {  # of the error types whose own words would not do
     "too_short": "at least {min_length} item(s)",
     "too_long": "at most {max_length} item(s)",
 }
+_GROUPED = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)+(?:\.[0-9]*)?\Z")   # a number to YAML 1.1, text to YAML 1.2
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
@@ -168,6 +169,8 @@ class _Problem:
         elif self.kind == "union_tag_not_found":
             field.append("kind")
             found = Verbatim("nothing")
+        elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
+            suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
             suggestion = suggest(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
         cause = self.context.get("error")

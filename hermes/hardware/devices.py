@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "MachineSpec", "device_in_words", "load_device"]
+__all__ = ["DeviceDescription", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -69,7 +69,7 @@ def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> Devic
     return load(DeviceDescription, path)
 
 
-def device_in_words(text: str) -> DeviceDescription | None:
+def device_named_in(text: str) -> DeviceDescription | None:
     """Return the shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
 
     A text names a device if it contains all parts of the device's name. Of several matches, the one with most parts

@@ -113,22 +113,22 @@ class ModelDescription(ConfigModel):
 
     @property
     def qkv_params(self) -> int:
-        """Return the weights of the query, key and value projections of one layer."""
+        """Weights of the query, key and value projections of one layer."""
         return self.hidden_size * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     @property
     def o_params(self) -> int:
-        """Return the weights of the attention output projection of one layer."""
+        """Weights of the attention output projection of one layer."""
         return self.num_heads * self.head_dim * self.hidden_size
 
     @property
     def expert_params(self) -> int:
-        """Return the weights of one feed-forward network (one expert)."""
+        """Weights of one feed-forward network (one expert)."""
         return (3 if self.gated_ffn else 2) * self.hidden_size * self.intermediate_size
 
     @property
     def layer_matrix_params(self) -> int:
-        """Return the weights of all matrices of one layer, to which quantisation applies."""
+        """Weights of all matrices of one layer, to which quantisation applies."""
         return self.qkv_params + self.o_params + self.expert_params * max(1, self.num_experts)
 
     def _layer_vector_params(self) -> int:

@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
@@ -98,7 +98,7 @@ class Roofline(ConfigModel):
             return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):
-                raise InputError("a name or a path (or a `profile` that says it)", field=name)
+                raise InputError(Verbatim("missing: give a name or a path, or a `profile` that has it"), field=name)
         with inside("model"):
             model = load_model(self.model, base_dir)
         with inside("device"):
@@ -109,7 +109,7 @@ class Roofline(ConfigModel):
 
     @property
     def options(self) -> RooflineOptions:
-        """Return the options given, with the defaults for the rest."""
+        """Options given, with the defaults for the rest."""
         return RooflineOptions(**self._given(RooflineOptions._fields))
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class Roofline(ConfigModel):
         if name == "auto":
             if not device.efficiency:
                 raise InputError(
-                    f"efficiency factors: {device.name} names none (`ideal` is the plain roofline, `generic` the "
-                    "median of measured cards)", "auto",
+                    Verbatim(f"device {device.name} names no efficiency factors; write `ideal` for the plain roofline, "
+                             "or `generic` for the median of measured cards"),
                 )
             name = device.efficiency
         return load_efficiency(name, base_dir)

@@ -80,8 +80,8 @@ class ContextHome:
         self._least = least_loaded(context, config.load)
         groups = {home[1] for home in (getattr(client, "starts_with", None) for client in context.candidates) if home}
         if groups and groups != {len(context.candidates)}:
-            raise InputError("one group of clients for contexts at home (`start: home`) of a model",
-                             Verbatim(f"{len(context.candidates)} clients of several groups"))
+            raise InputError(Verbatim(f"the {len(context.candidates)} clients with `start: home` form several groups; "
+                                      "use one"))
 
     def choose(self, stage: Stage) -> Client:
         key = stage.request.context

@@ -134,7 +134,7 @@ class MixedScheduler(LLMScheduler):
                 return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
-            # Start no prompts with memory that decodes just gave up.
+            # Sequences that just gave their memory up wait as prompts: do not start them with it.
             plan = self._new_batch(prompts=not self.holding and not self.left)
         self._stale = self._pressed   # an overdue sequence may take its usual place in the next batch
         for seq in self._fresh:

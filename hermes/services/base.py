@@ -93,8 +93,8 @@ def check_memory(what: str, needed: int, machine: MachineSpec, field: str) -> No
     if machine.memory_bytes and needed > machine.memory_bytes:
         missing = needed - machine.memory_bytes
         raise InputError(
-            f"{what} that fits in {machine.memory_bytes / 1e9:,.0f} GB",
-            Verbatim(f"{needed / 1e9:,.0f} GB, {missing / 1e9:,.0f} GB too much"), field=field,
+            Verbatim(f"{what} of {needed / 1e9:,.0f} GB does not fit in {machine.memory_bytes / 1e9:,.0f} GB: "
+                     f"{missing / 1e9:,.0f} GB are missing; take a machine with more memory"), field=field,
         )
 
 
@@ -166,8 +166,8 @@ class EncoderService:
         self.info = info = hardware_info(hardware)
         if info.device is not None and machine.device is not None and info.device.name != machine.device.name:
             raise InputError(
-                f"a model on the client's own device ({machine.device.name}); another device is another client",
-                info.device.name, field="hardware.device",
+                Verbatim(f"{info.device.name} is not the client's device ({machine.device.name}); write that one, or "
+                         "put the model on another client"), field="hardware.device",
             )
         described = getattr(hardware, "model", None)
         if model:

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.config import Duration, Tokens
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.workload.base import (
     MAX_TOKENS,
     IntArray,
@@ -59,14 +59,13 @@ class ConversationLengths(LengthModel):
     @classmethod
     def _refuse_old_keys(cls, data: Any) -> Any:
         if isinstance(data, dict) and "block_tokens" in data:
-            raise InputError("no block_tokens: a conversation is found in blocks of the engine's size (leave it out)",
-                             data["block_tokens"], field="block_tokens")
+            raise InputError(Verbatim("conversations are cached in blocks of the engine's size; leave it out"),
+                             field="block_tokens")
         if isinstance(data, dict) and "users" in data:
-            raise InputError(
-                "no users here: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one conversation "
-                "after the other, or the rate at which conversations start (a mean of M turns is now `turns: {kind: "
-                "geometric, mean: M}`)",
-                data["users"], field="users",
+            raise InputError(Verbatim(
+                "no longer an option: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one "
+                "conversation after the other, or the rate at which conversations start (a mean of M turns is now "
+                "`turns: {kind: geometric, mean: M}`)"), field="users",
             )
         return data
 

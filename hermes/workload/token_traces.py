@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from hermes.config.files import json_lines
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.memory.pages import page_hashes
-from hermes.workload.importers import TraceImporter, arrivals_s, json_lines
+from hermes.workload.importers import TraceImporter, arrivals_s
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -80,18 +80,19 @@ class WorkloadConfig(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.requests is not None and self.duration is not None:
-            raise InputError("either requests or duration", Verbatim("both"), field="duration")
+            raise InputError(Verbatim("requests and duration exclude each other; give one"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
-            raise InputError("a number of requests, or a duration", Verbatim("neither"), field="requests")
+            raise InputError(Verbatim("missing: give a number of requests, or a duration"), field="requests")
         if self.branch_spread and self.branches == 1:
-            raise InputError("several branches for a spread among them", self.branches, field="branches")
+            raise InputError(Verbatim("branch_spread needs several branches; set more than 1"), field="branches")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
-            raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
+            raise InputError(Verbatim(f"missing: {self.arrivals.kind} arrivals have no end; give a number of requests"),
+                             field="requests")
         if self.lengths.has_turns and self.prefixes is not None:
-            raise InputError("system_tokens of the conversations, no prefixes", Verbatim("both"), field="prefixes")
+            raise InputError(Verbatim("conversations begin with their system_tokens; leave it out"), field="prefixes")
         if self.lengths.has_turns and self.sessions is not None:
-            raise InputError("no sessions: each conversation is one", Verbatim("both"), field="sessions")
+            raise InputError(Verbatim("each conversation is a session; leave it out"), field="sessions")
         return self
 
     def draw(self, seed: int, base_dir: Path) -> RequestTable:
@@ -132,7 +133,8 @@ class WorkloadConfig(ConfigModel):
         """Draw `requests` turns, or all turns of the conversations that start within `duration` or in a trace."""
         def turns(n: int) -> Lengths:
             if n > MAX_REQUESTS:
-                raise InputError(f"conversations of fewer than {MAX_REQUESTS} turns in all", field="duration")
+                raise InputError(Verbatim(f"the conversations have {MAX_REQUESTS} turns or more; shorten it"),
+                                 field="duration")
             with inside("lengths"):
                 drawn: Lengths = lengths.turns_of(
                     n, self._stream(seed, "lengths"), goes_on_with=lambda tokens: self._continued(tokens, seed),
@@ -187,7 +189,8 @@ class WorkloadConfig(ConfigModel):
                 return times[: int(np.searchsorted(times, end_ns, side="left"))]
             if n == limit:
                 if limit == MAX_REQUESTS:
-                    raise InputError(f"arrivals that give fewer than {MAX_REQUESTS} requests in {self.duration} s")
+                    raise InputError(Verbatim(f"{MAX_REQUESTS} requests or more arrive in {self.duration} s; lower the "
+                                              "rate or the duration"))
                 return times
             n = min(4 * n, limit)
 

@@ -19,7 +19,8 @@ import hermes.schedulers.queues
 from hermes.clients.schedule_replay import conform_file, find_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "background" / "vllm.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
+               for name in ("background/vllm.md", "reference/schedules.md", "reference/engines.md"))
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
 MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory.prefix, hermes.memory.reference,
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues)
