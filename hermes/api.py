@@ -10,6 +10,7 @@ from typing import Any
 from hermes import __version__
 from hermes.errors import InputError, warn_all
 from hermes.results import Results, open_run
+from hermes.results.progress import ProgressBar
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
@@ -43,8 +44,8 @@ def simulate(
         simulation = build(checked)
         warn_all(simulation.warnings)
         if progress is True:
-            with _Bar() as bar:
-                record = simulation.run(bar.update)
+            with ProgressBar("requests") as bar:
+                record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
         else:
             record = simulation.run(progress or None)
     except InputError as error:   # some amounts show only when a request is there
@@ -59,28 +60,3 @@ def simulate(
     if simulation.interrupted:
         meta["interrupted"] = True
     return Results(record, meta, checked.slo, checked.measure)
-
-
-class _Bar:
-    """A progress bar that appears only for runs of some length, and only on a terminal."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
-            disable=not console.is_terminal, transient=True,
-        )
-        self._task = self._progress.add_task("requests", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, done: int, total: int, simulated_s: float) -> None:
-        self._progress.update(self._task, completed=done, total=total, description=f"t = {simulated_s:.0f} s")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +17,10 @@ from hermes.cli import complete
 if TYPE_CHECKING:
     from hermes.results import Results
 
-__all__ = ["Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show", "show_run"]
+__all__ = [
+    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show",
+    "show_run",
+]
 
 Scenario = Annotated[str, typer.Argument(
     help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
@@ -26,7 +31,14 @@ Overrides = Annotated[
                  "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DiagramFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
+DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
+    "--format", help="The language; that of the file's suffix, or Mermaid, where left out.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
+
+
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # also a dash and nothing: no value
 
 
 def print_json(data: Any) -> None:
@@ -39,13 +51,13 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """A table for people; numbers to the right."""
+def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people; columns of numbers, written out or not, to the right."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
+        numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else str(cell) for cell in row))

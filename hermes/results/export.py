@@ -1,14 +1,14 @@
-"""Results on disk: what is written (`hermes.results.stored` reads it back).
+"""Write results to a folder (`hermes.results.stored` reads them back).
 
-    summary.json             the summary, and under `run` what it is a summary of
+    summary.json             the summary, and under `run` the run's name, seed and version
     requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
-    steps.parquet            when each step of each client ended: every token's time
+    steps.parquet            end times of the steps of each client: the time of every token
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
-    resources.json           what links, tiers, machines and shared memory did
+    resources.json           use of links, tiers, machines and shared memory
     scenario.resolved.yaml   the scenario with every default filled in
     trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
 
-Every file is written beside its place and renamed into it. `summary.json` is removed first and written last: a folder
+Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
 that has one is complete. Equal results give equal bytes (with one version of pyarrow).
 """
 
@@ -44,13 +44,13 @@ _ROWS = 1 << 20
 
 
 def written_files() -> list[str]:
-    """The names of the files that a run writes; `summary.json` first."""
+    """Return the names of the files that a run writes; `summary.json` first."""
     return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place if the block succeeds, and vanishes if it does not."""
+    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds, and is removed otherwise."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -90,7 +90,7 @@ def _write_table(path: Path, columns: Columns) -> None:
 
 
 def _write_steps(record: RunRecord, path: Path) -> None:
-    """Client by client, so that the steps of all clients never stand in memory twice."""
+    """Write steps client by client, so that memory never holds the steps of all clients twice."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,11 +141,11 @@ def _write_trace(results: Results, path: Path, max_events: int) -> None:
 def write_results(
     results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
 ) -> Path:
-    """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
+    """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
     A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
 
-    Raises `InputError` when `out_dir` is something other than a folder, `HermesError` when it cannot be written.
+    Raises `InputError` if `out_dir` is not a folder, `HermesError` if it cannot be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():

@@ -1,7 +1,7 @@
-"""Results read back from a folder that `hermes.results.export` filled.
+"""Read results back from a folder that `hermes.results.export` wrote.
 
-The summary comes from `summary.json`, tables from their Parquet files; token times, time series and traces from the
-`RunRecord` that those files rebuild when somebody asks.
+The summary comes from `summary.json`, tables from their Parquet files. Token times, time series and traces come from
+the `RunRecord`, which is rebuilt from those files at first use.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hermes.units import NS_PER_S
 __all__ = ["FORMAT", "KEPT_META", "StoredResults", "open_run"]
 
 FORMAT = 1
-# what is written of a run's meta: nothing that differs between equal runs
+# entries of a run's meta that are written: none that differs between equal runs
 KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
 
 
 class StoredResults(Results):
-    """Results that were written to a folder. Tables are read when asked for; the summary is the one on disk."""
+    """Results from a folder. Tables are read at first use; the summary is the one on disk."""
 
     def __init__(self, folder: Path, run: dict[str, Any], summary: dict[str, Any]) -> None:
         try:
@@ -85,7 +85,7 @@ def _from_arrow(column: Any) -> Any:
 
 
 def _ns(values: Any) -> Any:
-    """Seconds back to nanoseconds; NaN to -1."""
+    """Convert seconds back to nanoseconds; NaN to -1."""
     return np.where(np.isnan(values), -1, np.rint(np.nan_to_num(values) * NS_PER_S)).astype(np.int64)
 
 
@@ -93,7 +93,7 @@ def _fields(columns: Columns, fields: tuple[str, ...], codes: dict[str, dict[str
     out: dict[str, Any] = {}
     for name in fields:
         if name in ("fork", "branch") and name not in columns:
-            out[name] = np.full(len(out["request"]), -1, dtype=np.int64)   # results from before there were branches
+            out[name] = np.full(len(out["request"]), -1, dtype=np.int64)   # older results have no branches
         elif name in codes:
             mapping = np.array([codes[name][text] for text in columns[name].names] + [-1], dtype=np.int64)
             out[name] = mapping[columns[name].codes]
@@ -107,7 +107,7 @@ def _fields(columns: Columns, fields: tuple[str, ...], codes: dict[str, dict[str
 def _runs(columns: Columns, by_name: dict[str, int]) -> dict[str, Any]:
     written = tuple(name for name in RUN_COLUMNS if name in columns or name.removesuffix("_ns") + "_s" in columns)
     runs = _fields(columns, written, {"client": by_name})
-    runs.setdefault("left_waiting", np.zeros_like(runs["client"]))   # results from before it was written
+    runs.setdefault("left_waiting", np.zeros_like(runs["client"]))   # missing in older results
     return runs
 
 
@@ -120,7 +120,7 @@ def _client_info(clients: Columns, row: int) -> ClientInfo:
 
 
 def _read_record(stored: StoredResults) -> RunRecord:
-    """The record that the tables of a folder came from."""
+    """Rebuild the record from the tables of a folder."""
     requests, clients = stored.columns("requests"), stored.columns("clients")
     stages, steps, tokens = (stored.columns(name) for name in ("stages", "steps", "token_steps"))
     infos = [_client_info(clients, row) for row in range(len(clients.get("name", ())))]
@@ -171,7 +171,7 @@ def _read_record(stored: StoredResults) -> RunRecord:
 
 
 def open_run(folder: str | os.PathLike[str]) -> StoredResults:
-    """The results in a folder that `write_results` filled; `InputError` if there are none, or unfinished ones."""
+    """Open the results in a folder that `write_results` wrote; `InputError` if there are none, or unfinished ones."""
     path = Path(folder) / "summary.json"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

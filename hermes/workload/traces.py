@@ -1,10 +1,9 @@
-"""Trace files: requests that were observed, one per row.
+"""Trace files: observed requests, one per row.
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
 `hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
-key `hermes-trace/1`, or CSV with a header line and the same names. Foreign formats come in through
-`hermes.workload.importers`.
+key `hermes-trace/1`, or CSV with a header line and the same names. `hermes.workload.importers` reads foreign formats.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ ZeroTokens = Literal["refuse", "drop", "one"]
 
 
 def read_trace(path: str | Path) -> RequestTable:
-    """The requests of a trace file, Parquet or (by the suffix `.csv`) CSV.
+    """Read the requests of a trace file: Parquet, or CSV by the suffix `.csv`.
 
-    Raises `InputError` naming file, row and column for whatever is not a trace.
+    Raises `InputError` with file, row and column if it is not a trace.
     """
     frame, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
@@ -60,7 +59,7 @@ def read_trace(path: str | Path) -> RequestTable:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Figures of a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
+    """Describe a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
 
     Raises `InputError` as `read_trace` does.
     """
@@ -69,7 +68,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
-    """`describe` of a trace in memory."""
+    """Describe a trace in memory, as `describe`."""
     prompt, output = (frame[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
     return {
         "requests": len(frame),
@@ -82,9 +81,9 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
-    """Write a checked trace as Parquet; `source` says where it comes from (shown by `describe`).
+    """Write a checked trace as Parquet. source: its origin, which `describe` shows.
 
-    Raises `InputError` where the file cannot be written.
+    Raises `InputError` if the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -103,10 +102,13 @@ def check_trace(
     columns: Mapping[str, Any], file: str, locate: Locate | None = None, *, sort: bool = False,
     zero_tokens: ZeroTokens = "refuse",
 ) -> pd.DataFrame:
-    """The columns as a trace: right types, bounds kept, arrivals in order; `InputError` at the first offence.
+    """Return the columns as a checked trace: types, bounds, order of arrivals; `InputError` at the first violation.
 
-    columns: per name a sequence of numbers or of their texts; locate: says where a row stands in the file; sort: bring
-    rows into order instead of refusing them; zero_tokens: what becomes of rows without prompt or output tokens
+    Args:
+        columns: For each name a sequence of numbers or of their texts.
+        locate: Function from a column and row to their place in the file.
+        sort: Sort the rows instead of refusing rows out of order.
+        zero_tokens: Treatment of rows without prompt or output tokens.
     """
     import pandas as pd
 
@@ -144,7 +146,7 @@ def check_trace(
 
 
 def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str) -> None:
-    """`InputError` where one of `names` is missing."""
+    """Raise `InputError` if one of `names` is missing."""
     for name in names:
         if name not in columns:
             found = Verbatim(f"columns {', '.join(map(str, columns))}"[:200] if columns else "no columns")
@@ -162,7 +164,7 @@ def _refuse(expected: str, values: Any, name: str, row: int, file: str, locate: 
 
 
 def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
-    """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
+    """Return a column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
     plain = _plain(values)
     if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
         raise InputError("a column of numbers", Verbatim(f"one of {plain.dtype}"), field=name, file=file)
@@ -184,7 +186,7 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
 
 
 def _plain(values: Any) -> Any:
-    """A column as an array or a sequence: something whose rows are found by their position."""
+    """Return a column as an array or a sequence, whose rows are found by position."""
     return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
@@ -205,7 +207,7 @@ def _integers(values: Any, name: str, low: int, high: int, file: str, locate: Lo
     if bad.size:
         raise _refuse(expected, plain, name, int(bad[0]), file, locate)
     if isinstance(plain, np.ndarray) and plain.dtype.kind in "iu":
-        return plain.astype(np.int64)  # exact past 2^53, where floats are not
+        return plain.astype(np.int64)  # exact above 2^53, unlike floats
     return floats.astype(np.int64)
 
 
@@ -237,7 +239,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
-    """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
+    """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -258,7 +260,8 @@ def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]
 
 
 def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:
-    """The columns of a CSV file as texts by header name, and the line each row ends on. `InputError` if it is none."""
+    """Return the columns of a CSV file as texts by header name, and the line on which each row ends. `InputError` for
+    another file."""
     lines: list[int] = []
     line = 0
     with open_text(path, "a CSV file") as stream:
@@ -277,7 +280,7 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[s
                 if row:
                     rows.append(row)
                     lines.append(line)
-                if len(rows) == 4096:  # many small lists alive at once keep the garbage collector busy
+                if len(rows) == 4096:  # many small lists at once would occupy the garbage collector
                     _transpose(rows, columns)
             _transpose(rows, columns)
         except csv.Error as error:
@@ -286,7 +289,7 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[s
 
 
 def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
-    """Move the rows to the ends of the columns."""
+    """Append the rows to the columns."""
     for column, values in zip(columns.values(), zip(*rows, strict=True), strict=False):
         column.extend(values)
     rows.clear()
@@ -294,7 +297,7 @@ def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
 
 @contextmanager
 def open_text(path: Path, what: str) -> Iterator[TextIO]:
-    """The file opened as UTF-8 with its line ends kept; `InputError` where opening or reading it fails."""
+    """Open a file as UTF-8 with its line ends kept; `InputError` if opening or reading it fails."""
     note_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -305,5 +308,5 @@ def open_text(path: Path, what: str) -> Iterator[TextIO]:
         raise InputError(f"{what} ({error.strerror})", file=str(path)) from None
     except UnicodeDecodeError:
         raise InputError(f"{what} in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
-    except ValueError as error:  # a path with a zero byte in it
+    except ValueError as error:  # a path with a zero byte
         raise InputError(f"{what} ({error})", str(path)) from None

@@ -1,4 +1,4 @@
-"""What was measured with the torch engine on a CPU, against the shipped profile. docs/fidelity.md has the figures."""
+"""What was measured with the torch engine on a CPU, against the shipped profile. docs/accuracy.md has the figures."""
 
 from __future__ import annotations
 

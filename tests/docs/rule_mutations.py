@@ -1,9 +1,9 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
 A recording shows that a rule is right only if it would have come out differently without it. `python
-tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md (it takes minutes); `test_vllm_page.py` checks that
-every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text. Where that
-piece is gone, the method was rewritten, and the mutation has to be written anew.
+tests/docs/rule_mutations.py` prints the table of docs/reference/schedules.md (it takes minutes); `test_vllm_page.py`
+checks that every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text.
+Where that piece is gone, the method was rewritten, and the mutation has to be written anew.
 """
 
 from __future__ import annotations
@@ -170,17 +170,18 @@ MUTATIONS = [
              "return\n", "given/prefix-tight-0"),
     Mutation("20", "the results of a step are known to the plan of the next", A, "plan",
              r"if not self\._ending:", "self._let_go()\n    if not self._ending:", "async/short-outputs-1"),
-    Mutation("20", "who has ended has no slot any more", C, "_admit_waiting",
+    Mutation("20", "an ended request holds no slot", C, "_admit_waiting",
              r" - len\(self\._ending\)", "",
              "async/few-seats-1141"),
-    Mutation("20", "who has ended is not eligible", C, "_cap", r"len\(self\._ending\) \+ ", "", "async/cap-eligible-1"),
-    Mutation("20", "the watermark does not hold while only those run who have ended", C, "_admit_waiting",
+    Mutation("20", "an ended request is not eligible", C, "_cap", r"len\(self\._ending\) \+ ", "",
+             "async/cap-eligible-1"),
+    Mutation("20", "the watermark does not hold while only ended requests run", C, "_admit_waiting",
              r"if running or self\._ending:", "if running:", "async/watermark-ended-1"),
-    Mutation("20", "who has ended is no victim", C, "_literal_plan",
+    Mutation("20", "an ended request is no victim", C, "_literal_plan",
              r"if self\._ending and self\._preempt_ending\(order\):", "if False:", "async/last-in-flight-37"),
-    Mutation("20", "who has ended is the first victim", A, "_preempt_ending",
+    Mutation("20", "an ended request is the first victim", A, "_preempt_ending",
              r" or rank\(last\) < max\(map\(rank, order\)\)", "", "async/last-in-flight-37"),
-    Mutation("20", "admission although one who has ended was preempted", C, "_literal_plan",
+    Mutation("20", "admission although an ended request was preempted", C, "_literal_plan",
              r"if may_admit:", "if not plan.preempted:", "async/last-in-flight-37"),
     Mutation("20", "a block is hashed while its last token is in flight", C, "_literal_plan",
              r"known = seq\.num_computed if seq in in_flight else None", "known = None", "async/own-blocks-1"),

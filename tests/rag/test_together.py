@@ -97,7 +97,7 @@ def test_services_that_do_not_fit_together_are_refused():
     index = {**INDEX, "vectors": 17 * 10**9, "code_bytes": 47}
     mistral = {"kind": "roofline", "model": "llama-2-70b", "device": "cpu-large", "dtype": "fp32"}
     serves = {"find": index, "embed": {"kind": "encoder", "hardware": mistral}}
-    with pytest.raises(Exception, match=r"serves: expected services that fit in 1,000 GB, found 1,2\d\d GB") as caught:
+    with pytest.raises(Exception, match=r"serves: the services need 1,2\d\d GB, and the machine has 1,000") as caught:
         run([{"kind": "rag", "name": "cpu", "device": "cpu-large", "serves": serves}], EMBED_FIND)
     assert "\n" not in str(caught.value)
 

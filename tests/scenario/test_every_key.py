@@ -182,7 +182,7 @@ def test_a_trace_at_a_rate_can_be_resolved_and_swept(tmp_path):
     faster = load_scenario(resolved, ["workload.0.arrivals.rate=16"])   # as a sweep does
     spans = [float(simulate(each).requests.arrival_s.iloc[-1]) for each in (loaded, resolved, faster)]
     assert spans == pytest.approx([5 / 8, 5 / 8, 5 / 16])
-    with pytest.raises(InputError, match="either scale or rate, found both"):
+    with pytest.raises(InputError, match="scale and rate exclude each other"):
         load_scenario(loaded, ["workload.0.arrivals.scale=2"])
 
 
@@ -192,7 +192,7 @@ def test_racks_with_an_uplink_can_be_resolved_and_swept():
     assert load_scenario(loaded, ["network.uplink=2 GB/s"]).network.uplink_bandwidth == 2e9
     rest = load_scenario(scenario(network={"kind": "multi_rack", "boxes_per_rack": 2, "nic": "1 GB/s"})).network
     assert rest.uplink_bandwidth == 2 * 8 * 1e9
-    with pytest.raises(InputError, match="either an uplink or an oversubscription"):
+    with pytest.raises(InputError, match="uplink and oversubscription exclude each other"):
         load_scenario(loaded, ["network.oversubscription=1"])
 
 

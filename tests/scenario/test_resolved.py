@@ -78,7 +78,7 @@ def test_schema_is_json_and_described():
         f"{name}.{key}" for name, model in schema["$defs"].items() for key, value in model.get("properties", {}).items()
         if key != "kind" and "description" not in value
     ]
-    assert not undescribed, "attribute docstrings are what editors and docs/reference.md show"
+    assert not undescribed, "attribute docstrings are what editors and docs/reference/scenario.md show"
 
 
 def kinds_of_router(schema):
