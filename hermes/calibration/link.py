@@ -237,7 +237,8 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
             cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
             clock=("CUDA events (device paths), " if environment.get("device") else "")
             + "CPU clock (memory, one stream), wall clock (other host paths)",
-            collected_by=command, source="measured by hermes calibrate link", environment=environment, notes=notes,
+            collected_by=command, source="measured by hermes.calibration.collect.link", environment=environment,
+            notes=notes,
         ),
     )
 

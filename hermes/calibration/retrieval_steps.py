@@ -1,4 +1,4 @@
-"""Measured searches: the one format that `hermes calibrate retrieval` writes and its fit reads (`hermes-retrieval/1`).
+"""Measured searches: the one format that `hermes calibrate run` writes and `hermes fit` reads (`hermes-retrieval/1`).
 
 Like measured steps (`hermes.calibration.steps`): `NAME.yaml` says where the searches come from, `NAME.parquet` beside
 it holds a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.

@@ -161,14 +161,16 @@ def plot(
 ) -> None:
     """Draw a profile: step time against tokens, batch and context, with the measured range shaded."""
     from hermes.calibration.profile_plot import plot_profile
+    from hermes.config.writing import replacing
     from hermes.errors import InputError
     from hermes.hardware.profile import load_profile
 
     profile = load_profile(name)
     target = output or Path(f"{profile.name}.png")
     figure = plot_profile(profile)
-    if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+    kind = target.suffix.lstrip(".").lower()
+    if kind not in figure.canvas.get_supported_filetypes():
         raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=110)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=110, format=kind)
     print(f"written: {target}")
