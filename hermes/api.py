@@ -1,20 +1,23 @@
-"""What a notebook imports: `simulate`, `open_run`."""
+"""What a notebook or a script imports: simulate a scenario, open the results of a run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
 from hermes.errors import InputError, warn_all
-from hermes.results import Results, open_run
+from hermes.results import Results
 from hermes.results.progress import ProgressBar
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
-__all__ = ["open_run", "simulate"]
+if TYPE_CHECKING:
+    from hermes.results.stored import StoredResults
+
+__all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
 
 
 def simulate(
@@ -60,3 +63,13 @@ def simulate(
     if simulation.interrupted:
         meta["interrupted"] = True
     return Results(record, meta, checked.slo, checked.measure)
+
+
+def open_run(folder: str | Path) -> StoredResults:
+    """The results of a run that `hermes run SCENARIO -o FOLDER` kept, tables read as they are asked for.
+
+    Raises `InputError` where there are none, or unfinished ones.
+    """
+    from hermes.results.stored import open_run as read
+
+    return read(folder)

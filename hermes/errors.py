@@ -13,16 +13,29 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest", "warn_all"]
+__all__ = [
+    "HermesError", "InputError", "InputWarning", "Verbatim", "inside", "printable", "shown", "suggest", "warn_all",
+]
 
 _SHORTEST = 3   # least letters of a name to complete: "a" is more likely a slip than the beginning of a name
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters (but for tabs and line ends) and half characters escaped, `\\x1b` for ESC: a
+    terminal would obey them."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 class HermesError(Exception):
     """An error that the user can correct. `str()` is one line."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        return printable(" ".join(super().__str__().split()))
 
 
 class InputError(HermesError, ValueError):
@@ -63,7 +76,7 @@ class InputError(HermesError, ValueError):
             text += f", found {shown(self.found)}"
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
-        return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+        return printable(" ".join(": ".join(p for p in (where, self.field, text) if p).split()))
 
 
 class InputWarning(UserWarning):

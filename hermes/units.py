@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from hermes.errors import InputError
 
-__all__ = ["NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_rate", "pattern", "s_to_ns"]
+__all__ = [
+    "NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_number", "parse_rate", "pattern", "s_to_ns",
+]
 
 NS_PER_S = 1_000_000_000
 
@@ -42,8 +44,18 @@ _RATES = {
         ("hr", 1 / 3600), ("hour", 1 / 3600),
     )
 } | {"rps": 1.0, "qps": 1.0, "RPS": 1.0, "QPS": 1.0, "rpm": 1 / 60, "RPM": 1 / 60, "Hz": 1.0}
-_AMOUNT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_AMOUNT = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
+
+
+def parse_number(value: object) -> float:
+    """A number, or the text of one in ASCII digits; `float` alone also takes `1_000` and digits of other scripts.
+
+    Raises `ValueError` or `TypeError` for anything else, NaN and infinities excepted.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
+        raise ValueError(value)
+    return float(value)  # type: ignore[arg-type]
 
 
 def s_to_ns(seconds: float) -> int:
@@ -60,7 +72,7 @@ def _parse(value: object, units: dict[str, float], expected: str) -> float:
             raise InputError(expected, value)
         if match[2] and match[2] not in units:
             raise InputError(expected, value, suggestion=_capitalised(match[2], units))
-        number = float(match[1].replace("_", "")) * (units[match[2]] if match[2] else 1.0)
+        number = float(match[1]) * (units[match[2]] if match[2] else 1.0)
     else:
         try:
             number = float(value)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hermes.cli import complete
+from hermes.cli.streams import terminal
+from hermes.errors import printable
 
 if TYPE_CHECKING:
     from hermes.results import Results
@@ -39,11 +41,13 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every tabl
 
 
 _NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # also a dash and nothing: no value
+_AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=_plain))
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # JSON leaves these as they are
 
 
 def _plain(value: Any) -> Any:
@@ -54,13 +58,14 @@ def _plain(value: Any) -> Any:
 def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table for people; columns of numbers, written out or not, to the right."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else str(cell) for cell in row))
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:   # names come from files: no markup is interpreted
+        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
     show(table)
 
 
@@ -69,8 +74,12 @@ def show(renderable: Any, width: int | None = None) -> None:
     `width` columns everywhere, where that is given."""
     from rich.console import Console
 
-    plain = None if sys.stdout.isatty() else 120
-    Console(file=sys.stdout, width=width or plain, soft_wrap=False).print(renderable)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:   # rich would end the process with exit code 1
+            raise BrokenPipeError
+
+    drawn = sys.stdout.isatty()   # with escape sequences of its own
+    Plain(file=terminal() if drawn else sys.stdout, width=width or (None if drawn else 120)).print(renderable)
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -44,15 +45,24 @@ def is_sweep(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("sweep.sqlite", "sweep.json"))
 
 
-def free_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make `folder`. `InputError` if it holds another run and `overwrite` is False, or a sweep."""
+@contextmanager
+def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
+    """Make `folder` and hold its lock, so that no other run writes into it.
+
+    `InputError` if it holds another run and `overwrite` is False, or a sweep, or another process is writing into it;
+    `HermesError` if it cannot be written or its disk is full.
+    """
+    from hermes.config.writing import check_writable, locked
     from hermes.errors import InputError, Verbatim
     from hermes.results.export import written_files
 
-    if is_sweep(folder):
-        raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
-    found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
-    if found:
-        raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it with "
-                                  "--overwrite"), field="--output")
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "a folder that no other run is writing into"):
+        if is_sweep(folder):
+            raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
+        found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
+        if found:
+            raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it "
+                                      "with --overwrite"), field="--output")
+        check_writable(folder)
+        yield

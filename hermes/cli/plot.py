@@ -37,6 +37,7 @@ def plot(
     A run: where the time goes (breakdown), latency distributions, what is used how much, clients and queues over time.
     A sweep: latency, throughput and goodput of every point.
     """
+    from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
 
     if kind is not None and kind not in KINDS:
@@ -50,7 +51,8 @@ def plot(
         figure = _of_sweep(run)
     else:
         figure = _of_run(run, kind or "breakdown")
-    figure.savefig(output, dpi=120)
+    with replacing(output) as path:
+        figure.savefig(path, dpi=120, format=output.suffix[1:])
     print(f"written to {output}")
 
 

@@ -54,7 +54,7 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 def described_names() -> dict[str, list[str]]:
     """Names of everything but hardware profiles that ships, by what it is."""
     from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
+    from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
 
@@ -166,7 +166,7 @@ def plot(
     from hermes.hardware.profile import load_profile
 
     profile = load_profile(name)
-    target = output or Path(f"{profile.name}.png")
+    target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
     figure = plot_profile(profile)
     kind = target.suffix.lstrip(".").lower()
     if kind not in figure.canvas.get_supported_filetypes():

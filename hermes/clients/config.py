@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.kv_tier import build_tiers
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
-from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
+from hermes.clients.tier_config import OffloadConfig
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -30,13 +29,12 @@ from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
-@CLIENTS.register("llm")
 class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
 
@@ -142,17 +140,13 @@ class LLMClientConfig(ConfigModel):
         model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type: Any = BlockPool
-        if self.memory.prefix_caching:
-            pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
+        make_pool = self._pool(every_step)
         options: dict[str, Any] = {}
-        if self.memory.prefix_eviction != "lru":
-            pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
+            pool = make_pool(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
@@ -170,6 +164,21 @@ class LLMClientConfig(ConfigModel):
             clients.append(client)
         return clients
 
+    def _pool(self, every_step: bool) -> Callable[..., BlockPool]:
+        """What makes the KV memory of a client."""
+        memory = self.memory
+        if memory.prefix_eviction != "lru":
+            from hermes.memory.prefix_eviction import RankedPrefixPool
+
+            return partial(RankedPrefixPool, policy=memory.prefix_eviction)
+        if not memory.prefix_caching:
+            return BlockPool
+        if not every_step:
+            return PrefixBlockPool
+        from hermes.memory.reference import ReferencePrefixPool
+
+        return ReferencePrefixPool
+
     def _client(
         self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
         events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool,
@@ -186,6 +195,9 @@ class LLMClientConfig(ConfigModel):
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
+        from hermes.clients.kv_tier import build_tiers
+        from hermes.clients.offload import OffloadingClient
+
         with inside("kv_offload"):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",

@@ -20,32 +20,33 @@ starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, build_tiers, check_no_hit_rates
+from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tiers
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
+from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
+from hermes.core.request_table import Population
 from hermes.core.stage import ServiceStage, Stage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
+from hermes.hardware.devices import MachineSpec
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
-from hermes.services import MachineSpec
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig", "KvTierConfig"]
+__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig"]
 
 
 class KvRetrievalClient(TaskClient):
@@ -198,8 +199,22 @@ class KvRetrievalClient(TaskClient):
 
     # -- before the run ------------------------------------------------------------------------------------------
 
-    def fill(self, population: Any) -> None:
-        """Fill the tiers with the most requested part of a population (`hermes.core.request_table.Population`)."""
+    def prepare(self, clients: Iterable[Any], populations: Iterable[Population]) -> None:
+        """Learn from the other clients what a prefill costs, and begin with the contexts it is to begin with.
+
+        Raises `InputError` where no client computes prompts of its model.
+        """
+        if self.needs_prefill and self.prefill is None:
+            engines = [c for c in clients if c.role in ("both", "prefill") and c.model in ("", self.model)]
+            if not engines:
+                raise InputError(f"what a prefill costs, or an LLM client of model {self.model!r}", None,
+                                 field="clients.recompute")
+            self.prefill = engines[0].hardware   # clients of these roles are engines, which have one
+        for population in populations if self.config.start != "empty" else ():
+            self.fill(population)
+
+    def fill(self, population: Population) -> None:
+        """Fill the tiers with the most requested part of a population."""
         first, step = (0, 1) if self.config.start == "popular" else self.home
         keys = range(first, len(population.tokens), step)
         for tier in self.tiers:
@@ -226,7 +241,6 @@ class WarmingConfig(ConfigModel):
     """Accesses after which the sketch halves its counts."""
 
 
-@CLIENTS.register("kv_retrieval")
 class KvRetrievalClientConfig(TaskClientConfig):
     """Clients that fetch past KV from a hierarchy of stores."""
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field
-
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.clients.tier_config import KvTierConfig
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
 from hermes.errors import InputError, Verbatim
@@ -23,42 +21,9 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "build_tiers", "check_no_hit_rates"]
+__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "build_tiers"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
-
-
-class KvTierConfig(ConfigModel):
-    """One tier of the hierarchy."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name. Shared tiers of one name are one tier."""
-    capacity: Annotated[Bytes, Field(gt=0)]
-    """Capacity in bytes."""
-    bandwidth: Bandwidth
-    """Bytes/s of all its reads and writes together."""
-    lookup: Duration = 0.0
-    """Time of a lookup, charged if it finds the key."""
-    scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Clients that share the tier: one client alone, those of one platform, of one rack (the platform up to its first
-    slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Eviction policy: which entry leaves a full tier."""
-    admission: Literal["all", "frequency"] = "all"
-    """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
-    evicted, by a Count-Min sketch of recent accesses."""
-    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch halves its counts."""
-    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
-
-
-def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
-    for i, tier in enumerate(tiers):
-        if tier.hit_rate is not None:
-            raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine its "
-                                      "hits; leave it out"), field=f"{field}.{i}.hit_rate")
 
 
 class Tier:

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
@@ -185,7 +184,6 @@ class _ServiceConfig(TaskClientConfig):
         ]
 
 
-@CLIENTS.register("rag")
 class RagClientConfig(_ServiceConfig):
     """Clients that embed, retrieve and rerank. A batch takes all waiting tasks of one kind."""
 
@@ -204,7 +202,6 @@ class RagClientConfig(_ServiceConfig):
         return self.max_batch, True
 
 
-@CLIENTS.register("processing")
 class ProcessingClientConfig(_ServiceConfig):
     """Clients that tokenize, filter, score: one task per free core, in order of arrival."""
 

@@ -244,10 +244,13 @@ def json_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, An
         yield number, row
 
 
-def csv_rows(path: str | os.PathLike[str], delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def csv_rows(
+    path: str | os.PathLike[str], delimiter: str = ",", *, unnamed: bool = False,
+) -> Iterator[tuple[int, list[str]]]:
     """(line it ends on, cells) of each row of a CSV file that is not empty, the header first, all of its length.
 
-    `InputError` where a row has another number of cells, or column names are missing or not distinct.
+    unnamed: columns may have no name, as the row numbers that pandas writes. `InputError` where a row has another
+    number of cells, or column names are missing or not distinct.
     """
     name = os.fspath(path)
     reader = csv.reader(text_lines(path, "a CSV file"), delimiter=delimiter, strict=True)
@@ -256,7 +259,8 @@ def csv_rows(path: str | os.PathLike[str], delimiter: str = ",") -> Iterator[tup
         for row in reader:
             if header is None:
                 header = [cell.strip() for cell in row]
-                if not header or "" in header or len(set(header)) != len(header):
+                named = [name for name in header if name] if unnamed else header
+                if not named or "" in named or len(set(named)) != len(named):
                     raise InputError("a header line with distinct column names", header, file=name, line=1)
                 yield reader.line_num, header
             elif row and len(row) != len(header):

@@ -2,8 +2,8 @@
 
 Differences from a general loader, all of them so that a mistake is found rather than guessed at: no tags, no objects,
 no duplicate keys, no second document, bounded size and depth; aliases may not be cyclic or multiply a small file into
-a huge one. Scalars follow YAML 1.2 (`yes` and `on` are text; `1e5` is a number), except that `_` may separate digits.
-A number with leading zeros is text: it is octal to some and decimal to others.
+a huge one. Scalars follow YAML 1.2 (`yes`, `on` and `1_000` are text; `1e5` is a number). A number with leading
+zeros is text: it is octal to some and decimal to others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from yaml import events as ev
 from hermes.config.files import MAX_BYTES, half_character, read_text
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "load_yaml", "parse_yaml", "read_text"]
+__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_yaml", "read_text"]
 
 MAX_DEPTH = 60        # well below Python's recursion limit, for every recursive walk over a document
 MAX_NODES = 500_000   # after aliases are expanded
 MAX_DIGITS = 300      # the largest float has 309; int() of a text is quadratic
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
-_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
 _SPECIAL: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -92,7 +92,7 @@ class Node:
         """
         node, written, missing = self, [], False
         for part in path.split(".") if path else ():
-            child = None if missing else node.child(int(part) if part.isdecimal() else part)
+            child = None if missing else node.child(int(part) if is_index(part) else part)
             if child is not None:
                 node = child
             elif not missing and part == "0" and isinstance(node.value, dict):
@@ -101,6 +101,11 @@ class Node:
                 missing = True
             written.append(part)
         return node, ".".join(written) or None
+
+
+def is_index(key: str) -> bool:
+    """Whether a part of a dotted path counts items of a list."""
+    return key.isascii() and key.isdecimal() and len(key) < 10
 
 
 def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
@@ -132,9 +137,9 @@ def resolve_scalar(text: str, mark: Mark, field: str | None = None) -> object:
     if _INT.match(text):
         if len(text) > MAX_DIGITS:
             raise mark.error(f"a number of at most {MAX_DIGITS} digits", Verbatim(f"{len(text)}"), field=field)
-        return int(text.replace("_", ""), 0)
+        return int(text, 0)
     if _FLOAT.match(text):
-        return float(text.replace("_", ""))
+        return float(text)
     return text
 
 

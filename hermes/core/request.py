@@ -8,7 +8,7 @@ workload may have a *gate*: a limit of requests in flight, at which others that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from typing import Any, Protocol, TypeVar, cast
 
@@ -23,13 +23,13 @@ from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
-__all__ = ["Arrivals", "Request", "Stream"]
+__all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 
 _BLOCK = 4096   # requests turned from columns into Python numbers at a time
 
 
-Pipeline = Iterator[Any]
-"""A generator. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
+Pipeline = Generator[Any, Any, None]
+"""A pipeline under way. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
 S = TypeVar("S", bound=Stage)
 
 

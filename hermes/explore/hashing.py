@@ -20,28 +20,19 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
-from hermes.pipelines import PIPELINES
 from hermes.scenario import Scenario, resolved_yaml
-from hermes.scenario.registries import reachable
 
-__all__ = ["code_digest", "digests", "extract_sources", "plugin_modules", "point_hash", "portable_name", "text_of"]
+__all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
 
 # nothing in these decides what a simulation answers
 _BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "studies", "trace_importers", "validation_engines"))
+"""Registries whose implementations no scenario can name."""
 
 
 def text_of(scenario: Scenario) -> str:
     """The resolved scenario as it is run and hashed: without what only describes it."""
     return resolved_yaml(scenario.model_copy(update={"name": "point", "description": ""}))
-
-
-def plugin_modules() -> list[str]:
-    """The modules, other than of this package, that registered something a scenario can name. Files under `plugins:`
-    are no modules to import: they are among the files that a scenario reads."""
-    _, registries = reachable(Scenario)
-    found = {registry.get(name).__module__ for registry in [*registries, PIPELINES] for name in registry}
-    return sorted(module for module in found if module.partition(".")[0] != "hermes"
-                  and not hasattr(sys.modules.get(module), "__hermes_source__"))
 
 
 def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:

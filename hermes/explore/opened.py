@@ -10,7 +10,8 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.store import Folder, columns_of, table_of
 from hermes.explore.table import point_table
-from hermes.results import Results, open_run
+from hermes.results import Results
+from hermes.results.stored import open_run
 from hermes.scenario import Scenario, scenario_of
 
 if TYPE_CHECKING:

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from hermes import __version__
+from hermes.config.registry import plugin_modules
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep, load_sweep
 from hermes.explore.executor import Executor, InProcess, executor
 from hermes.explore.figures import load_extract
 from hermes.explore.hashing import (
+    OTHER_REGISTRIES,
     code_digest,
     digests,
     extract_sources,
-    plugin_modules,
     point_hash,
     portable_name,
     text_of,
@@ -85,7 +86,7 @@ def run_sweep(
     """
     read, folder = load_sweep(sweep, overrides), Folder(Path(out))
     with folder.locked():
-        modules = plugin_modules()
+        modules = plugin_modules(OTHER_REGISTRIES)
         code = _code(read, modules)
         if _is_finished(folder, read, code):
             opened = open_sweep(folder.path)
@@ -107,7 +108,7 @@ def plan_sweep(
     overrides: Iterable[str] = (), workers: int = 1, progress: Progress | None = None,
 ) -> Plan:
     """Check every point and tell which have an outcome in `out`, running and writing nothing. Raises `InputError`."""
-    modules = plugin_modules()
+    modules = plugin_modules(OTHER_REGISTRIES)
     with closing(executor(workers, modules)) as engine:
         read, folder = load_sweep(sweep, overrides), Folder(Path(os.devnull if out is None else out))
         return _plan(read, folder, engine, _code(read, modules), progress, save=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "device_named_in", "load_device"]
+__all__ = ["DeviceDescription", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -51,6 +51,16 @@ class DeviceDescription(ConfigModel):
             if key in flops:
                 return flops[key]
         return next(iter(flops.values()))
+
+
+class MachineSpec(NamedTuple):
+    """The machine of a client: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
+
+    cores: int
+    flops: float
+    memory_bandwidth: float
+    memory_bytes: int
+    device: DeviceDescription | None = None
 
 
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:

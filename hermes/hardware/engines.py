@@ -119,7 +119,7 @@ def engine_name(text: str) -> str:
 
 def _nearest(text: str, names: list[str]) -> str | None:
     """Return the supported version nearest to the one asked for."""
-    wanted = re.fullmatch(r"(?:vllm-)?v?(\d+)\.(\d+)(?:\.\d+)?", text)
+    wanted = re.fullmatch(r"(?:vllm-)?v?([0-9]+)\.([0-9]+)(?:\.[0-9]+)?", text)
     if wanted is None:
         return NEWEST_ENGINE if text.startswith("vllm") else None
 

@@ -16,7 +16,6 @@ from hermes.config import ConfigModel
 from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
-from hermes.hardware.hf_config import from_hf_config
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 
@@ -201,6 +200,8 @@ def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelD
     if path.suffix != ".json":
         return load(ModelDescription, path)
     try:
+        from hermes.hardware.hf_config import from_hf_config
+
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
     except InputError as error:
         raise error.located(file=str(path)) from None

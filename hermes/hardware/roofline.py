@@ -30,10 +30,11 @@ from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
 from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
@@ -60,7 +61,6 @@ class RooflineOptions(NamedTuple):
     step_overhead: float | None = None
 
 
-@HARDWARE.register("roofline")
 class Roofline(ConfigModel):
     """Analytical step times for any model description on any device."""
 
@@ -171,6 +171,13 @@ class RooflineModel:
         self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
                             f"efficiency factors {file.name}")
         self._set_rates(factors, options.step_overhead)
+
+    @property
+    def info(self) -> HardwareInfo:
+        """The device, the options and the work that they leave to each device."""
+        options = self.options
+        return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
+                             options.dtype, options.kv_dtype, self.device, work=self.work)
 
     def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
         work, device = self.work, self.device

@@ -28,8 +28,9 @@ from pydantic import Field, model_validator
 from hermes.config import ConfigModel
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.operator_curves import brackets, rising
 from hermes.hardware.profile import FitError, Provenance
 from hermes.hardware.ranges import steps_outside
@@ -245,6 +246,11 @@ class TableModel:
                 _curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
             ]
 
+    @property
+    def info(self) -> HardwareInfo:
+        """The measurement of the tables."""
+        return measured_info(self.name, "table", self.tables.provenance)
+
     def _curves(self, stats: StepStats) -> list[_Curve | _Grid]:
         """Return the curves of a step, which takes the longest of their times."""
         if not stats.decode_seqs:
@@ -291,7 +297,6 @@ def _along_run(stats: StepStats, name: str, step: FloatArray) -> FloatArray:
     return _feature(stats, name) + step * slope
 
 
-@HARDWARE.register("table")
 class Table(ConfigModel):
     """Lookup in measured tables of whole steps, with linear interpolation."""
 

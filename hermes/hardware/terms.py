@@ -41,7 +41,7 @@ step that hermes composes; terms in files cannot name it."""
 VARYING = ("decode_ctx", "decode_ctx_max")
 """Features that grow from step to step of a run: decode_ctx by decode_seqs, decode_ctx_max by 1."""
 
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _FACTOR = re.compile(
     rf"(?:(?P<name>[a-z_]+)|max\((?P<hinge>[a-z_]+)-(?P<knot>{_NUMBER}),0\)|min\((?P<capped>[a-z_]+),(?P<cap>{_NUMBER})\)"
     rf"|clip\((?P<segment>[a-z_]+)-(?P<start>{_NUMBER}),0,(?P<width>{_NUMBER})\))(?:\^(?P<power>[1-4]))?\Z"

@@ -19,7 +19,14 @@ from hermes.errors import InputError, suggest
 
 __all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site"]
 
-NETWORKS: Registry[Any] = Registry("network", "a network")
+NETWORKS: Registry[Any] = Registry("network", "a network", {
+    "hgx_box": "hermes.network.cluster:HgxBox",
+    "ideal": "hermes.network.ideal:Ideal",
+    "link": "hermes.network.components:Link",
+    "multi_rack": "hermes.network.cluster:MultiRack",
+    "rack": "hermes.network.cluster:Rack",
+    "topology": "hermes.network.topology:Topology",
+})
 
 
 class Site(NamedTuple):

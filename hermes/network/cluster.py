@@ -23,7 +23,7 @@ from simpy.core import Environment
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import Network
 from hermes.errors import InputError, Verbatim
-from hermes.network.base import NETWORKS, Site
+from hermes.network.base import Site
 from hermes.network.components import LinkBandwidth
 from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 
@@ -135,7 +135,6 @@ class _Parts(ConfigModel):
         return site.platform or None
 
 
-@NETWORKS.register("hgx_box")
 class HgxBox(_Parts):
     """One box: GPUs joined by an NVLink switch, and their host over PCIe."""
 
@@ -184,7 +183,6 @@ class _Racked(_Parts):
         return links, places
 
 
-@NETWORKS.register("rack")
 class Rack(_Racked):
     """Boxes and servers on one switch. A client's `platform` is its box; without one, boxes fill in order."""
 
@@ -198,7 +196,6 @@ class Rack(_Racked):
         return f"rack/{site.platform}" if site.platform else None
 
 
-@NETWORKS.register("multi_rack")
 class MultiRack(_Racked):
     """Racks on a spine. A client's `platform` is its rack, or `RACK/BOX`; without one, racks fill in order."""
 

@@ -24,7 +24,7 @@ from simpy.core import Environment
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import LinkUse, Network, nothing
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.network.base import NETWORKS, BaseNetwork
+from hermes.network.base import BaseNetwork
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
@@ -195,7 +195,6 @@ class TopologyNetwork(BaseNetwork):
         return route
 
 
-@NETWORKS.register("topology")
 class Topology(ConfigModel):
     """A graph of links with latency and bandwidth, which transfers share max-min fairly."""
 

@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_
 from hermes.config import ConfigModel
 from hermes.config.streams import request_stream
 from hermes.core.branches import branch_into
+from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
@@ -378,7 +379,7 @@ class GraphPipeline:
         for inner in graph.loops.values():
             yield from self._graphs(inner)
 
-    def __call__(self, request: Any) -> Iterator[Any]:
+    def __call__(self, request: Any) -> Pipeline:
         # a generator of its own for each request: what one takes does not depend on the others
         rng = request_stream(self.seed, f"{self.name}/{request.id}") if self._random else None
         run = _Run(request, self.name)

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from hermes.errors import printable
 from hermes.results.layout import (
     WIDTH,
     fitted,
@@ -207,7 +208,7 @@ def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
     """Return the same for a terminal."""
     lines = []
     for line in _text_lines(brief(summary, meta)):
-        text = Text(line)
+        text = Text(printable(line))
         text.stylize("bold", 0, LABEL)
         lines.append(text)
     if not verbose:

@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
 from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
-from hermes.results.stored import FORMAT, KEPT_META
+from hermes.results.stored import KEPT_META
+from hermes.results.stored_summary import FORMAT
 from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
@@ -37,7 +39,7 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TRACE", "replacing", "write_results", "written_files"]
+__all__ = ["TRACE", "write_results", "written_files"]
 
 TRACE = "trace.json.gz"
 _ROWS = 1 << 20
@@ -46,21 +48,6 @@ _ROWS = 1 << 20
 def written_files() -> list[str]:
     """Return the names of the files that a run writes; `summary.json` first."""
     return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds, and is removed otherwise."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _arrow(columns: Columns) -> pa.Table:
@@ -140,12 +127,15 @@ def _write_trace(results: Results, path: Path, max_events: int) -> None:
 
 def write_results(
     results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
+    held: bool = False,
 ) -> Path:
     """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
-    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
+    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where. held: the caller holds
+    the folder's lock (`hermes.config.writing.locked`).
 
-    Raises `InputError` if `out_dir` is not a folder, `HermesError` if it cannot be written.
+    Raises `InputError` when `out_dir` is something other than a folder, or another process is writing into it;
+    `HermesError` when it cannot be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
@@ -157,22 +147,23 @@ def write_results(
         for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
-    files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
-    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
+    files[RESOURCES] = lambda path: write_text(path, resources_json(record))
+    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: write_text(path, scenario)
     results.meta.pop("trace_cut", None)
     files[TRACE] = (lambda path: _write_trace(results, path, max_trace_events)) if trace else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        for name, write in files.items():
-            if write is None:
-                (folder / name).unlink(missing_ok=True)
-                continue
-            with replacing(folder / name) as path:
-                write(path)
-        with replacing(folder / "summary.json") as path:
-            _write_text(path, summary)
+        with nullcontext() if held else locked(folder):
+            remove_strays(folder)
+            (folder / "summary.json").unlink(missing_ok=True)
+            for name, write in files.items():
+                if write is None:
+                    (folder / name).unlink(missing_ok=True)
+                    continue
+                with replacing(folder / name) as path:
+                    write(path)
+            write_text(folder / "summary.json", summary)
     except OSError as error:
         raise HermesError(f"cannot write results to {folder}: {error}") from error
     return folder

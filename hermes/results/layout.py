@@ -17,6 +17,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from hermes.errors import printable
+
 __all__ = ["WIDTH", "Section", "fitted", "format_number", "format_s", "gibibytes", "percent", "sections_html",
            "sections_rich", "sections_text", "shortened"]
 
@@ -107,14 +109,14 @@ def sections_rich(parts: Sequence[Section]) -> Group:
     """Return sections as rich tables. Names come from users, so markup is not interpreted."""
     shown: list[Any] = []
     for part in parts:
-        table = Table(title=Text(part.title, style="bold"), title_justify="left", box=None, pad_edge=False,
+        table = Table(title=Text(printable(part.title), style="bold"), title_justify="left", box=None, pad_edge=False,
                       show_header=any(part.head))
         for index, name in enumerate(part.head):
-            table.add_column(Text(name), justify="left" if index == 0 or not any(part.head) else "right",
+            table.add_column(Text(printable(name)), justify="left" if index == 0 or not any(part.head) else "right",
                              overflow="fold")
         for row in part.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        shown += [table, *([Text(part.note, style="dim")] if part.note else []), Text("")]
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        shown += [table, *([Text(printable(part.note), style="dim")] if part.note else []), Text("")]
     return Group(*shown[:-1])
 
 

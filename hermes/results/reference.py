@@ -7,12 +7,13 @@ tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
+from hermes.config.files import csv_rows, json_lines, parquet_batches
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.units import parse_number
 
 __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
            "mapping_from_options", "preset"]
@@ -34,6 +37,8 @@ PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
 COUNTS = ("prompt_tokens", "output_tokens")
+_LARGEST = 1e24   # far above nanoseconds since 1970
+_REQUEST_ID = re.compile(r"(?:[A-Za-z][A-Za-z0-9_.:/# -]*[A-Za-z_.:/# -]|[A-Za-z])?([0-9]{1,30})")
 FIELDS = ("id", *INSTANTS, *DURATIONS, *COUNTS, "token_times")
 
 
@@ -182,68 +187,17 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, row) of a CSV or JSON-lines file, or (number of the row from 1, row) of a Parquet file."""
-    name = str(path)
-    if path.suffix.lower() in (".parquet", ".pq"):
-        yield from _parquet_rows(path)
-        return
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
-                yield from _json_rows(file, name)
-            else:
-                yield from _csv_rows(file, name)
-    except OSError as error:
-        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=name) from None
-    except UnicodeDecodeError:
-        raise InputError("UTF-8 text", file=name) from None
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except pa.ArrowException:
-        raise InputError("a Parquet file", file=str(path)) from None
-    except OSError as error:
-        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=str(path)) from None
-
-
-def _json_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, text in enumerate(file, start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            found = Verbatim(getattr(error, "msg", "one nested too deeply").lower())
-            raise InputError("a JSON object per line", found, file=name, line=line) from None
-        if not isinstance(row, dict):
-            raise InputError("a JSON object per line", row, file=name, line=line)
-        yield line, row
-
-
-def _csv_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(file, strict=True)
-    try:
-        head = next(reader, None)
-        if not head:
-            raise InputError("a line with column names", Verbatim("an empty file"), file=name, line=1)
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(head):
-                raise InputError(f"{len(head)} columns", len(row), file=name, line=reader.line_num)
-            yield reader.line_num, dict(zip(head, row, strict=True))
-    except csv.Error as error:
-        raise InputError("a CSV file", Verbatim(str(error)), file=name, line=reader.line_num) from None
+    """(line number, row) of a CSV or JSON-lines file; of a Parquet file (number of the row from 1, row)."""
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq"):
+        yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
+    elif suffix in (".jsonl", ".ndjson", ".json"):
+        yield from json_lines(path)
+    else:
+        found = csv_rows(path, unnamed=True)
+        _, head = next(found)
+        for line, row in found:
+            yield line, dict(zip(head, row, strict=True))
 
 
 def _lookup(row: dict[str, Any], column: str) -> Any:
@@ -259,13 +213,11 @@ def _lookup(row: dict[str, Any], column: str) -> Any:
 
 
 def _number(value: Any) -> float:
-    """Return a finite number, NaN for an empty cell; ValueError for anything else."""
+    """NaN for an empty cell; ValueError or TypeError for what is not a number of a size that can be a time."""
     if value is None or value == "" or (isinstance(value, str) and value.strip().lower() in ("", "nan", "null")):
         return math.nan
-    if isinstance(value, bool):
-        raise ValueError
-    number = float(value)
-    if math.isinf(number):
+    number = parse_number(value)
+    if abs(number) > _LARGEST:
         raise ValueError
     return number
 
@@ -282,11 +234,13 @@ def _times(value: Any) -> list[float]:
 
 
 def _request_id(value: Any) -> int:
-    text = str(value).strip()
-    digits = len(text) - len(text.rstrip("0123456789"))
-    if isinstance(value, float) or not digits:
+    """A number, or the number at the end of a name: `bench-12`, but not `2**3`, `-3` or `1.5`."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
-    return int(text[-digits:])
+    found = _REQUEST_ID.fullmatch(str(value).strip())
+    if found is None:
+        raise ValueError
+    return int(found[1])
 
 
 _PARSERS: dict[str, tuple[Any, str]] = {
@@ -313,7 +267,7 @@ def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> R
                                  line=line, suggestion=suggest(column, row)) from None
             try:
                 values[field].append(parse(value))
-            except (TypeError, ValueError, OverflowError):
+            except (TypeError, ValueError, OverflowError, RecursionError):
                 raise InputError(expected, value, file=name, line=line, field=column) from None
     if not lines:
         raise InputError("at least one request", Verbatim("none"), file=name)
@@ -356,7 +310,8 @@ def _derive(columns: dict[str, FloatArray]) -> None:
     """Fill in the durations that follow from others."""
     have = columns.keys()
     if {"arrival", "seen"} <= have:
-        columns["arrival"] = columns["arrival"] + np.nanmin(columns["seen"] - columns["arrival"])
+        delay = columns["seen"] - columns["arrival"]
+        columns["arrival"] = columns["arrival"] + (np.nan if np.isnan(delay).all() else np.nanmin(delay))
     if "ttft" not in have and {"arrival", "first_token"} <= have:
         columns["ttft"] = columns["first_token"] - columns["arrival"]
     if "e2e" not in have and {"arrival", "finish"} <= have:

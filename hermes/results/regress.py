@@ -27,11 +27,11 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.config.yaml_document import load_yaml
 from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.results.export import replacing
 from hermes.results.layout import Section, sections_text
 
 __all__ = [
@@ -202,12 +202,7 @@ def record(
         text = json.dumps(golden, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     else:
         text = to_yaml(golden)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise HermesError(f"cannot write {path}: {error}") from error
+    write_text(path, text)
     return _load(path)
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
+from hermes.config.yaml_document import parse_yaml
 from hermes.core.record import STATUS_COMPLETED
 from hermes.results.results import Results
+from hermes.results.stored import StoredResults
 from hermes.units import NS_PER_S
 
 __all__ = ["ARRIVAL_TOLERANCE_S", "ServedRequests", "check_same", "served_requests"]
@@ -65,7 +66,8 @@ def served_requests(results: Results) -> ServedRequests:
 def _arrivals_follow_answers(results: Results) -> bool:
     """Whether a workload is a closed loop, limits the requests in flight, or has conversations."""
     text = results.meta.get("scenario_text") or getattr(results, "scenario_text", None)
-    data = results.meta.get("scenario") if text is None else yaml.safe_load(text)
+    file = str(results.folder / "scenario.resolved.yaml") if isinstance(results, StoredResults) else None
+    data = results.meta.get("scenario") if text is None else parse_yaml(text, file).plain()
     workloads = data.get("workload") if isinstance(data, dict) else None
     for workload in workloads if isinstance(workloads, list) else [workloads]:
         parts = workload if isinstance(workload, dict) else {}

@@ -22,14 +22,12 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.routing.base import ROUTERS
 
 __all__ = ["MixedPool", "MixedPoolConfig"]
 
 Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
 
 
-@ROUTERS.register("mixed_pool")
 class MixedPoolConfig(ConfigModel):
     """Splitwise's pools for prompts and for decodes, which lend each other clients; both phases placed at arrival."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -180,16 +179,8 @@ class _Builder:
                 raise InputError(Verbatim(f"population {own.name!r} has different contexts in two workloads; make them "
                                           "equal"), field="workload")
         for client in self.clients:
-            if not isinstance(client, KvRetrievalClient):
-                continue
-            if client.needs_prefill and client.prefill is None:
-                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
-                if not engines:
-                    raise InputError(Verbatim(f"missing: give the hardware of a prefill, or an LLM client of model "
-                                              f"{client.model!r}"), field="clients.recompute")
-                client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.start != "empty" else ():
-                client.fill(population)
+            if hasattr(client, "prepare"):
+                client.prepare(self.clients, populations.values())
 
     def _model_of(self, wanted: str | None) -> str:
         """Return the model that a workload asks for; left open, the clients' model if they have only one."""

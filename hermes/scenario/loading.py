@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hermes.config.data_files import resource_dir
-from hermes.config.yaml_document import Mark, Node, load_yaml, parse_yaml
+from hermes.config.yaml_document import Mark, Node, is_index, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = [
@@ -173,7 +173,7 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
     if appends:
         there: Node | None = root
         for key in keys:
-            there = None if there is None else there.child(int(key) if key.isdecimal() else key)
+            there = None if there is None else there.child(int(key) if is_index(key) else key)
         if there is not None and not isinstance(there.value, list):
             raise mark.error("a list to append to", there.plain(), field=name.strip())
         value = Node([*(there.value if there is not None else ()), value], mark, mark)
@@ -207,7 +207,7 @@ def _set(node: Node, keys: list[str], value: Node, mark: Mark, done: list[str]) 
     key, rest, path = keys[0], keys[1:], [*done, keys[0]]
     if isinstance(node.value, list):
         size = len(node.value)
-        if not key.isdecimal() or len(key) > 9 or int(key) > size:
+        if not is_index(key) or int(key) > size:
             raise mark.error(f"a list index from 0 to {size} ({size} appends)", key, field=".".join(path))
         index = int(key)
         inner = node.value[index] if index < size else Node({}, mark, mark)

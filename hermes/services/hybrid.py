@@ -21,7 +21,6 @@ from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Service, Work
 __all__ = ["Hybrid", "HybridService"]
 
 
-@SERVICES.register("hybrid")
 class Hybrid(ConfigModel):
     """A dense and a sparse search, fused."""
 

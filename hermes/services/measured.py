@@ -16,7 +16,7 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, Verbatim, inside
-from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Work, check_memory, count_option
+from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 from hermes.services.retrieval_costs import Bm25, HnswGraph, InvertedLists, RetrievalIndex, shares
 from hermes.services.retrieval_profile import RetrievalProfile, load_retrieval_profile
 
@@ -25,7 +25,6 @@ __all__ = ["Measured", "MeasuredService"]
 OPTION = {"ivf-flat": "nprobe", "ivf-pq": "nprobe", "ivf-pq-fs": "nprobe", "hnsw": "ef_search", "bm25": "words"}
 
 
-@SERVICES.register("measured")
 class Measured(ConfigModel):
     """Retrieval with the times of a retrieval profile."""
 

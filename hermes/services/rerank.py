@@ -12,12 +12,11 @@ from hermes.config import Component, ConfigModel, Duration
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
-from hermes.services.base import SERVICES, EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
+from hermes.services.base import EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
 
 __all__ = ["Rerank", "RerankService"]
 
 
-@SERVICES.register("rerank")
 class Rerank(ConfigModel):
     """A cross-encoder over (query, document) pairs on a hardware model, or a fixed time per document.
 

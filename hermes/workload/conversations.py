@@ -28,17 +28,17 @@ from hermes.workload.base import (
     inside,
     think_times_ns,
 )
-from hermes.workload.lengths import LENGTHS, Counts
+from hermes.workload.lengths import Counts
 
-__all__ = ["ConversationLengths", "check_beside_conversations"]
+__all__ = ["ConversationLengths"]
 
 
-@LENGTHS.register("conversations")
 class ConversationLengths(LengthModel):
     """Turns of conversations: each waits for the answer before, and repeats the conversation so far. `arrivals` gives
     the starts of conversations (`rate: 17 /s` is 17 conversations a second), or the number of users who hold one at a
     time. `requests` counts turns."""
 
+    has_turns = True
     kind: Literal["conversations"] = "conversations"
     turns: Counts
     """Turns of a conversation: `3`, or e.g. `{kind: geometric, mean: 5}`."""
@@ -122,14 +122,3 @@ class ConversationLengths(LengthModel):
             if len(session) == 0 or session[-1] >= conversations:
                 return int(np.searchsorted(session, conversations))
             n *= 4
-
-
-def check_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
-    """Raise `InputError` for options that have no meaning with conversations, or that conversations set."""
-    if not isinstance(lengths, ConversationLengths):
-        return
-    instead = {"prefixes": "conversations begin with their system_tokens; leave it out",
-               "sessions": "each conversation is a session; leave it out"}
-    for name, text in instead.items():
-        if given.get(name) is not None:
-            raise InputError(Verbatim(text), field=name)

@@ -5,9 +5,8 @@ An importer is a component of `TRACE_IMPORTERS`; its fields are the options of `
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.files import json_lines
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim, suggest
@@ -24,7 +24,6 @@ from hermes.workload.traces import (
     Locate,
     ZeroTokens,
     check_trace,
-    open_text,
     read_csv_columns,
     read_parquet_columns,
     require_columns,
@@ -36,10 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace", "json_lines",
+    "TraceImporter", "arrivals_s", "import_trace",
 ]
 
-TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
+TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
+    "tokens": "hermes.workload.token_traces:TokenTrace",
+})
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
@@ -339,26 +340,6 @@ class ParquetTrace(_Mapped):
 
     def read(self, path: Path) -> pd.DataFrame:
         return self.mapped(read_parquet_columns(path)[0], path, None)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file that are not blank, numbered from 1."""
-    with open_text(path, "a file of JSON lines") as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield number, line.strip()
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines with their line numbers. `InputError` at the first other value."""
-    for number, text in _lines(path):
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InputError("a JSON object", text, file=str(path), line=number) from None
-        if not isinstance(row, dict):
-            raise InputError("a JSON object", row, file=str(path), line=number)
-        yield number, row
 
 
 def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:

@@ -21,7 +21,8 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import conform_file, find_files
-from hermes.memory import BlockPool, ReferencePrefixPool
+from hermes.memory import BlockPool
+from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
@@ -134,7 +135,7 @@ MUTATIONS = [
              r"budget \+= scheduled\.pop\(victim, 0\)\n", UNHASH, "recorded/uncomputed-hits-1"),
     Replacement("13", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
                 "given/fcfs-tight-0"),
-    Mutation("13", "a preempted request loses its outputs", L, "_preempt",
+    Mutation("13", "a preempted request loses its outputs", L, "preempt",
              r"seq\.num_computed = 0", "seq.num_computed = 0; seq.num_tokens = seq.prompt_tokens",
              "given/fcfs-tight-0"),
     Mutation("14", "admission also in a step that preempted", C, "_literal_plan",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hermes import simulate
-from hermes.clients import MemoryConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.hardware import HARDWARE
 from hermes.hardware.info import hardware_info
 from hermes.scenario import load_scenario

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.clients import LLMClientConfig, MemoryConfig
+from hermes.clients.config import LLMClientConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
 from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token, stage_weight_bytes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hermes.clients import MemoryConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, load_device, load_model
 from hermes.hardware.files import names_in

@@ -15,7 +15,12 @@ from hermes.config.validation import validate
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.hardware.devices import load_device
-from hermes.services import Encoder, Hnsw, IvfFlat, IvfPq, MachineSpec, Measured, PerItem, Rerank, Service
+from hermes.services import Encoder, MachineSpec, PerItem, Service
+from hermes.services.hnsw import Hnsw
+from hermes.services.ivf_flat import IvfFlat
+from hermes.services.ivf_pq import IvfPq
+from hermes.services.measured import Measured
+from hermes.services.rerank import Rerank
 from hermes.services.retrieval_profile import load_retrieval_profile
 
 SPEC = MachineSpec(64, 14.2e12, 768e9, 10**12)

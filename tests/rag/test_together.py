@@ -13,7 +13,8 @@ from hermes.core.clock import Clock
 from hermes.core.stage import ServiceStage
 from hermes.hardware.models import load_model
 from hermes.results import Results
-from hermes.services import IvfPq, MachineSpec, Work
+from hermes.services import MachineSpec, Work
+from hermes.services.ivf_pq import IvfPq
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm",

@@ -15,7 +15,7 @@ from synthetic_records import MS, by_hand
 from hermes.api import open_run, simulate
 from hermes.core.record import MachineInfo
 from hermes.network import LinkUse
-from hermes.results import write_results
+from hermes.results.export import write_results
 from hermes.results.results import Results
 from hermes.results.utilisation import _busy_by, bottlenecks, resource_uses
 

@@ -123,7 +123,7 @@ seeds: 3
 
 
 def test_interrupted_it_keeps_what_was_finished(package, folder, write):
-    sweep, out = write("grid: {workload.requests: [30, 31, 32, 33, 34, 200_000]}\n"), folder / "out"
+    sweep, out = write("grid: {workload.requests: [30, 31, 32, 33, 34, 200000]}\n"), folder / "out"
     process = start(package, sweep, out, 2)
     while parts(out) < 3 and process.poll() is None:
         time.sleep(0.01)

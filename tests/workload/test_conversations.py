@@ -16,12 +16,14 @@ from hermes.core.branches import Branches
 from hermes.core.sequence import Sequence
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
-from hermes.scenario import json_schema, load_scenario, resolved_yaml
+from hermes.scenario import load_scenario, resolved_yaml
 from hermes.scenario.build import build
+from hermes.scenario.editor_schema import json_schema
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
-from hermes.workload import RequestTable, WorkloadConfig, write_trace
+from hermes.workload import RequestTable, WorkloadConfig
 from hermes.workload.conversations import ConversationLengths
 from hermes.workload.lengths import GeometricCounts
+from hermes.workload.traces import write_trace
 
 CHATBOT = """
 workload:

@@ -15,7 +15,8 @@ from hermes.cli import main
 from hermes.core.block_hashes import HashedPrompt, TokenPrompt
 from hermes.errors import InputError
 from hermes.memory.replay import replay
-from hermes.workload import import_trace, read_trace
+from hermes.workload.importers import import_trace
+from hermes.workload.traces import read_trace
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
 ROW = {"arrival": 0.5, "tokens": [5, 6, 7], "output": 4}

@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from hermes.errors import InputError
-from hermes.workload import RequestTable, WorkloadConfig, write_trace
+from hermes.workload import RequestTable, WorkloadConfig
 from hermes.workload import workload as workload_module
+from hermes.workload.traces import write_trace
 
 HERE = Path()
 POISSON = {"kind": "poisson", "rate": "40 /s"}
@@ -217,8 +218,8 @@ def test_refused(options: dict[str, Any], message: str) -> None:
         ({"lengths": {"kind": "empirical", "profile": "azure"}}, r"^lengths\.profile: expected a workload profile"),
         ({"lengths": {"kind": "empirical", "profile": "no/such.yaml"}}, r"^no/such\.yaml: "),
         ({"lengths": {"kind": "trace", "path": "no.parquet"}}, r"^no\.parquet: "),
-        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^no\.csv: .*No such file"),
-        ({"arrivals": {"kind": "trace", "path": "a\0.csv"}}, "null byte"),
+        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^no\.csv: .*no such file"),
+        ({"arrivals": {"kind": "trace", "path": "a\0.csv"}}, r"a CSV file, found .*a\\x00\.csv"),
         ({"arrivals": {"kind": "trace", "path": "a\0.parquet"}}, "Parquet"),
         ({"arrivals": {"kind": "poisson", "rate": 1e-9}}, "^arrivals: expected arrivals within 292 years"),
         (

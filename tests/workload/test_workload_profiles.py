@@ -12,8 +12,10 @@ import yaml
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.workload import Lengths, import_trace, load_workload_profile, stream, workload_profile_names
+from hermes.workload import Lengths, stream
+from hermes.workload.importers import import_trace
 from hermes.workload.lengths import EmpiricalLengths
+from hermes.workload.profiles import load_workload_profile, workload_profile_names
 from hermes.workload.stats import spearman
 from hermes.workload.traces import describe_frame
 

@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
+from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.config.streams import stream
-from hermes.core.client import ClientEvents
-from hermes.core.clock import Clock
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
