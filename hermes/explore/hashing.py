@@ -20,6 +20,7 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
+from hermes.config.plugin_files import PLUGIN_FILE
 from hermes.pipelines import PIPELINES
 from hermes.scenario import Scenario, resolved_yaml
 from hermes.scenario.registries import reachable
@@ -27,7 +28,7 @@ from hermes.scenario.registries import reachable
 __all__ = ["code_digest", "extract_sources", "file_digests", "plugin_modules", "point_hash", "text_of"]
 
 # nothing in these decides what a simulation answers
-_BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
+_BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "study", "testing"}
 
 
 def text_of(scenario: Scenario) -> str:
@@ -36,10 +37,12 @@ def text_of(scenario: Scenario) -> str:
 
 
 def plugin_modules() -> list[str]:
-    """The modules, other than of this package, that registered something a scenario can name."""
+    """The modules, other than of this package, that registered something a scenario can name. Files of `plugins:` are
+    left out: each worker imports them with the scenario that names them."""
     _, registries = reachable(Scenario)
     found = {registry.get(name).__module__ for registry in [*registries, PIPELINES] for name in registry}
-    return sorted(module for module in found if module.partition(".")[0] != "hermes")
+    return sorted(module for module in found
+                  if module.partition(".")[0] != "hermes" and not module.startswith(PLUGIN_FILE))
 
 
 def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,14 @@ class Plan:
 
 def run_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Iterable[str] = (),
-    workers: int = 1, progress: Progress | None = None,
+    workers: int = 1, progress: Progress | None = None, engine: Executor | None = None,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
     sweep: a file, the name of a built-in sweep, or a dict with the same keys (its paths relative to the current
     folder); overrides: `"workload.requests=100"` and the like, for all points; workers: processes, or 0 to run in this
-    one; progress: a function of ("check" or "run", done, in all).
+    one; progress: a function of ("check" or "run", done, in all); engine: does the jobs in place of `workers` processes
+    of this call's own, and stays open.
 
     Raises `InputError` for anything wrong with the sweep or one of its points, before anything is run, and for a folder
     that another process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`)
@@ -72,8 +73,8 @@ def run_sweep(
     read, folder = load_sweep(sweep, overrides), Folder(Path(out))
     with folder.locked():
         modules = plugin_modules()
-        with closing(executor(workers, modules)) as engine:
-            plan = _plan(read, folder, engine, modules, progress)
+        with nullcontext(engine) if engine is not None else closing(executor(workers, modules)) as doing:
+            plan = _plan(read, folder, doing, modules, progress)
             manifest = _manifest(plan)
             same = _same(folder, manifest)
             if same and not plan.waiting and folder.complete():
@@ -85,7 +86,7 @@ def run_sweep(
             folder.write_manifest(manifest, {
                 p.hash: resolved_yaml(scenario(read, p.point), to_dir=folder.path.resolve()) for p in plan.points
             })
-            _run(plan, folder, engine, progress)
+            _run(plan, folder, doing, progress)
         folder.write_table(folder.path / "results.parquet", merged(folder, manifest))
     return open_sweep(folder.path)
 
