@@ -27,7 +27,7 @@ ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
 _new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
-_BEGUN = Event(Environment())   # what the first step of a process is the answer to
+_BEGUN = Event(Environment())   # the event that starts a process
 _BEGUN._ok, _BEGUN._value = True, None
 
 
@@ -43,8 +43,8 @@ class Tick(Event):
 
 
 class Acting(Process):
-    """A SimPy process that begins at once. SimPy's own begins with an event, and what it does first would lose its
-    place among other things at the same time."""
+    """A SimPy process that begins at once. SimPy's own begins with an event, and its first action would lose its place
+    among other events of the same time."""
 
     def __init__(self, env: Environment, generator: ProcessGenerator) -> None:
         self.env = env
@@ -54,8 +54,8 @@ class Acting(Process):
 
 
 def happen(event: Event) -> None:
-    """Let an event happen at once, ahead of everything that is scheduled for now: processes that wait for it go on
-    before this returns, those that will wait for it find that it has happened."""
+    """Trigger an event at once, ahead of all events scheduled for now: processes that wait for it continue before this
+    returns, and later ones find that it has happened."""
     event._ok, event._value = True, None
     callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
     for callback in callbacks:
@@ -84,7 +84,7 @@ class Clock(Environment):
         return tick
 
     def moment(self, time_ns: int, priority: int) -> Tick:
-        """An event at `time_ns`, which is not before now, for a process to wait for."""
+        """Return an event at `time_ns`, which must not be in the past, for a process to wait for."""
         tick: Tick = _new(Tick)
         tick.env = self
         tick.callbacks = []

@@ -71,7 +71,7 @@ class Request:
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
-    answer: Event | None = None   # what a user waits for
+    answer: Event | None = None   # the event for which its user waits
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -249,8 +249,8 @@ class Arrivals:
                     Acting(self._env, self._user(stream))
 
     def _user(self, stream: Stream) -> ProcessGenerator:
-        """A user of a closed loop: takes a request or a conversation, thinks, has it, and takes the next, if any is
-        left."""
+        """Run a user of a closed loop: take a request or a conversation, think, submit it, wait for its end, and take
+        the next, if one is left."""
         for request in self._waiting[stream]:
             yield self._thought(request)
             yield from self._conversation(request)
@@ -269,7 +269,7 @@ class Arrivals:
             yield self._thought(request)
 
     def _thought(self, request: Request) -> Event:
-        """When the user has thought, and submits a request."""
+        """Return the event at which the user has thought, and submits a request."""
         stream, due = request.stream, self._env._now
         think_ns = stream.table.think_ns
         if think_ns is not None:
@@ -279,7 +279,7 @@ class Arrivals:
         return self._env.moment(due, ARRIVAL)
 
     def _submitted(self, request: Request) -> Event:
-        """When the request is answered, or rejected; it is submitted now."""
+        """Submit a request now; return the event of its answer or rejection."""
         answer = request.answer = Event(self._env)
         self._due(request)
         return answer
