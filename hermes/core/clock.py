@@ -53,13 +53,14 @@ class Acting(Process):
         self._resume(_BEGUN)
 
 
-def happen(event: Event) -> None:
-    """Trigger an event at once, ahead of all events scheduled for now: processes that wait for it continue before this
-    returns, and later ones find that it has happened."""
-    event._ok, event._value = True, None
-    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+def happen(tick: Tick) -> None:
+    """Trigger an unscheduled event at once, ahead of all events scheduled for now.
+
+    Processes that wait for it continue before this returns; later ones find that it has happened.
+    """
+    callbacks, tick.callbacks = tick.callbacks, None  # type: ignore[assignment]
     for callback in callbacks:
-        callback(event)
+        callback(tick)
 
 
 class Clock(Environment):
@@ -83,11 +84,16 @@ class Clock(Environment):
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
-    def moment(self, time_ns: int, priority: int) -> Tick:
-        """Return an event at `time_ns`, which must not be in the past, for a process to wait for."""
+    def pending(self) -> Tick:
+        """Return an event for a process to wait for, which `happen` triggers."""
         tick: Tick = _new(Tick)
         tick.env = self
         tick.callbacks = []
+        return tick
+
+    def moment(self, time_ns: int, priority: int) -> Tick:
+        """Return an event for a process to wait for, at `time_ns`, which must not be in the past."""
+        tick = self.pending()
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
