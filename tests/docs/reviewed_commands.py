@@ -11,7 +11,7 @@ NOT_RUN = {
     r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
     r"hermes calibrate run plan\.yaml|hermes calibrate run ivf\.yaml .*":
         "measures for minutes; tests/calibration has small ones (test_link, test_retrieval, test_ivf_overlap)",
-    r"hermes calibrate plan ivf -o ivf\.yaml && hermes calibrate run ivf\.yaml .*": "builds an index for many minutes",
+    r"python -m hermes\.calibration\.collect\.torch_llm .*": "measures on another machine: needs torch",
     r"hermes calibrate pack journal\.jsonl .*":
         "needs the journal of another machine; tests/calibration/test_harness.py",
     r"hermes profile import aiconfigurator .*":
