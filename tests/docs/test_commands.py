@@ -1,7 +1,7 @@
 """Every command in the README, docs/ and studies/ is run, in a folder of the page's own, or is on a reviewed list.
 
-YAML, JSON and Python blocks that begin with a comment naming a file are written to it; other Python blocks run; a text
-block after one that ran is what it prints. `...` stands for anything.
+YAML and Python blocks that begin with a comment naming a file are written to it; other Python blocks run (`py` marks a
+sketch that does not); a text block after one that ran is what it prints. `...` stands for anything.
 """
 
 import contextlib
