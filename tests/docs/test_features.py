@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 import typer
+from hermes.scenario.registries import reachable, refresh
 from markdown_blocks import ROOT
 
 from hermes.calibration.importers import IMPORTERS
 from hermes.cli import app
 from hermes.config.registry import Registry
 from hermes.scenario import Scenario
-from hermes.scenario.registries import reachable, refresh
 from hermes.workload.importers import TRACE_IMPORTERS
 
 PAGE = (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8")
