@@ -12,8 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
-from hermes.config import Bytes, ConfigModel, Duration
-from hermes.config.streams import stream
+from hermes.config import Bytes, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
