@@ -6,7 +6,6 @@ check`); an interrupt is 130. Anything else is a bug and shows its traceback.
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,7 +34,8 @@ from hermes.cli import (
 )
 from hermes.cli.groups import Groups
 from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
-from hermes.errors import HermesError, InputWarning
+from hermes.cli.streams import guarded_streams, silence_stdout
+from hermes.errors import HermesError, InputWarning, printable
 
 __all__ = ["app", "main"]
 
@@ -80,7 +80,7 @@ sweep.add_to(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    with warnings.catch_warnings():
+    with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = _show_warning
         return _run(sys.argv[1:] if arguments is None else list(arguments))
@@ -97,7 +97,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """One line, without the place in our code that noticed."""
-    print("hermes: warning:", " ".join(str(message).split()), file=sys.stderr)
+    print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -107,7 +107,12 @@ def _run(given: Sequence[str]) -> int:
         code = _command()(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:
-        return _refuse(str(error))
+        code = _refuse(str(error))
+        try:
+            sys.stdout.flush()
+        except (HermesError, OSError):   # a full disk: what is buffered would fail again when the process ends
+            silence_stdout()
+        return code
     except _USAGE_ERROR as error:
         message = error.format_message()  # type: ignore[attr-defined]
         if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help text
@@ -115,7 +120,7 @@ def _run(given: Sequence[str]) -> int:
             return 0
         return _refuse(message)
     except BrokenPipeError:  # `hermes ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         return 0
     except (KeyboardInterrupt, typer.Abort):
         code = 130
@@ -128,5 +133,5 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    print("hermes:", " ".join(message.split()), file=sys.stderr)
+    print("hermes:", printable(" ".join(message.split())), file=sys.stderr)
     return 2

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hermes.cli import complete
+from hermes.cli.streams import terminal
+from hermes.errors import printable
 
 if TYPE_CHECKING:
     from hermes.results import Results
 
-__all__ = ["Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show", "show_run"]
+__all__ = [
+    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show",
+    "show_run",
+]
 
 Scenario = Annotated[str, typer.Argument(
     help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
@@ -26,12 +33,21 @@ Overrides = Annotated[
                  "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DiagramFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
+DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
+    "--format", help="The language; that of the file's suffix, or Mermaid, where left out.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
+
+
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # also a dash and nothing: no value
+_AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=_plain))
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # JSON leaves these as they are
 
 
 def _plain(value: Any) -> Any:
@@ -39,16 +55,17 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """A table for people; numbers to the right."""
+def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people; columns of numbers, written out or not, to the right."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else str(cell) for cell in row))
+        numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:   # names come from files: no markup is interpreted
+        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
     show(table)
 
 
@@ -57,8 +74,12 @@ def show(renderable: Any, width: int | None = None) -> None:
     `width` columns everywhere, where that is given."""
     from rich.console import Console
 
-    plain = None if sys.stdout.isatty() else 120
-    Console(file=sys.stdout, width=width or plain, soft_wrap=False).print(renderable)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:   # rich would end the process with exit code 1
+            raise BrokenPipeError
+
+    drawn = sys.stdout.isatty()   # with escape sequences of its own
+    Plain(file=terminal() if drawn else sys.stdout, width=width or (None if drawn else 120)).print(renderable)
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:

@@ -54,7 +54,7 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 def described_names() -> dict[str, list[str]]:
     """Names of everything but hardware profiles that ships, by what it is."""
     from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
+    from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
 
@@ -161,14 +161,15 @@ def plot(
 ) -> None:
     """Draw a profile: step time against tokens, batch and context, with the measured range shaded."""
     from hermes.calibration.profile_plot import plot_profile
+    from hermes.config.writing import replacing
     from hermes.errors import InputError
     from hermes.hardware.profile import load_profile
 
     profile = load_profile(name)
-    target = output or Path(f"{profile.name}.png")
+    target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
     figure = plot_profile(profile)
     if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
         raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=110)
+    with replacing(target) as path:
+        figure.savefig(path, dpi=110, format=target.suffix[1:])
     print(f"written: {target}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,20 +40,18 @@ def run(
     """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
-    from hermes.results import write_results
-    from hermes.results.export import TRACE
+    from hermes.results.export import TRACE, write_results
     from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
     checked = load_scenario(scenario, overrides)
-    if output is not None:  # found out now, not after the simulation
-        free_folder(output, overwrite=overwrite)
-    results = simulate(checked, progress=not quiet and sys.stderr.isatty())
-    if output is not None:
-        results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-        write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS)
+    with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
+        results = simulate(checked, progress=not quiet and sys.stderr.isatty())
+        if output is not None:
+            results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
+            write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS, held=True)
     if as_json:
         print_json(results.summary)
     else:
@@ -110,9 +109,9 @@ def _tell(remarks: list[str]) -> None:
 def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
+    """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
     from hermes.explore import sweep_schema
-    from hermes.scenario import json_schema
+    from hermes.scenario.editor_schema import json_schema
 
     print_json(sweep_schema() if sweep else json_schema())
 

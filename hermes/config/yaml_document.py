@@ -2,8 +2,8 @@
 
 Differences from a general loader, all of them so that a mistake is found rather than guessed at: no tags, no objects,
 no duplicate keys, no second document, bounded size and depth; aliases may not be cyclic or multiply a small file into
-a huge one. Scalars follow YAML 1.2 (`yes` and `on` are text; `1e5` is a number), except that `_` may separate digits.
-A number with leading zeros is text: it is octal to some and decimal to others.
+a huge one. Scalars follow YAML 1.2 (`yes`, `on` and `1_000` are text; `1e5` is a number). A number with leading
+zeros is text: it is octal to some and decimal to others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any
 import yaml
 from yaml import events as ev
 
-from hermes.config.data_files import note_file
+from hermes.config.files import MAX_BYTES, half_character, read_text
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "load_yaml", "parse_yaml", "read_text"]
+__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_yaml", "read_text"]
 
-MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 60        # well below Python's recursion limit, for every recursive walk over a document
 MAX_NODES = 500_000   # after aliases are expanded
 MAX_DIGITS = 300      # the largest float has 309; int() of a text is quadratic
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
-_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
 _SPECIAL: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -37,7 +36,6 @@ _SPECIAL: dict[str, object] = {
     **{sign + text: float(sign + "inf") for sign in ("", "+", "-") for text in (".inf", ".Inf", ".INF")},
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class Node:
         """
         node, written, missing = self, [], False
         for part in path.split(".") if path else ():
-            child = None if missing else node.child(int(part) if part.isdecimal() else part)
+            child = None if missing else node.child(int(part) if is_index(part) else part)
             if child is not None:
                 node = child
             elif not missing and part == "0" and isinstance(node.value, dict):
@@ -103,6 +101,11 @@ class Node:
                 missing = True
             written.append(part)
         return node, ".".join(written) or None
+
+
+def is_index(key: str) -> bool:
+    """Whether a part of a dotted path counts items of a list."""
+    return key.isascii() and key.isdecimal() and len(key) < 10
 
 
 def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
@@ -115,30 +118,6 @@ def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
     if isinstance(data, list | tuple):
         return Node([as_node(value, mark, depth + 1) for value in data], mark)
     return Node(data, mark)
-
-
-def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file; `InputError` if it cannot be read, is too large or is not text."""
-    name = str(path)
-    note_file(path)
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("a readable file", Verbatim(reason.lower()), file=name) from None
-    if len(raw) > max_bytes:
-        raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=name)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = Verbatim(f"byte 0x{raw[error.start]:02x} at offset {error.start}")
-        raise InputError("UTF-8 text", found, file=name, line=raw.count(b"\n", 0, error.start) + 1) from None
-    bad = _UNPRINTABLE.search(text)
-    if bad:
-        line = text.count("\n", 0, bad.start()) + 1
-        raise InputError("printable text", Verbatim(f"character U+{ord(bad[0]):04X}"), file=name, line=line)
-    return text
 
 
 def load_yaml(path: str | Path) -> Node:
@@ -158,9 +137,9 @@ def resolve_scalar(text: str, mark: Mark, field: str | None = None) -> object:
     if _INT.match(text):
         if len(text) > MAX_DIGITS:
             raise mark.error(f"a number of at most {MAX_DIGITS} digits", Verbatim(f"{len(text)}"), field=field)
-        return int(text.replace("_", ""), 0)
+        return int(text, 0)
     if _FLOAT.match(text):
-        return float(text.replace("_", ""))
+        return float(text)
     return text
 
 
@@ -222,6 +201,7 @@ class _Composer:
         self._count(1, mark)
         if isinstance(event, ev.ScalarEvent):
             value = resolve_scalar(event.value, mark, self._field()) if event.implicit[0] else event.value
+            self._whole(event.value, mark)
             built = Node(value, mark), 1, 0
         elif isinstance(event, ev.SequenceStartEvent):
             built = self._sequence(mark, depth)
@@ -230,6 +210,12 @@ class _Composer:
         if event.anchor:
             self.anchors[event.anchor] = built
         return built
+
+    def _whole(self, text: str, mark: Mark) -> None:
+        """`"\\ud800"` is half a character, which no file could hold."""
+        half = half_character(text)
+        if half is not None:
+            raise mark.error("whole characters", half, field=self._field())
 
     def _count(self, nodes: int, mark: Mark) -> None:
         self.nodes += nodes
@@ -268,6 +254,7 @@ class _Composer:
             if not isinstance(event, ev.ScalarEvent) or event.tag is not None or not event.value:
                 raise at.error("a key that is a word", Verbatim("something else"), field=self._field())
             key = event.value
+            self._whole(key, at)
             if key in items:
                 raise at.error("each key once", Verbatim(f"{key!r} again"), field=".".join([*self.path, key]))
             self.path.append(key)

@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from hermes.api import simulate
 from hermes.config.data_files import files_noted
+from hermes.config.writing import replacing
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError, Verbatim
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.points import RESERVED
-from hermes.results import Results, write_results
-from hermes.results.export import replacing
+from hermes.results import Results
+from hermes.results.export import write_results
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 

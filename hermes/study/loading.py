@@ -177,8 +177,8 @@ class Study:
         run = getattr(self.module("report"), "run", None)
         if run is None:
             raise InputError("a function run(context)", Verbatim("none"), file=str(self.folder / "report.py"))
+        from hermes.config.registry import plugin_modules
         from hermes.explore.executor import executor
-        from hermes.explore.hashing import plugin_modules
 
         with closing(executor(context.workers, plugin_modules())) as engine:
             report: Report = run(replace(context, engine=engine))

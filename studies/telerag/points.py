@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hermes.config.streams import stream
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.devices import load_device
@@ -73,8 +74,8 @@ def sizes_of(found: LookaheadProfile) -> Any:
 
 
 def sizes_rng() -> np.random.Generator:
-    """What an `ivf_index` client of seed 0 draws its sizes with."""
-    return np.random.default_rng([0, 17])
+    """What the `ivf_index` client of the scenarios draws its sizes with, at seed 0."""
+    return stream(0, "ivf sizes/index")
 
 
 def gpu_rate(system: str) -> float:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import segment_mutants
+from hermes.memory.ranked import RankedPrefixPool
 from pool_pair import Keyed, Talk, contents, drive
 
 from hermes.core.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
 from hermes.core.sequence import Sequence
-from hermes.memory import PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.memory import PrefixBlockPool
+from hermes.memory.reference import ReferencePrefixPool
 
 
 def test_segments_equal_blocks() -> None:

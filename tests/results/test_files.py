@@ -125,7 +125,8 @@ def test_results_from_before_resources_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("{", r"resources.json:1:2: expected JSON"), ("{}", "links, tiers, machines and sharing as hermes writes them"),
+    ("{", r"resources.json:1:2: expected valid JSON"),
+    ("{}", "links, tiers, machines and sharing as hermes writes them"),
     ('{"links": [{"name": "a"}], "tiers": [], "machines": [], "sharing": []}', "as hermes writes them"),
 ])
 def test_damaged_resources(tmp_path: Path, content: str, message: str) -> None:
@@ -203,9 +204,11 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("{", r"summary.json:1:2: expected JSON"), ("[]", "a summary that hermes wrote"), ("{}", "a summary that hermes"),
+    ("{", r"summary.json:1:2: expected valid JSON"),
+    ("[]", "a summary that hermes wrote"), ("{}", "a summary that hermes"),
     ('{"run": {"format": 99, "end_s": 1}}', r"run.format: expected results of format 1, found 99"),
-    ('{"run": {"format": 1, "end_s": 1, "slo": {"ttft": "x"}}}', "the SLOs of a run"), (b"\xff", "a readable file"),
+    ('{"run": {"format": 1, "end_s": 1, "slo": {"ttft": "x"}}}', r"summary.json: run.slo.ttft: expected a duration"),
+    (b"\xff", "UTF-8 text"),
 ])
 def test_damaged_summaries(tmp_path: Path, content: str | bytes, message: str) -> None:
     raw = content.encode() if isinstance(content, str) else content

@@ -1,0 +1,373 @@
+"""Bounded, strict readers of files that somebody else may have written: bytes, text, JSON, JSON lines, CSV, Parquet.
+
+Every reader refuses what is not a regular file (a FIFO would block, a device may be endless), stops at a stated size,
+and raises `InputError` with one line for whatever is wrong, naming the file. `hermes.config.writing` has the writers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from hermes.config.data_files import note_file
+from hermes.errors import InputError, Verbatim
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "half_character", "is_parquet", "json_lines",
+    "kind_of_file", "open_file", "parquet_batches", "parquet_metadata", "parquet_table", "parse_json", "read_bytes",
+    "read_json", "read_text", "require_file", "text_lines",
+]
+
+MAX_BYTES = 8 * 2**20         # of a file that people write
+MAX_JSON_BYTES = 256 * 2**20  # of a JSON file that a program writes
+MAX_LINE = 64 * 2**20         # characters of one line of a trace: a prompt's token ids stand in one
+MAX_ROWS = 100_000_000        # of a table
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: it can be escaped, but not written
+T = TypeVar("T")
+_KINDS = {
+    stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "is a directory",
+}
+
+
+def kind_of_file(mode: int) -> str | None:
+    """"a FIFO", "a device", "a socket" or "is a directory" from `st_mode`; None for a regular file."""
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> InputError:
+    """What the system said about a path; a name with a null byte in it is shown, since it names no file."""
+    reason = str(getattr(error, "strerror", None) or error)
+    if isinstance(error, OSError):
+        return InputError(what, Verbatim(reason.lower()), file=os.fspath(path))
+    return InputError(what, os.fspath(path))
+
+
+def require_file(path: str | os.PathLike[str], what: str = "a readable file") -> None:
+    """`InputError` unless `path` is a regular file. For libraries that open files themselves."""
+    try:
+        kind = kind_of_file(os.stat(path).st_mode)
+    except (OSError, ValueError) as error:
+        raise _unreadable(what, path, error) from None
+    if kind is not None:
+        raise InputError(what, Verbatim(kind), file=os.fspath(path))
+
+
+def open_file(path: str | os.PathLike[str], what: str = "a readable file") -> BinaryIO:
+    """A regular file opened to read its bytes. Never blocks; `InputError` for anything else."""
+    note_file(os.fspath(path))
+    try:
+        file = open(  # noqa: SIM115  (the caller closes it)
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        )
+    except (OSError, ValueError) as error:
+        raise _unreadable(what, path, error) from None
+    kind = kind_of_file(os.fstat(file.fileno()).st_mode)
+    if kind is not None:
+        file.close()
+        raise InputError(what, Verbatim(kind), file=os.fspath(path))
+    return file
+
+
+def read_bytes(
+    path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, what: str = "a readable file",
+) -> bytes:
+    """The content of a regular file of at most `max_bytes`; `InputError` for anything else."""
+    with open_file(path, what) as file:
+        try:
+            raw = file.read(max_bytes + 1)
+        except OSError as error:
+            raise _unreadable(what, path, error) from None
+    if len(raw) > max_bytes:
+        raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=os.fspath(path))
+    return raw
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file; `InputError` if it cannot be read, is too large or is not printable text."""
+    name, raw = os.fspath(path), read_bytes(path, max_bytes)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = Verbatim(f"byte 0x{raw[error.start]:02x} at offset {error.start}")
+        raise InputError("UTF-8 text", found, file=name, line=raw.count(b"\n", 0, error.start) + 1) from None
+    bad = _UNPRINTABLE.search(text)
+    if bad:
+        line = text.count("\n", 0, bad.start()) + 1
+        raise InputError("printable text", Verbatim(f"character U+{ord(bad[0]):04X}"), file=name, line=line)
+    return text
+
+
+def half_character(text: str) -> Verbatim | None:
+    """The first lone surrogate in `text`, as a message shows it; text that has one cannot be written in UTF-8."""
+    bad = None if text.isascii() else _SURROGATE.search(text)
+    return None if bad is None else Verbatim(f"U+{ord(bad[0]):04X}, half of one")
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
+    """The content of a JSON file. `InputError` with line and column where it is not JSON, says a key twice, or holds
+    NaN, an infinity, a number beyond the range of floats or half a character."""
+    return parse_json(read_text(path, max_bytes), os.fspath(path))
+
+
+def parse_json(text: str, file: str, line: int | None = None) -> Any:
+    """The same for a text that stands in `file`; line: where it stands, for a text of one line."""
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+        if "\\ud" in text or "\\uD" in text:
+            _check_characters(value)
+        return value
+    except _TwiceError as error:
+        at, field = _second(text)
+        raise InputError("each key once", Verbatim(f"{error.args[0]!r} again"), file=file, line=line or at,
+                         field=field) from None
+    except _ValueRefusedError as error:
+        raise InputError(error.args[0], error.args[1], file=file, line=line) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"valid JSON ({error.msg})", file=file, line=line or error.lineno,
+                         column=error.colno) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"valid JSON ({type(error).__name__})", file=file, line=line) from None
+
+
+class _TwiceError(Exception):
+    """A key that an object has already."""
+
+
+class _ValueRefusedError(Exception):
+    """(what is expected, what was found)."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _TwiceError(next(key for index, key in enumerate(keys) if key in keys[:index]))
+    return out
+
+
+def _check_characters(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, str) and (half := half_character(item)) is not None:
+            raise _ValueRefusedError("whole characters", half)
+
+
+def _no_constant(name: str) -> Any:
+    raise _ValueRefusedError("finite numbers", Verbatim(name))
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise _ValueRefusedError("finite numbers", Verbatim(text[:40]))
+    return number
+
+
+_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\],]')
+
+
+def _second(text: str) -> tuple[int | None, str | None]:
+    """Line and path of the first key in valid JSON that its object has already."""
+    inside: list[tuple[str, set[str]]] = []   # of each open object or list: the key it stands under, the keys so far
+    key = ""
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if token["text"] is None:
+            if mark in "{[":
+                inside.append((key, set()))
+            elif mark in "}]":
+                inside.pop()
+            key = ""
+        elif token["key"] is not None:
+            key, keys = json.loads(token["text"]), inside[-1][1]
+            if key in keys:
+                way = [name for name, _ in inside if name]
+                return text.count("\n", 0, token.start()) + 1, ".".join([*way, key])
+            keys.add(key)
+    return None, None
+
+
+# -- line by line ------------------------------------------------------------------------------------------------------
+
+
+def text_lines(path: str | os.PathLike[str], what: str = "a text file") -> Iterator[str]:
+    """The lines of a UTF-8 file, with their ends; `InputError` where reading fails or a line has no end in sight."""
+    name = os.fspath(path)
+    number = 0
+    with open_file(path, what) as raw:
+        try:
+            stream = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            while text := stream.readline(MAX_LINE):
+                number += 1
+                if len(text) == MAX_LINE:
+                    raise InputError(f"{what} with lines of less than {MAX_LINE} characters", Verbatim("a longer one"),
+                                     file=name, line=number)
+                if number > MAX_ROWS:
+                    raise InputError(f"{what} of at most {MAX_ROWS} lines", Verbatim("more"), file=name)
+                yield text
+        except UnicodeDecodeError:
+            raise InputError(f"{what} in UTF-8", Verbatim("bytes that are not"), file=name, line=number + 1) from None
+        except OSError as error:
+            raise _unreadable(what, path, error) from None
+
+
+def json_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line of a file of JSON lines that is not blank; `InputError` where one is none."""
+    name = os.fspath(path)
+    for number, text in enumerate(text_lines(path, "a file of JSON lines"), start=1):
+        if not text.strip():
+            continue
+        row = parse_json(text, name, number)
+        if not isinstance(row, dict):
+            raise InputError("a JSON object", row, file=name, line=number)
+        yield number, row
+
+
+def csv_rows(
+    path: str | os.PathLike[str], delimiter: str = ",", *, unnamed: bool = False,
+) -> Iterator[tuple[int, list[str]]]:
+    """(line it ends on, cells) of each row of a CSV file that is not empty, the header first, all of its length.
+
+    unnamed: columns may have no name, as the row numbers that pandas writes. `InputError` where a row has another
+    number of cells, or column names are missing or not distinct.
+    """
+    name = os.fspath(path)
+    reader = csv.reader(text_lines(path, "a CSV file"), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    try:
+        for row in reader:
+            if header is None:
+                header = [cell.strip() for cell in row]
+                named = [name for name in header if name] if unnamed else header
+                if not named or "" in named or len(set(named)) != len(named):
+                    raise InputError("a header line with distinct column names", header, file=name, line=1)
+                yield reader.line_num, header
+            elif row and len(row) != len(header):
+                raise InputError(f"{len(header)} fields", Verbatim(str(len(row))), file=name, line=reader.line_num)
+            elif row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise InputError(f"a CSV file ({error})", file=name, line=reader.line_num or 1) from None
+    if header is None:
+        raise InputError("a header line with distinct column names", Verbatim("an empty file"), file=name, line=1)
+
+
+# -- Parquet -----------------------------------------------------------------------------------------------------------
+
+
+def parquet_table(
+    path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, what: str = "a Parquet file",
+    max_rows: int = MAX_ROWS,
+) -> pa.Table:
+    """The columns (all, or those named that are there) of a Parquet file, checked to be valid Arrow data.
+
+    Raises `InputError` for anything else: a damaged or truncated file, two columns of one name, more rows than allowed.
+    """
+    import pyarrow.parquet as pq
+
+    def read() -> pa.Table:
+        with pq.ParquetFile(os.fspath(path)) as file:
+            _check_rows(file, path, max_rows)
+            names = file.schema_arrow.names
+            chosen = None if columns is None else [name for name in columns if name in names]
+            table = file.read(chosen, use_threads=file.metadata.num_rows > 100_000)
+        table.validate(full=True)
+        return table
+
+    return _guarded(read, path, what)
+
+
+def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") -> Iterator[list[dict[str, Any]]]:
+    """The rows of a Parquet file as lists of dicts, some thousands at a time. Raises `InputError` as above."""
+    import pyarrow.parquet as pq
+
+    file = _guarded(lambda: pq.ParquetFile(os.fspath(path)), path, what)
+    with file:
+        _check_rows(file, path, MAX_ROWS)
+        batches = _guarded(lambda: file.iter_batches(batch_size=8192), path, what)
+        while True:
+            rows: list[dict[str, Any]] | None = _guarded(lambda: _next(batches), path, what)
+            if rows is None:
+                return
+            yield rows
+
+
+def _next(batches: Iterator[Any]) -> list[dict[str, Any]] | None:
+    batch = next(batches, None)
+    if batch is None:
+        return None
+    batch.validate(full=True)
+    return batch.to_pylist()  # type: ignore[no-any-return]
+
+
+def parquet_metadata(path: str | os.PathLike[str], what: str = "a Parquet file") -> tuple[int, list[str]]:
+    """(rows, names of the columns) of a Parquet file, from its footer alone. `InputError` if it has none."""
+    import pyarrow.parquet as pq
+
+    def read() -> tuple[int, list[str]]:
+        with pq.ParquetFile(os.fspath(path)) as file:
+            return file.metadata.num_rows, list(file.schema_arrow.names)
+
+    return _guarded(read, path, what)
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a whole Parquet file with at least one row is there: its footer is the last thing written."""
+    try:
+        return parquet_metadata(path)[0] > 0
+    except InputError:
+        return False
+
+
+def _check_rows(file: Any, path: str | os.PathLike[str], max_rows: int) -> None:
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names):
+        raise InputError("columns with distinct names", Verbatim(", ".join(names)), file=os.fspath(path))
+    if file.metadata.num_rows > max_rows:   # a few bytes can state as many rows as they like
+        raise InputError(f"at most {max_rows} rows", file.metadata.num_rows, file=os.fspath(path))
+
+
+def _guarded(read: Callable[[], T], path: str | os.PathLike[str], what: str) -> T:
+    """What `read` answers about the Parquet file `path`; `InputError` for everything that can go wrong with one."""
+    import pyarrow as pa
+
+    note_file(os.fspath(path))
+    require_file(path, what)
+    try:
+        return read()
+    except InputError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+    except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, NotImplementedError, RecursionError,
+            OverflowError, MemoryError):
+        reason = ""
+    raise InputError(what, Verbatim(reason or "one that is damaged, or not Parquet"), file=os.fspath(path)) from None
+
+
+def beside(path: Path, name: str) -> Path:
+    """The file `name` in the folder of `path`. `InputError` for a name that leads elsewhere (`../x`, `/x`)."""
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise InputError("the name of a file beside this one", name, file=str(path))
+    return path.with_name(name)
