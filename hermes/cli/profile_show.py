@@ -168,8 +168,9 @@ def plot(
     profile = load_profile(name)
     target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
     figure = plot_profile(profile)
-    if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+    kind = target.suffix.lstrip(".").lower()
+    if kind not in figure.canvas.get_supported_filetypes():
         raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    with replacing(target) as path:
-        figure.savefig(path, dpi=110, format=target.suffix[1:])
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=110, format=kind)
     print(f"written: {target}")

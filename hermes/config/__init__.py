@@ -18,11 +18,11 @@ from hermes.config.component import (
     quantity,
 )
 from hermes.config.registry import Registry
-from hermes.config.streams import stream
+from hermes.config.streams import request_stream, stream
 from hermes.config.validation import load, validate
 from hermes.config.yaml_writer import to_yaml
 
 __all__ = [
     "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Registry", "Shorthand", "Tokens",
-    "field_docs", "load", "quantity", "stream", "to_yaml", "validate",
+    "field_docs", "load", "quantity", "request_stream", "stream", "to_yaml", "validate",
 ]

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from simpy.events import Event, ProcessGenerator
+from simpy.events import ProcessGenerator
 
 from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt, PromptContent
 from hermes.core.client import Client, ClientView
@@ -71,7 +71,7 @@ class Request:
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
-    answer: Event | None = None   # what a user waits for
+    answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -249,8 +249,8 @@ class Arrivals:
                     Acting(self._env, self._user(stream))
 
     def _user(self, stream: Stream) -> ProcessGenerator:
-        """A user of a closed loop: takes a request or a conversation, thinks, has it, and takes the next, if any is
-        left."""
+        """Run a user of a closed loop: take a request or a conversation, think, submit it, wait for its end, and take
+        the next, if one is left."""
         for request in self._waiting[stream]:
             yield self._thought(request)
             yield from self._conversation(request)
@@ -259,17 +259,18 @@ class Arrivals:
 
     def _conversation(self, request: Request) -> ProcessGenerator:
         """Submit a request, wait for the answer, think, submit the next turn, and so on to the last."""
+        following = request.following
         while True:
-            yield self._submitted(request)
-            if not request.following:
+            answer = request.answer = self._env.pending()
+            self._due(request)
+            yield answer
+            if not following:
                 return
-            following = request.following
             request = following.pop()
-            request.following = following
             yield self._thought(request)
 
-    def _thought(self, request: Request) -> Event:
-        """When the user has thought, and submits a request."""
+    def _thought(self, request: Request) -> Tick:
+        """Return the event at which the user has thought, and submits a request."""
         stream, due = request.stream, self._env._now
         think_ns = stream.table.think_ns
         if think_ns is not None:
@@ -277,12 +278,6 @@ class Arrivals:
         if stream not in self._gates:
             request.arrival_ns = self.times_ns[request.id] = due
         return self._env.moment(due, ARRIVAL)
-
-    def _submitted(self, request: Request) -> Event:
-        """When the request is answered, or rejected; it is submitted now."""
-        answer = request.answer = Event(self._env)
-        self._due(request)
-        return answer
 
     def _open_loop(self, stream: Stream) -> None:
         requests = stream.beginnings()

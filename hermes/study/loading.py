@@ -179,8 +179,9 @@ class Study:
             raise InputError("a function run(context)", Verbatim("none"), file=str(self.folder / "report.py"))
         from hermes.config.registry import plugin_modules
         from hermes.explore.executor import executor
+        from hermes.explore.hashing import OTHER_REGISTRIES
 
-        with closing(executor(context.workers, plugin_modules())) as engine:
+        with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
             report: Report = run(replace(context, engine=engine))
         report.title = self.title
         report.notes = [*self.config.notes, *report.notes]

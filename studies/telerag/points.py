@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hermes.config.streams import stream
+from hermes.config import stream
 from hermes.errors import InputError
 from hermes.hardware import StepStats
 from hermes.hardware.devices import load_device

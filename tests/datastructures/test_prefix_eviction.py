@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from hermes.memory.ranked import RankedPrefixPool
 from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
@@ -13,6 +12,7 @@ from hermes.core.block_hashes import TokenPrompt
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
 from hermes.memory.eviction import EVICTION
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.tiers import Store
 from hermes.scenario.editor_schema import json_schema
 

@@ -8,12 +8,12 @@ NOT_RUN = {
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
     r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",
-    r"hermes calibrate llm .*": "measures an engine: needs torch",
-    r"hermes calibrate link --device cuda .*": "needs a GPU",
-    r"hermes calibrate link -o .*|hermes calibrate link --largest .*":
-        "measures memory and disk for minutes; tests/calibration/test_link.py runs a small measurement",
-    r"hermes calibrate retrieval (-o|--ivf) .*":
-        "builds indices for many minutes; tests/calibration/test_retrieval.py and test_ivf_overlap.py run small ones",
+    r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
+    r"hermes calibrate run plan\.yaml|hermes calibrate run ivf\.yaml .*":
+        "measures for minutes; tests/calibration has small ones (test_link, test_retrieval, test_ivf_overlap)",
+    r"hermes calibrate plan ivf -o ivf\.yaml && hermes calibrate run ivf\.yaml .*": "builds an index for many minutes",
+    r"hermes calibrate pack journal\.jsonl .*":
+        "needs the journal of another machine; tests/calibration/test_harness.py",
     r"hermes profile import aiconfigurator .*":
         "needs 114 MB of kernel tables; tests/calibration/test_import_priced.py",
     r"hermes fit (steps/qwen-pro|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
@@ -45,5 +45,5 @@ LONG = {
         "half a minute; tests/schedulers/test_conformance.py replays each file",
     r"python scripts/validate_vllm_cpu\.py.*": "many simulations",
     r"hermes fit steps\.yaml .*": "a fit of half a minute",
-    r"hermes calibrate retrieval --from-steps .*": "a fit of half a minute",
+    r"hermes fit (searches|traces/hardware/retrieval-amd-epyc-zen5)\.yaml .*": "a fit of a quarter of a minute",
 }

@@ -23,6 +23,7 @@ from hermes.cli import app
 # files of others that pages name, and what stands in for them
 STAND_INS = {
     "docs/how-to/traces.md": {"qwen_traceA_blksz_16.jsonl": "bailian", "prompts.jsonl": "prompts"},
+    "docs/how-to/calibrate.md": {"steps.yaml": "steps"},
     "docs/how-to/searches.md": {"searches.yaml": "searches"},
     "docs/how-to/compare.md": {"measured.csv": "measured"},
 }
@@ -65,8 +66,9 @@ def put_in_place(page: Path, folder: Path) -> None:
     for name in ("tests", "scripts", "traces", "scenarios", "hw_profiles"):
         (folder / name).symlink_to(ROOT / name)
     for name, what in STAND_INS.get(name_of(page), {}).items():
-        if what == "searches":
-            measured = ROOT / "traces" / "hardware" / "retrieval-amd-epyc-zen5.yaml"
+        if what in ("searches", "steps"):
+            shipped = {"searches": "retrieval-amd-epyc-zen5", "steps": "small-llama-512-torch-cpu"}[what]
+            measured = ROOT / "traces" / "hardware" / f"{shipped}.yaml"
             shutil.copyfile(measured, folder / name)
             shutil.copy(measured.with_suffix(".parquet"), folder)   # the header names it
         elif what == "measured":

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import segment_mutants
-from hermes.memory.ranked import RankedPrefixPool
 from pool_pair import Keyed, Talk, contents, drive
 
 from hermes.core.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
 from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.reference import ReferencePrefixPool
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
-from hermes.config import Bytes, ConfigModel, Duration
-from hermes.config.streams import stream
+from hermes.config import Bytes, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
@@ -49,7 +48,7 @@ class ClusterModel(ConfigModel):
     vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
     """Bytes of a vector."""
     size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
-    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
+    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate plan ivf`,
     `hw_profiles/overlap/generated-2m.yaml`)."""
     probed_mean: Bytes | None = None
     """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""

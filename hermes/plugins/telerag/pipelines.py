@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.config.streams import request_stream
+from hermes.config import Bandwidth, Bytes, ConfigModel, request_stream
 from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate
 from hermes.plugins.telerag.budget import Budget
