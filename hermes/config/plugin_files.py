@@ -11,10 +11,7 @@ from pathlib import Path
 from hermes.config.data_files import note_file
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["PLUGIN_FILE", "import_plugin"]
-
-PLUGIN_FILE = "hermes_plugin_"
-"""What the names of modules begin with that are files of a scenario."""
+__all__ = ["import_plugin"]
 
 
 def import_plugin(path: Path) -> None:
@@ -29,7 +26,7 @@ def import_plugin(path: Path) -> None:
         raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
     note_file(path)
     place = path.resolve()
-    name = f"{PLUGIN_FILE}{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
     digest = hashlib.sha256(source).hexdigest()
     known = sys.modules.get(name)
     if known is not None and known.__dict__.get("__hermes_source__") == digest:

@@ -26,7 +26,7 @@ __all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "poi
 
 # nothing in these decides what a simulation answers
 _BESIDE = {"calibration", "cli", "study", "testing"}
-OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "studies", "trace_importers", "validation_engines"))
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importers", "validation_engines"))
 """Registries whose implementations no scenario can name."""
 
 
