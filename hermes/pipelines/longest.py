@@ -14,6 +14,7 @@ from hermes.pipelines.base import plain
 from hermes.pipelines.expressions import Amount
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import Way
+from hermes.pipelines.nodes import GenerateNode
 
 __all__ = ["check_lengths"]
 
@@ -75,7 +76,7 @@ def _generations(way: Way, table: RequestTable, rows: IntArray) -> Iterator[tupl
     if not isinstance(way.pipeline, GraphPipeline):
         return
     for node in way.pipeline.graph.nodes.values():
-        if node.kind == "generate" and node.probability == 1 and not node.choice:
+        if isinstance(node, GenerateNode) and node.probability == 1 and not node.choice:
             model, amounts = node.model or way.model, node.amounts
             yield model, _each(amounts["prompt"], values) + _each(amounts["output"], values)
 

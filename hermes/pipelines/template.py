@@ -8,8 +8,8 @@ from typing import Any
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.pipelines.base import Pipeline
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_fields
+from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.nodes import GraphNodes
 
 __all__ = ["GraphTemplate", "Stages"]
 
@@ -25,9 +25,7 @@ class GraphTemplate(ConfigModel):
 
     def graph(self) -> Graph:
         """The checked graph. Raises `InputError` for what no graph may have."""
-        graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
-        check_fields(graph)
-        return graph
+        return Graph(validate(GraphNodes, {"stages": self.nodes()}).stages)
 
     def build(self, name: str, seed: int) -> Callable[[Any], Pipeline]:
         """The pipeline; `name` and `seed` give each request its own random numbers."""
