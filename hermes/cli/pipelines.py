@@ -57,7 +57,7 @@ def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer
     """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
-    from hermes.pipelines.written import as_yaml, parameter_lines
+    from hermes.pipelines.yaml_export import as_yaml, parameter_lines
 
     entry = PIPELINES.get(name)
     graph = _graph(name, parameters)
@@ -154,7 +154,7 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
     from hermes.scenario import load_scenario
-    from hermes.scenario.build import build_with_ways
+    from hermes.scenario.build import build_with_pipelines
 
     try:
         scenario = load_scenario(name, overrides)
@@ -163,30 +163,30 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
             known = ", ".join(PIPELINES)
             raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
         raise
-    simulation, ways_of_each = build_with_ways(scenario)
+    simulation, entries_of_each = build_with_pipelines(scenario)
     groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
               for config in scenario.clients]
     graphs, says = {}, {}
-    for config, ways in zip(scenario.workload, ways_of_each, strict=True):
-        total = sum(way.weight for way in ways)
-        for way in ways:
-            share = "" if len(ways) == 1 else f", {way.weight / total:.3g} of the requests"
+    for config, entries in zip(scenario.workload, entries_of_each, strict=True):
+        total = sum(entry.weight for entry in entries)
+        for entry in entries:
+            share = "" if len(entries) == 1 else f", {entry.weight / total:.3g} of the requests"
             several = f" ({config.name}{share})" if len(scenario.workload) > 1 or share else ""
-            label = way.label + several
-            graphs[label] = graph_of(way.pipeline)
-            says[label] = _who_serves(simulation, groups, way.model)
+            label = entry.label + several
+            graphs[label] = graph_of(entry.pipeline)
+            says[label] = _describe_with_clients(simulation, groups, entry.model)
     return graphs, says
 
 
-def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
+def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
     """A description that adds the clients that may serve a node."""
-    from hermes.pipelines.mixing import OF_THE_MODEL
+    from hermes.pipelines.mixing import MODEL_STAGES
 
     def say(name: str, node: Node) -> list[str]:
         lines = describe(name, node)
         if node.kind == "loop":
             return lines
-        wanted = node.model or (model if node.kind in OF_THE_MODEL else "")
+        wanted = node.model or (model if node.kind in MODEL_STAGES else "")
         candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
         on = [group for group, names in groups if names & candidates]
         return [*lines, f"on {', '.join(on)}"]

@@ -9,7 +9,7 @@ from hermes.core.branches import branch_into
 from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 
-__all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
+__all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "branch_into", "plain", "requested_stages"]
 
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
 """Kinds of stage that LLM clients serve."""
@@ -35,7 +35,7 @@ def plain(request: Any) -> Pipeline:
 plain.stages = ("generate",)  # type: ignore[attr-defined]
 
 
-def asked(pipeline: Any) -> list[tuple[str, str]]:
+def requested_stages(pipeline: Any) -> list[tuple[str, str]]:
     """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
     stages = getattr(pipeline, "stages", ("generate",))
     return [(stage, "") if isinstance(stage, str) else stage for stage in stages]

@@ -7,10 +7,10 @@ from typing import Any
 
 from hermes.core.stage import check_count
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.pipelines.base import GENERATIONS, asked
+from hermes.pipelines.base import GENERATIONS, requested_stages
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
 
-__all__ = ["check_fields", "check_options", "check_past", "nobody_serves", "stages_of"]
+__all__ = ["check_fields", "check_options", "check_past", "no_client_error", "stages_of"]
 
 _ANY_NODE = ("kind", "after", "choice", "weight", "probability")
 _ANY_STAGE = (*_ANY_NODE, "model", "input_bytes", "copies", "background", "options")
@@ -73,7 +73,7 @@ def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[A
                     _check_given(node.kind, node.options, serving(node.kind, node.model))
         return
     needed = getattr(pipeline, "stage_options", {})
-    for kind, model in asked(pipeline):
+    for kind, model in requested_stages(pipeline):
         clients = serving(kind, model)
         known = _read_by(clients, kind)
         for option, value in needed.get(kind, {}).items():
@@ -121,7 +121,7 @@ def check_past(pipeline: GraphPipeline) -> None:
                 )
 
 
-def nobody_serves(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
+def no_client_error(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
     """The error where no client serves a kind of stage (of a model, on a platform): says what they do serve."""
     where = "" if platform is None else f" on platform {platform!r}"
     of = f" of model {model!r}" if model or kind in GENERATIONS else ""

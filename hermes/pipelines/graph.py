@@ -188,11 +188,11 @@ class Graph:
             node.probability < 1 or node.kind == "loop" or node.branch_spread for node in self.nodes.values()
         )
 
-    def asked(self) -> Iterator[tuple[str, str]]:
+    def requested_stages(self) -> Iterator[tuple[str, str]]:
         """(kind, model) of all stages it may ask for."""
         for name, node in self.nodes.items():
             if node.kind == "loop":
-                yield from self.loops[name].asked()
+                yield from self.loops[name].requested_stages()
             else:
                 yield node.kind, node.model
 
@@ -371,7 +371,7 @@ class GraphPipeline:
 
     def __init__(self, name: str, graph: Graph, seed: int) -> None:
         self.name, self.graph, self.seed = name, graph, seed
-        self.stages = tuple(dict.fromkeys(graph.asked()))
+        self.stages = tuple(dict.fromkeys(graph.requested_stages()))
         self._random = any(g.random for g in self._graphs(graph))
 
     def _graphs(self, graph: Graph) -> Iterator[Graph]:

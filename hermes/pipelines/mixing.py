@@ -13,17 +13,19 @@ from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
 from hermes.pipelines.base import GENERATIONS, Pipeline
+from hermes.pipelines.checks import check_fields
 from hermes.pipelines.graph import Graph, GraphPipeline
-from hermes.pipelines.needs import check_fields
 from hermes.workload.pipelines import PipelineChoice
 
-__all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "draw_ways", "graph_of", "pipeline_from"]
+__all__ = [
+    "MODEL_STAGES", "PipelineFinder", "PipelineMix", "WeightedPipeline", "draw_pipelines", "graph_of", "pipeline_from",
+]
 
-OF_THE_MODEL = GENERATIONS | {"fetch_kv", "store_kv"}
+MODEL_STAGES = GENERATIONS | {"fetch_kv", "store_kv"}
 """Kinds of stage that the workload's model serves unless they name another: KV is of no use to any other."""
 
 
-class Way(NamedTuple):
+class WeightedPipeline(NamedTuple):
     """One of the pipelines that a workload's requests may take, and the model they then ask for."""
 
     label: str
@@ -70,14 +72,14 @@ class PipelineFinder:
             self._built[key] = self._build(name, parameters, field)
         return self._built[key]
 
-    def labelled(self, found: list[list[Way]]) -> list[list[Way]]:
-        """The ways of all workloads with labels that tell pipelines apart that differ in parameters only."""
+    def labelled(self, found: list[list[WeightedPipeline]]) -> list[list[WeightedPipeline]]:
+        """The entries of all workloads with labels that tell pipelines apart that differ in parameters only."""
         texts = {}
         for key, pipeline in self._built.items():
             alone = sum(other[0] == key[0] for other in self._built) == 1
             given = ", ".join(f"{name}={value}" for name, value in key[1:])
             texts[id(pipeline)] = key[0] if alone or not given else f"{key[0]} ({given})"
-        return [[way._replace(label=texts[id(way.pipeline)]) for way in ways] for ways in found]
+        return [[entry._replace(label=texts[id(entry.pipeline)]) for entry in entries] for entries in found]
 
     def _build(self, name: str, parameters: Mapping[str, Any], field: str) -> Any:
         if name in self.graphs:
@@ -96,7 +98,7 @@ class PipelineFinder:
             return pipeline_from(PIPELINES.get(name), name, parameters, self.seed)
 
 
-def draw_ways(weights: Sequence[float], n: int, seed: int, workload: str) -> npt.NDArray[np.int64]:
+def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -> npt.NDArray[np.int64]:
     """Which of its pipelines each request of a workload takes, shape (n,).
 
     From a random stream of its own, one number a request: more requests leave those before as they are.
@@ -108,14 +110,14 @@ def draw_ways(weights: Sequence[float], n: int, seed: int, workload: str) -> npt
     return np.minimum(drawn, len(weights) - 1).astype(np.int64)
 
 
-class Mix:
+class PipelineMix:
     """Several pipelines as one: each request takes the one drawn for it, and asks for that one's model."""
 
-    def __init__(self, ways: Sequence[Way], drawn: npt.NDArray[np.int64], first_id: int) -> None:
-        self.ways, self.drawn, self.first_id = list(ways), drawn, first_id
-        self._way = memoryview(drawn)  # type: ignore[arg-type]  # faster than numpy's indexing of single elements
+    def __init__(self, entries: Sequence[WeightedPipeline], drawn: npt.NDArray[np.int64], first_id: int) -> None:
+        self.entries, self.drawn, self.first_id = list(entries), drawn, first_id
+        self._index = memoryview(drawn)  # type: ignore[arg-type]  # faster than numpy's indexing of single elements
 
     def __call__(self, request: Any) -> Pipeline:
-        way: Way = self.ways[self._way[request.id - self.first_id]]
-        request.model = way.model
-        return way.pipeline(request)
+        entry: WeightedPipeline = self.entries[self._index[request.id - self.first_id]]
+        request.model = entry.model
+        return entry.pipeline(request)

@@ -8,8 +8,8 @@ from typing import Any
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.pipelines.base import Pipeline
+from hermes.pipelines.checks import check_fields
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_fields
 
 __all__ = ["GraphTemplate", "Stages"]
 

@@ -13,8 +13,8 @@ from hermes.core.clock import Clock
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.pipelines.builtin import GraphTemplate
+from hermes.pipelines.checks import check_options, no_client_error
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_options, nobody_serves
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -169,7 +169,7 @@ def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():
 
 def test_a_stage_of_another_model_than_is_served_says_whose_there_is():
     with pytest.raises(InputError, match=r"serves stage 'generate' of model 'x', found 'generate' on 'one' \(y\)$"):
-        raise nobody_serves([SimpleNamespace(name="one", model="y", stages={"generate"})], "generate", "x")
+        raise no_client_error([SimpleNamespace(name="one", model="y", stages={"generate"})], "generate", "x")
 
 
 def test_platforms_of_a_group_are_numbered():

@@ -16,7 +16,7 @@ from hermes.cli.pipelines import pipeline_diagram
 from hermes.pipelines import PIPELINES, Generate
 from hermes.pipelines.graph import Graph, Node
 from hermes.pipelines.tracing import trace
-from hermes.pipelines.written import as_data
+from hermes.pipelines.yaml_export import as_data
 
 
 @st.composite

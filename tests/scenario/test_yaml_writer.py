@@ -13,7 +13,7 @@ import hermes
 from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_flow, to_yaml
 from hermes.pipelines.graph import Graph, Node
-from hermes.pipelines.written import as_yaml
+from hermes.pipelines.yaml_export import as_yaml
 from hermes.plugins.orthrus.overhead_fit import FittedRate, write_overhead
 
 ODD = st.one_of(
