@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from hermes.pipelines.graph import Graph, Node
 
 Describe = Callable[[str, "Node"], list[str]]
-"""What a box says about a node: lines, by its name and what the graph says of it."""
+"""The text of a node's box: (name of the node, node) -> lines."""
 
 __all__ = ["add_to"]
 
 Name = Annotated[str, typer.Argument(help="A pipeline that comes with hermes or a plug-in.", show_default=False)]
 Parameters = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; may be given often."),
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; repeatable."),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at pipelines: what a request does.", no_args_is_help=True)
+    group = typer.Typer(help="List, show and draw pipelines of requests.", no_args_is_help=True)
     group.command("list")(list_pipelines)
     group.command()(show)
     group.command()(draw)
@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_pipelines(as_json: Json = False) -> None:
-    """List the pipelines that workloads may name without a graph of their own."""
+    """List the registered pipelines, which workloads may name without defining a graph."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
 
@@ -54,7 +54,7 @@ def list_pipelines(as_json: Json = False) -> None:
 
 
 def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
-    """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
+    """Print a pipeline and its parameters as YAML for a scenario's `pipelines`."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.yaml_export import as_yaml, parameter_lines
@@ -75,7 +75,7 @@ def draw(
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter, or a key of the scenario."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Draw a pipeline in Mermaid or DOT. In a scenario's pipelines, boxes also name the clients that serve them."""
+    """Draw a pipeline in Mermaid or DOT. For a scenario, boxes also name the clients that serve each stage."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.cli.diagram import show_diagram
     from hermes.pipelines import PIPELINES
@@ -89,7 +89,12 @@ def draw(
 
 
 def pipeline_diagram(graphs: Mapping[str, Graph], says: Mapping[str, Describe]) -> Diagram:
-    """One frame per graph, under its name. says: what the boxes of a graph say where that is not `describe`."""
+    """Return a diagram with one frame per graph, under its name.
+
+    Args:
+        graphs: Graphs by name.
+        says: Text of the boxes by name of the graph; `describe` for the others.
+    """
     from hermes.cli.diagram import Box, Diagram
 
     return Diagram({name: Box([name], _diagram(graph, says.get(name, describe))) for name, graph in graphs.items()})
@@ -107,7 +112,7 @@ def _diagram(graph: Graph, say: Describe) -> Diagram:
 
 
 def describe(name: str, node: Node) -> list[str]:
-    """What a box says about a node: its name, kind and model, and whatever is not as usual."""
+    """Return the text of a node's box: its name, kind and model, and every field that is not at its default."""
     lines = [name]
     if node.kind == "loop":
         return [f"{name}: again with probability {node.again or 0:g}, at most {node.max_times or 1} times"]
@@ -129,7 +134,7 @@ def describe(name: str, node: Node) -> list[str]:
 
 
 def _graph(name: str, parameters: list[str]) -> Graph:
-    """The graph of a registered pipeline."""
+    """Return the graph of a registered pipeline."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of, pipeline_from
@@ -148,7 +153,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
-    """The pipelines that a scenario's workloads take, and what to say about their stages."""
+    """Return the pipelines of a scenario's workloads, and the texts of their boxes."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
@@ -179,7 +184,7 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
 
 
 def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
-    """A description that adds the clients that may serve a node."""
+    """Return a description that adds the clients that may serve a node."""
     from hermes.pipelines.mixing import MODEL_STAGES
 
     def say(name: str, node: Node) -> list[str]:

@@ -1,4 +1,4 @@
-"""The registry of pipelines, what they say of themselves, and the plainest of them."""
+"""The registry of pipelines, the stages that a pipeline declares, and the `plain` pipeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline", {
 
 @PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def plain(request: Any) -> Pipeline:
-    """Prefill and decode, nothing else; with as many branches as the workload says."""
+    """Prefill and decode, with the workload's number of branches."""
     stage = Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
     yield branch_into(stage, request.branch_outputs) if request.branch_outputs else stage
 
@@ -36,6 +36,6 @@ plain.stages = ("generate",)  # type: ignore[attr-defined]
 
 
 def requested_stages(pipeline: Any) -> list[tuple[str, str]]:
-    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
+    """Return (kind, model) of the stages that a pipeline may request; model "" stands for the request's model."""
     stages = getattr(pipeline, "stages", ("generate",))
     return [(stage, "") if isinstance(stage, str) else stage for stage in stages]

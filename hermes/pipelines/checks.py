@@ -1,4 +1,4 @@
-"""What a pipeline says that nobody would read, and what it asks of clients and workload: checked before the run."""
+"""Static checks of a pipeline before a run: unknown fields, unknown options, missing clients and contexts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _READ = {
 }
 _READ_ELSEWHERE = (*_ANY_STAGE, "tokens", "items")
 _TOGETHER = (("weight", "choice", 1.0), ("again", "max_times", 0.0), ("max_times", "again", 1))
-"""Fields that mean nothing unless another is given as well, and what holds without them."""
+"""(field, field it depends on, neutral value): the first has no effect without the second."""
 
 _USUAL = {field: usual for field, _other, usual in _TOGETHER}
 
 
 def check_fields(graph: Graph) -> None:
-    """Raise `InputError` for a field that was given to a node and that a node like it does not read.
+    """Raise `InputError` for a field that a node of this kind does not read.
 
-    One that says what would hold without it does no harm: a scenario written out in full has them all.
+    A field at its default is allowed: a scenario written out in full has them all.
     """
     for name, node in graph.nodes.items():
         with inside(name):
@@ -39,7 +39,7 @@ def check_fields(graph: Graph) -> None:
 
 
 def _check_node(node: Node, *, first: bool) -> None:
-    """The fields of one node; `first`: it starts with the request."""
+    """Check the fields of one node; `first`: the node starts with the request."""
     if node.kind in ("prefill", "decode"):
         raise InputError("`generate`: clients that only prefill or decode take their part of it", node.kind,
                          field="kind")
@@ -59,12 +59,16 @@ def _check_node(node: Node, *, first: bool) -> None:
 
 
 def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[Any]]) -> None:
-    """Raise `InputError` for an option that nobody reads who may serve its stage, and for a value that is none.
+    """Raise `InputError` for an option that no client of its stage reads, and for an invalid value.
 
-    A graph says its options at its nodes; a hand-written pipeline those that have to be read as `stage_options`, kind
-    of stage -> name -> value, None for one that depends on the request. What else its stages carry is for whoever wants
-    it. name: what results call the pipeline; serving: (kind of stage, model that it names) -> the clients that may
-    serve it.
+    The nodes of a graph carry their options. A hand-written pipeline declares the options that clients must read as
+    `stage_options`: kind of stage -> name -> value, None for a value that depends on the request. Its stages may carry
+    further options.
+
+    Args:
+        pipeline: The pipeline.
+        name: Its label in results.
+        serving: (kind of stage, model that the stage names) -> the clients that may serve it.
     """
     if isinstance(pipeline, GraphPipeline):
         for where, node in stages_of(pipeline.graph):
@@ -90,7 +94,7 @@ def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[A
 
 
 def _read_by(clients: list[Any], kind: str) -> dict[str, int | None]:
-    """The options that any of these clients reads of such a stage, and the least integer each may be."""
+    """Return the options that any of these clients reads for a kind of stage, and the least integer of each."""
     known: dict[str, int | None] = {}
     for client in clients:
         known |= getattr(client, "stage_options", {}).get(kind, {})
@@ -98,12 +102,12 @@ def _read_by(clients: list[Any], kind: str) -> dict[str, int | None]:
 
 
 def _check_given(kind: str, options: Mapping[str, Any], clients: list[Any]) -> None:
-    """The options at one node of a graph."""
+    """Check the options at one node of a graph."""
     known = _read_by(clients, kind)
     for name, value in options.items():
         if name not in known:
             read = f"one of {', '.join(sorted(known))}" if known else "no options"
-            raise InputError(f"{read}: what {clients[0].name!r} reads of {kind!r}", name, field=f"options.{name}",
+            raise InputError(f"{read} that {clients[0].name!r} reads for {kind!r}", name, field=f"options.{name}",
                              suggestion=suggest(name, known))
         least = known[name]
         if least is not None:
@@ -111,7 +115,7 @@ def _check_given(kind: str, options: Mapping[str, Any], clients: list[Any]) -> N
 
 
 def check_past(pipeline: GraphPipeline) -> None:
-    """Raise `InputError` for a graph that reads `past`; for workloads that bring no contexts along."""
+    """Raise `InputError` for a graph that reads `past`, if the workload brings no contexts."""
     for where, node in stages_of(pipeline.graph):
         for name, amount in node.amounts.items():
             if "past" in amount.names:
@@ -122,7 +126,8 @@ def check_past(pipeline: GraphPipeline) -> None:
 
 
 def no_client_error(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
-    """The error where no client serves a kind of stage (of a model, on a platform): says what they do serve."""
+    """Return the error for a kind of stage (of a model, on a platform) that no client serves; it lists the served
+    ones."""
     where = "" if platform is None else f" on platform {platform!r}"
     of = f" of model {model!r}" if model or kind in GENERATIONS else ""
     same = [client for client in clients if kind in client.stages]
@@ -136,7 +141,7 @@ def no_client_error(clients: list[Any], kind: str, model: str, platform: str | N
 
 
 def stages_of(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Every stage with where it stands, those of loops included."""
+    """Yield every stage with its path, stages of loops included."""
     for name, node in graph.nodes.items():
         if node.kind == "loop":
             yield from stages_of(graph.loops[name])

@@ -24,11 +24,20 @@ BoolArray = npt.NDArray[np.bool_]
 def check_lengths(
     table: RequestTable, entries: list[WeightedPipeline], drawn: IntArray, clients: list[Any], name: str,
 ) -> list[str]:
-    """Warnings about requests of the workload `name` that will be rejected for their length: none or one.
+    """Return warnings about requests of the workload `name` that every client will reject for their length: none or
+    one.
 
     A request is too long if prompt and output of one of its generations exceed the `max_model_len` of every client that
-    could finish it. `drawn` is the index in `entries` of each request's pipeline. Raises `InputError` if all requests
-    are too long.
+    could finish it.
+
+    Args:
+        table: The workload's requests.
+        entries: The workload's pipelines.
+        drawn: Index in `entries` of each request's pipeline.
+        clients: All clients.
+        name: Name of the workload.
+
+    Raises `InputError` if all requests are too long.
     """
     longest = {entry.model: _longest(clients, entry.model) for entry in entries}
     too_long = np.zeros(len(table), dtype=bool)
@@ -60,7 +69,8 @@ def check_lengths(
 
 
 def _longest(clients: list[Any], model: str) -> Any:
-    """The client with the largest `max_model_len` among those that can finish a generation of a model; or None."""
+    """Return the client with the largest `max_model_len` among those that can finish a generation of a model, or
+    None."""
     able = [client for client in clients
             if client.role in ("both", "decode") and (client.model in ("", model) or not model)
             and hasattr(client, "max_model_len")]
@@ -68,7 +78,7 @@ def _longest(clients: list[Any], model: str) -> Any:
 
 
 def _generations(entry: WeightedPipeline, table: RequestTable, rows: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """(model, prompt plus output tokens of each request in `rows`) for each generation that all these requests make."""
+    """Yield (model, prompt plus output tokens of each request in `rows`) for each generation that all requests make."""
     outputs = table.output_tokens if table.branch_tokens is None else table.branch_tokens.max(axis=1)
     values = {"prompt": table.prompt_tokens[rows], "output": outputs[rows], "past": _past(table)[rows]}
     if entry.pipeline is plain:

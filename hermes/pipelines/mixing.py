@@ -1,4 +1,4 @@
-"""Which pipeline a request takes: found by name, with its parameters, and mixed by weight within a workload."""
+"""Pipelines of a workload: look up by name, build with parameters, and mix by weight."""
 
 from __future__ import annotations
 
@@ -22,11 +22,18 @@ __all__ = [
 ]
 
 MODEL_STAGES = GENERATIONS | {"fetch_kv", "store_kv"}
-"""Kinds of stage that the workload's model serves unless they name another: KV is of no use to any other."""
+"""Kinds of stage that the workload's model serves unless they name another model: only that model can use its KV."""
 
 
 class WeightedPipeline(NamedTuple):
-    """One of the pipelines that a workload's requests may take, and the model they then ask for."""
+    """One of the pipelines of a workload's requests.
+
+    Attributes:
+        label: Its name in results.
+        pipeline: Generator function of a request.
+        model: Model of its requests.
+        weight: Its share of the requests, relative to the workload's other pipelines.
+    """
 
     label: str
     pipeline: Callable[[Any], Pipeline]
@@ -35,9 +42,10 @@ class WeightedPipeline(NamedTuple):
 
 
 def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: int) -> Callable[[Any], Pipeline]:
-    """What is registered under `name`, made ready: a generator function as it is, a class with its parameters.
+    """Build the pipeline registered as `entry`: a generator function is returned unchanged, a class gets its
+    parameters.
 
-    Raises `InputError` for parameters that it does not have or that are not what they have to be.
+    Raises `InputError` for unknown parameters and for values that they do not allow.
     """
     if not isinstance(entry, type):
         if parameters:
@@ -48,16 +56,18 @@ def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: in
 
 
 def graph_of(pipeline: Callable[[Any], Pipeline]) -> Graph:
-    """The graph of a pipeline; of a hand-written one, that of what it asks for when it runs once."""
+    """Return the graph of a pipeline. A hand-written pipeline is run once, and its stages form the graph."""
     from hermes.pipelines.tracing import trace
 
     return pipeline.graph if isinstance(pipeline, GraphPipeline) else trace(pipeline)
 
 
 class PipelineFinder:
-    """The pipelines of one scenario; each is built once, however many workloads name it.
+    """The pipelines of one scenario. Each is built once, even if several workloads name it.
 
-    graphs: the scenario's own, name -> its nodes. They come before registered ones of the same name.
+    Args:
+        graphs: The scenario's own pipelines, name -> nodes. They hide registered ones of the same name.
+        seed: The scenario's seed.
     """
 
     def __init__(self, graphs: Mapping[str, Any], seed: int) -> None:
@@ -65,7 +75,7 @@ class PipelineFinder:
         self._built: dict[tuple[Any, ...], Any] = {}
 
     def find(self, choice: PipelineChoice, field: str) -> Any:
-        """The pipeline that a workload names at `field`."""
+        """Return the pipeline that a workload names at `field`."""
         name, parameters = choice.name, choice.parameters
         key = (name, *sorted(parameters.items()))
         if key not in self._built:
@@ -73,7 +83,8 @@ class PipelineFinder:
         return self._built[key]
 
     def labelled(self, found: list[list[WeightedPipeline]]) -> list[list[WeightedPipeline]]:
-        """The entries of all workloads with labels that tell pipelines apart that differ in parameters only."""
+        """Give the pipelines of all workloads labels; those that differ only in parameters get the parameters in the
+        label."""
         texts = {}
         for key, pipeline in self._built.items():
             alone = sum(other[0] == key[0] for other in self._built) == 1
@@ -99,9 +110,10 @@ class PipelineFinder:
 
 
 def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -> npt.NDArray[np.int64]:
-    """Which of its pipelines each request of a workload takes, shape (n,).
+    """Draw the pipeline of each request of a workload, as an index into `weights`, shape (n,).
 
-    From a random stream of its own, one number a request: more requests leave those before as they are.
+    The numbers come from a random stream of the workload's own, one per request, so that the first requests keep their
+    pipeline when `n` grows.
     """
     if len(weights) == 1:
         return np.zeros(n, dtype=np.int64)
@@ -111,7 +123,7 @@ def draw_pipelines(weights: Sequence[float], n: int, seed: int, workload: str) -
 
 
 class PipelineMix:
-    """Several pipelines as one: each request takes the one drawn for it, and asks for that one's model."""
+    """Several pipelines as one: each request runs the pipeline drawn for it, with that pipeline's model."""
 
     def __init__(self, entries: Sequence[WeightedPipeline], drawn: npt.NDArray[np.int64], first_id: int) -> None:
         self.entries, self.drawn, self.first_id = list(entries), drawn, first_id

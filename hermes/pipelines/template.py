@@ -1,4 +1,4 @@
-"""Graphs with parameters, written in Python."""
+"""Graph templates: parameterised graphs, written in Python."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Stages = dict[str, dict[str, Any]]
 
 
 class GraphTemplate(ConfigModel):
-    """A graph with parameters: subclass it, make its fields the parameters, and register it in `PIPELINES`."""
+    """A graph with parameters: subclass it, declare the parameters as fields, and register it in `PIPELINES`."""
 
     def nodes(self) -> Stages:
-        """The graph's nodes, by name, as in YAML."""
+        """Return the graph's nodes by name, as in YAML."""
         raise NotImplementedError
 
     def graph(self) -> Graph:
-        """The checked graph. Raises `InputError` for what no graph may have."""
+        """Return the checked graph. Raises `InputError` for an invalid graph."""
         graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
         check_fields(graph)
         return graph
 
     def build(self, name: str, seed: int) -> Callable[[Any], Pipeline]:
-        """The pipeline; `name` and `seed` give each request its own random numbers."""
+        """Return the pipeline; `name` and `seed` give each request random numbers of its own."""
         return GraphPipeline(name, self.graph(), seed)
