@@ -54,7 +54,8 @@ def test_options_that_a_service_reads_are_taken():
 
 @pytest.mark.parametrize(("stages", "message"), [
     (changed("find", options={"nprobes": 5}),
-     r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k that 'cpu' reads for 'retrieve', found 'nprobes' \(did you mean 'nprobe'"),
+     r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k that 'cpu' reads for 'retrieve', "
+     r"found 'nprobes' \(did you mean 'nprobe'"),
     (changed("find", options={"nprobe": "lots"}), r"find\.options\.nprobe: expected an integer .*, found 'lots'"),
     (changed("find", options={"nprobe": True}), r"options\.nprobe: expected an integer"),
     (changed("find", options={"top_k": 0}), r"options\.top_k: expected an integer of at least 1, found 0"),
