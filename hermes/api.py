@@ -1,4 +1,4 @@
-"""What a notebook or a script imports: simulate a scenario, open the results of a run."""
+"""Python API: simulate a scenario, and open the results of a run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ def simulate(
 ) -> Results:
     """Simulate a scenario and return its results.
 
-    scenario: a file, the name of a built-in scenario, a dict, or a `Scenario`; overrides: `"clients.0.count=4"` and the
-    like; progress: True shows a bar on stderr, or a function of (requests done, requests in all, simulated seconds).
-    Raises `InputError` for anything in the scenario that is not what it has to be. Interrupted (Ctrl-C), it returns the
-    results so far, with `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as
-    `InputWarning` and kept in `meta["warnings"]`.
+    Args:
+        scenario: A file, the name of a built-in scenario, a dict, or a `Scenario`.
+        overrides: Settings such as `"clients.0.count=4"`.
+        seed: Replaces the scenario's seed.
+        stepping: Replaces the scenario's stepping mode.
+        progress: True shows a bar on stderr; a function is called with (requests done, requests in all, simulated
+          seconds).
+
+    Raises `InputError` for any mistake in the scenario. After an interrupt (Ctrl-C) it returns the results so far, with
+    `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as `InputWarning` and kept in
+    `meta["warnings"]`.
     """
     overrides = list(overrides)
     if seed is not None:
@@ -51,7 +57,7 @@ def simulate(
                 record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
         else:
             record = simulation.run(progress or None)
-    except InputError as error:   # some amounts show only when a request is there
+    except InputError as error:   # some amounts depend on the request, and fail only now
         raise checked.source.located(error) from None
     meta: dict[str, Any] = {
         "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
@@ -66,9 +72,9 @@ def simulate(
 
 
 def open_run(folder: str | Path) -> StoredResults:
-    """The results of a run that `hermes run SCENARIO -o FOLDER` kept, tables read as they are asked for.
+    """Open the results that `hermes run SCENARIO -o FOLDER` wrote. Tables are read on demand.
 
-    Raises `InputError` where there are none, or unfinished ones.
+    Raises `InputError` for a folder without results, or with unfinished ones.
     """
     from hermes.results.stored import open_run as read
 

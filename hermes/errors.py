@@ -1,8 +1,8 @@
-"""Errors that a user can cause, with a message of one line each.
+"""Errors of users, each with a message of one line.
 
 A mistake in a scenario, trace, profile or command line raises a subclass of `HermesError` whose `str()` is a single
 line. The command line prints that line on stderr and exits with code 2; a notebook sees an ordinary exception. Bugs in
-hermes itself are not `HermesError`s and keep their traceback.
+hermes itself are other exceptions and keep their traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,13 @@
-"""The command `hermes`. Each command imports what it needs when it runs, so that `hermes --help` is immediate.
+"""The command `hermes`.
 
-A user's mistake is one line on stderr and exit code 2; exit code 1 is for answers that are "no" (`conform`, `regress
-check`); an interrupt is 130. Anything else is a bug and shows its traceback.
+Each command imports its modules when it runs, so that `hermes --help` is immediate.
+
+Exit codes:
+- 2: a mistake of the user, with one line on stderr.
+- 1: the answer is "no" (`conform`, `regress check`).
+- 130: an interrupt.
+
+Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -79,7 +85,7 @@ sweep.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = _show_warning
@@ -88,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @cache
 def _command() -> Callable[..., int | None]:
-    """The command as click sees it, built once: reading the signatures of all commands takes 40 ms."""
+    """Build the click command once: reading the signatures of all commands takes 40 ms."""
     return typer.main.get_command(app)
 
 
@@ -96,7 +102,7 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """One line, without the place in our code that noticed."""
+    """Print a warning as one line, without the place in the code that issued it."""
     print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
 
 
@@ -110,7 +116,7 @@ def _run(given: Sequence[str]) -> int:
         code = _refuse(str(error))
         try:
             sys.stdout.flush()
-        except (HermesError, OSError):   # a full disk: what is buffered would fail again when the process ends
+        except (HermesError, OSError):   # a full disk: the buffered text would fail again when the process ends
             silence_stdout()
         return code
     except _USAGE_ERROR as error:

@@ -17,7 +17,11 @@ _ENTITIES = {ord(c): f"#{ord(c)};" for c in '#"<>&`'}
 
 
 class Edge(NamedTuple):
-    """A line from one box of a diagram to another; label: its lines of text."""
+    """A line from one box of a diagram to another.
+
+    Args:
+        label: Its lines of text.
+    """
 
     source: str
     target: str
@@ -26,7 +30,13 @@ class Edge(NamedTuple):
 
 @dataclass
 class Box:
-    """lines: its text; inside: a diagram that it frames; dashed: its outline."""
+    """A box of a diagram.
+
+    Args:
+        lines: Its text.
+        inside: A diagram that it frames.
+        dashed: Whether its outline is dashed.
+    """
 
     lines: list[str]
     inside: Diagram | None = None
@@ -35,28 +45,32 @@ class Box:
 
 @dataclass
 class Diagram:
-    """Boxes by name, and edges between them; `arrows` says whether edges have a direction."""
+    """Boxes by name, and edges between them.
+
+    Args:
+        arrows: Whether edges have a direction.
+    """
 
     boxes: dict[str, Box]
     edges: list[Edge] = field(default_factory=list)
     arrows: bool = True
 
     def mermaid(self) -> str:
-        """The diagram as a Mermaid flowchart."""
+        """Return the diagram as a Mermaid flowchart."""
         return "\n".join([f"flowchart {'LR' if self.arrows else 'TB'}", *_mermaid(self, "n")]) + "\n"
 
     def dot(self) -> str:
-        """The diagram in the DOT language; boxes with a diagram inside are clusters."""
+        """Return the diagram in the DOT language; boxes with a diagram inside are clusters."""
         kind, direction = ("digraph", "LR") if self.arrows else ("graph", "TB")
         head = f"  rankdir={direction}; compound=true; node [shape=box, fontname=monospace];"
         return "\n".join([f"{kind} {{", head, *(f"  {line}" for line in _dot(self, "n")), "}"]) + "\n"
 
     def _places(self, prefix: str) -> dict[str, str]:
-        """An identifier for each box: names may hold anything, identifiers may not."""
+        """Give each box an identifier: a name may hold any character, an identifier may not."""
         return {name: f"{prefix}{i}" for i, name in enumerate(self.boxes)}
 
     def _ends(self, prefix: str) -> dict[str, tuple[str, str]]:
-        """The first and the last plain box inside each box: where DOT lets an edge begin and end."""
+        """Return the first and the last plain box inside each box: DOT edges begin and end there."""
         ends = {}
         for name, place in self._places(prefix).items():
             inside = self.boxes[name].inside
@@ -111,9 +125,9 @@ def _dot_text(lines: list[str] | tuple[str, ...]) -> str:
 
 
 def show_diagram(make: Callable[[], Diagram], language: Format | None, output: Path | None) -> None:
-    """Print a diagram, or write it to `output`, whose suffix says the language where the option does not.
+    """Print a diagram, or write it to `output`. The option, or else the suffix of `output`, gives the language.
 
-    Raises `InputError` for another suffix, before the diagram is made.
+    Raises `InputError` for another suffix, before it makes the diagram.
     """
     if output is not None and language is None and output.suffix not in _SUFFIXES:
         raise InputError("a file that ends in .mmd (Mermaid) or .dot, or --format", output.name, field="--output")

@@ -1,4 +1,4 @@
-"""`hermes fit`: measured steps become a profile."""
+"""`hermes fit`: fit a profile to measured steps."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def fit(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the profile; otherwise that of the steps.")] = "",
     estimator: Annotated[str, typer.Option(metavar="NAME", help=
-        "A regressor of scikit-learn, such as RandomForestRegressor, in place of the step polynomial. The result is "
+        "Use a regressor of scikit-learn, such as RandomForestRegressor, instead of the step polynomial. The result is "
         "a table (hardware kind `table`).")] = "",
     estimator_set: Annotated[list[str], typer.Option(
         "--estimator-set", metavar="KEY=VALUE", help="A parameter of the regressor; may be given often.")] = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Fit a hardware profile on measured steps.
+    """Fit a hardware profile to measured steps.
 
-    Polynomials of batch statistics per kind of step, chosen by cross-validation over configurations and monotone in
-    every feature. Prints errors on configurations the fit has not seen, and what the data cannot tell.
+    Fits one polynomial of batch statistics per kind of step, chosen by cross-validation over configurations and
+    monotone in every feature. Prints the errors on held-out configurations, and which quantities the data leaves
+    undetermined.
     """
     from hermes.errors import InputError
 
@@ -107,7 +108,7 @@ def _polynomials(
 def _table(
     steps: Path, output: Path | None, name: str, estimator: str, settings: list[str], as_json: bool
 ) -> None:
-    """Fit a regressor, sample it, print how far it is off and how far its table is off it."""
+    """Fit a regressor and sample it into a table; print the errors of both."""
     from hermes.calibration.fit.table import fit_table, regressor
     from hermes.calibration.steps import load_steps
     from hermes.config.yaml_document import parse_yaml

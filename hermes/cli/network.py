@@ -1,4 +1,4 @@
-"""`hermes network`: list a scenario's links, draw them."""
+"""`hermes network`: list and draw a scenario's links."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    network = typer.Typer(help="The links of a scenario: list and draw them.", no_args_is_help=True)
+    network = typer.Typer(help="List and draw the links of a scenario.", no_args_is_help=True)
     network.command("links")(links)
     network.command("draw")(draw)
     app.add_typer(network, name="network")
 
 
 def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
-    """The scenario's network, where it has links."""
+    """Return the scenario's network. Raises `InputError` for a network without links."""
     from hermes.errors import InputError
     from hermes.network.topology import TopologyNetwork
     from hermes.scenario import load_scenario
@@ -40,10 +40,10 @@ def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
 def links(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    each: Annotated[bool, typer.Option("--all", help="Every link on a line of its own.")] = False,
+    each: Annotated[bool, typer.Option("--all", help="Print each link on its own line.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the links of a scenario's network; links that are alike on one line."""
+    """List the links of a scenario's network. Equal links share a line."""
     from hermes.network.summary import format_bandwidth, format_latency, link_rows
 
     rows = link_rows(_network(scenario, overrides), each=each)
@@ -62,14 +62,14 @@ def draw(
     language: DiagramFormat = None,
     overrides: Overrides = [],  # noqa: B006
 ) -> None:
-    """Draw a scenario's network in Mermaid or DOT; parts that are alike are drawn once, with their number."""
+    """Draw a scenario's network in Mermaid or DOT. Equal parts are drawn once, with their number."""
     from hermes.cli.diagram import show_diagram
 
     show_diagram(lambda: _diagram(_network(scenario, overrides)), language, output)
 
 
 def _diagram(network: TopologyNetwork) -> Diagram:
-    """The simplified network; links lead away from its middle."""
+    """Return the simplified network as a diagram; links lead away from its middle."""
     import networkx as nx
 
     from hermes.cli.diagram import Box, Diagram, Edge

@@ -1,4 +1,4 @@
-"""Printing: options that several commands share, and JSON beside text."""
+"""Output of commands: shared options, tables and JSON."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ Scenario = Annotated[str, typer.Argument(
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help=
-                 "Set a.b=c or a.0.b=c in it, or append with a.b+=c; may be given often. `--plugin FILE` is short for "
+                 "Set a.b=c or a.0.b=c in it, or append with a.b+=c; repeatable. `--plugin FILE` is short for "
                  "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DiagramFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
 DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
-    "--format", help="The language; that of the file's suffix, or Mermaid, where left out.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
+    "--format", help="The language [the file's suffix, or Mermaid].")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table instead of ten lines.")]
 
 
-_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # also a dash and nothing: no value
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # a dash or an empty cell stands for no value
 _AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
-    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # JSON leaves these as they are
+    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # json.dumps leaves these unescaped
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and paths."""
+    """Convert numpy scalars and paths."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table for people; columns of numbers, written out or not, to the right."""
+    """Print a table; columns of numbers are right-aligned."""
     from rich.table import Table
     from rich.text import Text
 
@@ -64,26 +64,29 @@ def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
         table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:   # names come from files: no markup is interpreted
+    for row in rows:   # names come from files: do not interpret markup
         table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
     show(table)
 
 
 def show(renderable: Any, width: int | None = None) -> None:
-    """Print something rich can render: coloured and fitted on a terminal, 120 columns of plain text elsewhere; at most
-    `width` columns everywhere, where that is given."""
+    """Print a rich renderable: coloured and fitted to a terminal, otherwise as plain text of 120 columns.
+
+    Args:
+        width: Largest width in columns.
+    """
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:   # rich would end the process with exit code 1
             raise BrokenPipeError
 
-    drawn = sys.stdout.isatty()   # with escape sequences of its own
+    drawn = sys.stdout.isatty()   # rich then writes escape sequences
     Plain(file=terminal() if drawn else sys.stdout, width=width or (None if drawn else 120)).print(renderable)
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:
-    """Print the ten lines of a run, the last of which says where its files are and what to type next."""
+    """Print the ten lines of a run; the last one gives the folder of its files and the next command to type."""
     from hermes.results.layout import WIDTH
 
     if output is None:

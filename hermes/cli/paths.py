@@ -1,4 +1,4 @@
-"""Where a command writes: the options `-o` and `--overwrite`, and the checks before anything is written."""
+"""Output folders: the options `-o` and `--overwrite`, and checks before anything is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the result
 
 
 def refuse_empty_names(arguments: Sequence[str]) -> None:
-    """`InputError` for `-o ""` of any command: an unset shell variable must not mean the current folder."""
+    """Raise `InputError` for `-o ""` of any command: an unset shell variable must not mean the current folder."""
     from hermes.errors import InputError, Verbatim
 
     for option, value in pairwise([*arguments, "."]):
@@ -28,7 +28,7 @@ def refuse_empty_names(arguments: Sequence[str]) -> None:
 
 
 def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
-    """`--plugin FILE` as the `--set plugins+=FILE` that it is short for, wherever a command takes `--set`."""
+    """Replace `--plugin FILE` by the `--set plugins+=FILE` that it is short for, in every command with `--set`."""
     out: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -49,8 +49,8 @@ def is_sweep(folder: Path) -> bool:
 def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """Make `folder` and hold its lock, so that no other run writes into it.
 
-    `InputError` if it holds another run and `overwrite` is False, or a sweep, or another process is writing into it;
-    `HermesError` if it cannot be written or its disk is full.
+    Raises `InputError` if the folder holds another run and `overwrite` is False, if it holds a sweep, or if another
+    process is writing into it. Raises `HermesError` if the folder cannot be written or its disk is full.
     """
     from hermes.config.writing import check_writable, locked
     from hermes.errors import InputError, Verbatim

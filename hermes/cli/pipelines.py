@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from hermes.pipelines.nodes import Node
 
 Describe = Callable[[str, "Node"], list[str]]
-"""What a box says about a node: lines, by its name and what the graph says of it."""
+"""The text of a node's box: (name of the node, node) -> lines."""
 
 __all__ = ["add_to"]
 
 Name = Annotated[str, typer.Argument(help="A pipeline that comes with hermes or a plug-in.", show_default=False)]
 Parameters = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; may be given often."),
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; repeatable."),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at pipelines: what a request does.", no_args_is_help=True)
+    group = typer.Typer(help="List, show and draw pipelines of requests.", no_args_is_help=True)
     group.command("list")(list_pipelines)
     group.command()(show)
     group.command()(draw)
@@ -35,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_pipelines(as_json: Json = False) -> None:
-    """List the pipelines that workloads may name without a graph of their own."""
+    """List the registered pipelines, which workloads may name without defining a graph."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
 
@@ -55,10 +55,10 @@ def list_pipelines(as_json: Json = False) -> None:
 
 
 def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
-    """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
+    """Print a pipeline and its parameters as YAML for a scenario's `pipelines`."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
-    from hermes.pipelines.written import as_yaml, parameter_lines
+    from hermes.pipelines.yaml_export import as_yaml, parameter_lines
 
     entry = PIPELINES.get(name)
     graph = _graph(name, parameters)
@@ -76,7 +76,7 @@ def draw(
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter, or a key of the scenario."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Draw a pipeline in Mermaid or DOT. In a scenario's pipelines, boxes also name the clients that serve them."""
+    """Draw a pipeline in Mermaid or DOT. For a scenario, boxes also name the clients that serve each stage."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.cli.diagram import show_diagram
     from hermes.pipelines import PIPELINES
@@ -90,7 +90,12 @@ def draw(
 
 
 def pipeline_diagram(graphs: Mapping[str, Graph], says: Mapping[str, Describe]) -> Diagram:
-    """One frame per graph, under its name. says: what the boxes of a graph say where that is not `describe`."""
+    """Return a diagram with one frame per graph, under its name.
+
+    Args:
+        graphs: Graphs by name.
+        says: Text of the boxes by name of the graph; `describe` for the others.
+    """
     from hermes.cli.diagram import Box, Diagram
 
     return Diagram({name: Box([name], _diagram(graph, says.get(name, describe))) for name, graph in graphs.items()})
@@ -132,7 +137,7 @@ def describe(name: str, node: Node) -> list[str]:
 
 
 def _graph(name: str, parameters: list[str]) -> Graph:
-    """The graph of a registered pipeline."""
+    """Return the graph of a registered pipeline."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of, pipeline_from
@@ -151,13 +156,13 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
-    """The pipelines that a scenario's workloads take, and what to say about their stages."""
+    """Return the pipelines of a scenario's workloads, and the texts of their boxes."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
     from hermes.scenario import load_scenario
-    from hermes.scenario.build import build_with_ways
+    from hermes.scenario.build import build_with_pipelines
 
     try:
         scenario = load_scenario(name, overrides)
@@ -166,31 +171,31 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
             known = ", ".join(PIPELINES)
             raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
         raise
-    simulation, ways_of_each = build_with_ways(scenario)
+    simulation, entries_of_each = build_with_pipelines(scenario)
     groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
               for config in scenario.clients]
     graphs, says = {}, {}
-    for config, ways in zip(scenario.workload, ways_of_each, strict=True):
-        total = sum(way.weight for way in ways)
-        for way in ways:
-            share = "" if len(ways) == 1 else f", {way.weight / total:.3g} of the requests"
+    for config, entries in zip(scenario.workload, entries_of_each, strict=True):
+        total = sum(entry.weight for entry in entries)
+        for entry in entries:
+            share = "" if len(entries) == 1 else f", {entry.weight / total:.3g} of the requests"
             several = f" ({config.name}{share})" if len(scenario.workload) > 1 or share else ""
-            label = way.label + several
-            graphs[label] = graph_of(way.pipeline)
-            says[label] = _who_serves(simulation, groups, way.model)
+            label = entry.label + several
+            graphs[label] = graph_of(entry.pipeline)
+            says[label] = _describe_with_clients(simulation, groups, entry.model)
     return graphs, says
 
 
-def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
+def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
     """A description that adds the clients that may serve a node."""
-    from hermes.pipelines.mixing import OF_THE_MODEL
+    from hermes.pipelines.mixing import MODEL_STAGES
     from hermes.pipelines.nodes import LoopNode
 
     def say(name: str, node: Node) -> list[str]:
         lines = describe(name, node)
         if isinstance(node, LoopNode):
             return lines
-        wanted = node.model or (model if node.kind in OF_THE_MODEL else "")
+        wanted = node.model or (model if node.kind in MODEL_STAGES else "")
         candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
         on = [group for group, names in groups if names & candidates]
         return [*lines, f"on {', '.join(on)}"]

@@ -1,4 +1,4 @@
-"""`hermes plot`: figures of a run or a sweep."""
+"""`hermes plot`: draw figures of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def plot(
 ) -> None:
     """Draw a run or a sweep.
 
-    A run: where the time goes (breakdown), latency distributions, what is used how much, clients and queues over time.
-    A sweep: latency, throughput and goodput of every point.
+    Figures of a run: where time goes (breakdown), latency distributions, utilisation, clients and queues over time.
+    Figure of a sweep: latency, throughput and goodput of every point.
     """
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest

@@ -1,4 +1,4 @@
-"""`hermes profile import KIND ...`: one command per registered importer, made from its fields when it is asked for."""
+"""`hermes profile import KIND ...`: one command per registered importer, made from its fields on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["ImportGroup"]
 
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="STEPS.yaml", help="Header to write; the rows go beside it.")
+    Path, typer.Option("-o", "--output", metavar="STEPS.yaml", help="Header to write; the rows are written beside it.")
 ]
 
 
 class ImportGroup(TyperGroup):
-    """A group whose commands are the registered importers, plug-ins included; nothing is imported before."""
+    """Command group of the registered importers, plug-ins included. It imports an importer only when asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         from hermes.calibration.importers import IMPORTERS
@@ -38,7 +38,7 @@ class ImportGroup(TyperGroup):
 
 
 def _command(importer: type[Any]) -> Callable[..., None]:
-    """A function whose signature is the importer's fields and `--output`: what typer builds a command from."""
+    """Return a function with the importer's fields and `--output` as its signature; typer builds a command from it."""
 
     from hermes.config import field_docs
 
@@ -57,7 +57,7 @@ def _command(importer: type[Any]) -> Callable[..., None]:
 
 
 def _scalar(annotation: Any) -> type | None:
-    """int, float or bool where an annotation means one, however wrapped: `float`, `int | None`,
+    """Return int, float or bool for an annotation of that type, however wrapped: `float`, `int | None`,
     `Annotated[float, Field(...)] | None`."""
     if annotation in (int, float, bool):
         return annotation  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""`hermes fit-roofline`: efficiency factors of a card from measured steps."""
+"""`hermes fit-roofline`: fit a card's efficiency factors to measured steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def fit_roofline(
         Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="Write the factors to this file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model of all steps, where their headers name none we know.")
+        str | None, typer.Option(metavar="MODEL", help="Model of all steps, if their headers name no known one.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fit the roofline's efficiency factors on measured steps of one card, models and parallelism mixed.
+    """Fit the roofline's efficiency factors to measured steps of one card; models and parallelism may be mixed.
 
     Each model is held out in turn (with one model, its configurations); the error is printed and stored. A scenario
     names the file as `efficiency:`.

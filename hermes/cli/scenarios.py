@@ -31,13 +31,13 @@ def run(
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
     trace_events: Annotated[
-        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Events of the Chrome trace at most [200,000].")
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Most events in the Chrome trace [200,000].")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write a summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
     from hermes.results.export import TRACE, write_results
@@ -66,7 +66,7 @@ def run(
 
 
 def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
-    """A run that served nobody is no answer: say why on stderr, exit code 1."""
+    """Print the reason on stderr and exit with code 1 if every request was rejected."""
     if not requests["rejected"] or requests["rejected"] < requests["total"]:
         return
     reasons = sorted(requests["reject_reasons"].items(), key=lambda item: -item[1])
@@ -79,7 +79,7 @@ def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
 def validate(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006
-    resolved: Annotated[bool, typer.Option(help="Print the whole scenario, defaults included.")] = False,
+    resolved: Annotated[bool, typer.Option(help="Print the whole scenario with its defaults.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
@@ -88,7 +88,7 @@ def validate(
     from hermes.scenario.build import build
 
     checked = load_scenario(scenario, overrides)
-    # what only shows when it is put together: files, models nobody serves, names that clash
+    # building finds missing files, models without a client and names that clash
     built = build(checked)
     warn_all(built.warnings)
     if as_json:
@@ -101,13 +101,13 @@ def validate(
 
 
 def _tell(remarks: list[str]) -> None:
-    """What a user should know of a scenario beside its figures."""
+    """Print warnings and remarks about a scenario."""
     for line in remarks:
         print(line)
 
 
 def schema(
-    sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Print the schema of sweeps instead.")] = False,
 ) -> None:
     """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
     from hermes.explore import sweep_schema
@@ -131,7 +131,7 @@ SECTIONS = {
 
 
 def scenarios(as_json: Json = False) -> None:
-    """List the scenarios that come with hermes; those of studies apart."""
+    """List the scenarios that come with hermes; those of studies stand apart."""
     from hermes.config.yaml_document import load_yaml
     from hermes.scenario import builtin_scenarios
 
@@ -141,7 +141,7 @@ def scenarios(as_json: Json = False) -> None:
         group = name.split("/")[0]
         rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else "",
                      "group": group if group in SECTIONS else ""})
-    rows.sort(key=lambda row: row["name"] != "quickstart")   # where to start
+    rows.sort(key=lambda row: row["name"] != "quickstart")   # the one to start with
     if as_json:
         print_json(rows)
         return

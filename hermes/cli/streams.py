@@ -1,6 +1,6 @@
-"""Standard output and error that survive a closed, full or ASCII-only end, and pass on no control characters.
+"""Guards for standard output and error: closed, full or ASCII-only streams, and control characters.
 
-Names come from files that somebody else may have written: a terminal would obey an escape sequence in one.
+Names come from files of unknown origin, and a terminal would obey an escape sequence in a name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["guarded_streams", "silence_stdout", "terminal"]
 
 
 class _Guarded:
-    """A text stream; whatever is not said here is answered by the stream inside."""
+    """A text stream with guarded writes; every other attribute is that of the stream inside."""
 
     def __init__(self, stream: Any) -> None:
         self.inside = stream
@@ -42,7 +42,8 @@ class _Guarded:
 
 
 class _Quiet(_Guarded):
-    """Standard error: progress bars move the cursor there, and a message that cannot be shown is no reason to stop."""
+    """Standard error: progress bars may move the cursor, and a message that cannot be shown does not stop the
+    command."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -55,20 +56,20 @@ class _Quiet(_Guarded):
 
 
 def terminal() -> Any:
-    """Standard output as it is, for what draws with escape sequences of its own."""
+    """Return standard output without its guard, for libraries that write escape sequences themselves."""
     stream = sys.stdout
     return stream.inside if isinstance(stream, _Guarded) else stream
 
 
 def silence_stdout() -> None:
-    """Send what is still buffered, and all that follows, nowhere: its reader is gone, or its disk is full."""
+    """Discard buffered and later output: its reader is gone, or its disk is full."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Put the guards around `sys.stdout` and `sys.stderr` for the time of one command."""
+    """Guard `sys.stdout` and `sys.stderr` for the time of one command."""
     _open_closed()
     before = sys.stdout, sys.stderr
     guards = []
@@ -77,7 +78,7 @@ def guarded_streams() -> Iterator[None]:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (open until the process ends)
         if hasattr(stream, "reconfigure"):
             with suppress(OSError, ValueError):
-                stream.reconfigure(errors="backslashreplace")   # what an ASCII terminal cannot show
+                stream.reconfigure(errors="backslashreplace")   # characters that an ASCII terminal cannot show
         guards.append(guard(stream))
     sys.stdout, sys.stderr = guards
     try:
@@ -87,7 +88,8 @@ def guarded_streams() -> Iterator[None]:
 
 
 def _open_closed() -> None:
-    """Open what is closed of 0, 1 and 2: the next file would get the number, and be written by every `print`."""
+    """Open closed file descriptors among 0, 1 and 2: the next file would get the number, and every `print` would write
+    it."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

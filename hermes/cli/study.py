@@ -24,20 +24,20 @@ def add_to(app: typer.Typer) -> None:
 
 def study(
     name: Annotated[str, typer.Argument(
-        metavar="[NAME]", help="A study of this checkout, or the folder of one; without it, list them.")] = "",
+        metavar="[NAME]", help="A study of this checkout, or a study's folder [list the studies].")] = "",
     listed: Annotated[bool, typer.Option("--list", help="List the studies of this checkout.")] = False,
     changes: Annotated[list[str], typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set an assumption of the study; may be given often.")] = [],  # noqa: B006
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller version, under two minutes on two cores.")] = False,
+        "--set", metavar="KEY=VALUE", help="Set an assumption of the study; repeatable.")] = [],  # noqa: B006
+    quick: Annotated[bool, typer.Option("--quick", help="Run a version of under two minutes on two cores.")] = False,
     output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="DIR", help="Where points and report are written [runs/studies/NAME].")] = None,
+        "-o", "--output", metavar="DIR", help="Folder of points and report [runs/studies/NAME].")] = None,
     workers: Annotated[int, typer.Option(min=1, max=4096, help="Processes.")] = os.cpu_count() or 1,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Reference data that does not come with hermes.")] = None,
 ) -> None:
-    """Run a study: simulate its points, print and write its tables, plots and findings.
+    """Run a study: simulate its points; print and write its tables, plots and findings.
 
-    An interrupted study continues when it is run again. `--set` changes one of the assumptions in its study.yaml.
+    Run the command again to continue an interrupted study. `--set` changes an assumption of its study.yaml.
     """
     from hermes.study import load_study
     from hermes.study.report import refuse_source

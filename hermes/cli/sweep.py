@@ -1,4 +1,4 @@
-"""`hermes sweep`: run a scenario in many variants, and go on where an earlier run of it stopped."""
+"""`hermes sweep`: run a scenario in many variants; continue an interrupted sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-SHOWN = 12   # points that failed, before the rest is only counted
+SHOWN = 12   # failed points to print; the rest is counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,20 +27,20 @@ def add_to(app: typer.Typer) -> None:
 
 def sweep(
     source: Annotated[str, typer.Argument(
-        metavar="SWEEP", help="A sweep's file, the name of a built-in one, or the folder of one that was run.",
+        metavar="SWEEP", help="A sweep file, a built-in sweep, or the folder of a finished sweep.",
         show_default=False, autocompletion=complete.sweeps)],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where its points are kept.")]
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps its points.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0 runs everything in this one.")]
+    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 runs all points in this process.")]
     = os.cpu_count() or 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit code 1 if any failed.
+    """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit 1 if a point failed.
 
-    Given the folder of a sweep, print its table.
+    For the folder of a sweep, print its table.
     """
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
@@ -54,7 +54,7 @@ def sweep(
             print(opened.to_text(), end="")
             _show_failed(opened, opened.failed())
         return
-    ran: list[int] = []   # how many points have an outcome, at the start and after each that is run
+    ran: list[int] = []   # number of points with an outcome, at the start and after each run
     with ProgressBar("points", show=not quiet) as bar:
         def progress(what: str, done: int, total: int) -> None:
             bar.update(done, total, what)

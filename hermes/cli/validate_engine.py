@@ -25,19 +25,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def validate_engine(
-    python: Annotated[str, typer.Option(metavar="PATH", help="Interpreter that has the engine.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps everything.")],
+    python: Annotated[str, typer.Option(metavar="PATH", help="Python interpreter of the engine.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of measurements and reports.")],
     plan: Annotated[Path | None, typer.Argument(
-        metavar="[PLAN.yaml]", help="What `hermes calibrate plan validation` wrote [every default].")] = None,
+        metavar="[PLAN.yaml]", help="Plan of `hermes calibrate plan validation` [defaults].")] = None,
     overrides: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan; may be given often.")] = [],  # noqa: B006
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan; repeatable.")] = [],  # noqa: B006
     budget: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="For the calibration; it keeps it.")] = None,
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Time limit of the calibration.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a real engine, run it, and print our TTFT, TPOT and E2E beside the engine's.
+    """Simulate a real engine, run it, and compare TTFT, TPOT and E2E.
 
-    An interrupted validation continues when the same command is given again. Reports: report.md and report.json.
+    Give the same command again to continue an interrupted validation. Reports: report.md and report.json.
     """
     from hermes.calibration.engine_validation.session import Options
     from hermes.calibration.measurements import load_validation

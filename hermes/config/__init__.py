@@ -1,7 +1,7 @@
-"""What everything that can stand in a scenario is made of: components, registries, units, documents with positions.
+"""Configuration: components, registries, units, and YAML documents with positions.
 
-`hermes.config` itself names the component model; its modules hold the rest: `registry` (implementations by name),
-`yaml_document` (YAML with positions), `validation` (one-line messages), `data_files` (what ships with the package).
+`hermes.config` itself exports the component model. Its modules: `registry` (implementations by name), `yaml_document`
+(YAML with positions), `validation` (one-line messages), `data_files` (files that ship with the package).
 """
 
 from hermes.config.component import (

@@ -1,7 +1,7 @@
-"""Bounded, strict readers of files that somebody else may have written: bytes, text, JSON, JSON lines, CSV, Parquet.
+"""Bounded, strict readers of untrusted files: bytes, text, JSON, JSON lines, CSV, Parquet.
 
-Every reader refuses what is not a regular file (a FIFO would block, a device may be endless), stops at a stated size,
-and raises `InputError` with one line for whatever is wrong, naming the file. `hermes.config.writing` has the writers.
+Every reader refuses anything but a regular file (a FIFO would block, a device may be endless), stops at a stated size,
+and raises `InputError` with one line that names the file. `hermes.config.writing` has the writers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
     "read_json", "read_text", "require_file", "text_lines",
 ]
 
-MAX_BYTES = 8 * 2**20         # of a file that people write
-MAX_JSON_BYTES = 256 * 2**20  # of a JSON file that a program writes
-MAX_LINE = 64 * 2**20         # characters of one line of a trace: a prompt's token ids stand in one
-MAX_ROWS = 100_000_000        # of a table
+MAX_BYTES = 8 * 2**20         # largest file written by hand
+MAX_JSON_BYTES = 256 * 2**20  # largest JSON file written by a program
+MAX_LINE = 64 * 2**20         # characters of a trace's line: one line holds a prompt's token ids
+MAX_ROWS = 100_000_000        # largest table
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: it can be escaped, but not written
+_SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: JSON can escape it, UTF-8 cannot hold it
 T = TypeVar("T")
 _KINDS = {
     stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
@@ -43,12 +43,12 @@ _KINDS = {
 
 
 def kind_of_file(mode: int) -> str | None:
-    """"a FIFO", "a device", "a socket" or "is a directory" from `st_mode`; None for a regular file."""
+    """Return "a FIFO", "a device", "a socket" or "is a directory" for `st_mode`; None for a regular file."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> InputError:
-    """What the system said about a path; a name with a null byte in it is shown, since it names no file."""
+    """Return the error of a path that the system refused; a name with a null byte is shown escaped."""
     reason = str(getattr(error, "strerror", None) or error)
     if isinstance(error, OSError):
         return InputError(what, Verbatim(reason.lower()), file=os.fspath(path))
@@ -56,7 +56,7 @@ def _unreadable(what: str, path: str | os.PathLike[str], error: Exception) -> In
 
 
 def require_file(path: str | os.PathLike[str], what: str = "a readable file") -> None:
-    """`InputError` unless `path` is a regular file. For libraries that open files themselves."""
+    """Raise `InputError` unless `path` is a regular file. For libraries that open files themselves."""
     try:
         kind = kind_of_file(os.stat(path).st_mode)
     except (OSError, ValueError) as error:
@@ -66,7 +66,7 @@ def require_file(path: str | os.PathLike[str], what: str = "a readable file") ->
 
 
 def open_file(path: str | os.PathLike[str], what: str = "a readable file") -> BinaryIO:
-    """A regular file opened to read its bytes. Never blocks; `InputError` for anything else."""
+    """Open a regular file for reading bytes. Never blocks; raises `InputError` for anything else."""
     note_file(os.fspath(path))
     try:
         file = open(  # noqa: SIM115  (the caller closes it)
@@ -84,7 +84,7 @@ def open_file(path: str | os.PathLike[str], what: str = "a readable file") -> Bi
 def read_bytes(
     path: str | os.PathLike[str], max_bytes: int = MAX_BYTES, what: str = "a readable file",
 ) -> bytes:
-    """The content of a regular file of at most `max_bytes`; `InputError` for anything else."""
+    """Return the content of a regular file of at most `max_bytes`; raises `InputError` for anything else."""
     with open_file(path, what) as file:
         try:
             raw = file.read(max_bytes + 1)
@@ -96,7 +96,8 @@ def read_bytes(
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file; `InputError` if it cannot be read, is too large or is not printable text."""
+    """Return the text of a UTF-8 file. Raises `InputError` if it cannot be read, is too large or is not printable
+    text."""
     name, raw = os.fspath(path), read_bytes(path, max_bytes)
     try:
         text = raw.decode("utf-8-sig")
@@ -111,7 +112,7 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
 
 
 def half_character(text: str) -> Verbatim | None:
-    """The first lone surrogate in `text`, as a message shows it; text that has one cannot be written in UTF-8."""
+    """Return the first lone surrogate in `text` as messages show it, or None; such text cannot be written in UTF-8."""
     bad = None if text.isascii() else _SURROGATE.search(text)
     return None if bad is None else Verbatim(f"U+{ord(bad[0]):04X}, half of one")
 
@@ -120,13 +121,16 @@ def half_character(text: str) -> Verbatim | None:
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
-    """The content of a JSON file. `InputError` with line and column where it is not JSON, says a key twice, or holds
-    NaN, an infinity, a number beyond the range of floats or half a character."""
+    """Return the content of a JSON file.
+
+    Raises `InputError` with line and column for invalid JSON, duplicate keys, NaN, an infinity, a number beyond the
+    range of floats or half a character.
+    """
     return parse_json(read_text(path, max_bytes), os.fspath(path))
 
 
 def parse_json(text: str, file: str, line: int | None = None) -> Any:
-    """The same for a text that stands in `file`; line: where it stands, for a text of one line."""
+    """Parse JSON `text` from `file`, with the same errors; line: its line in the file, for a text of one line."""
     try:
         value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
         if "\\ud" in text or "\\uD" in text:
@@ -146,11 +150,11 @@ def parse_json(text: str, file: str, line: int | None = None) -> Any:
 
 
 class _TwiceError(Exception):
-    """A key that an object has already."""
+    """A key that its object already has."""
 
 
 class _ValueRefusedError(Exception):
-    """(what is expected, what was found)."""
+    """A refused value: (what is expected, what was found)."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,8 +192,8 @@ _TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\],]')
 
 
 def _second(text: str) -> tuple[int | None, str | None]:
-    """Line and path of the first key in valid JSON that its object has already."""
-    inside: list[tuple[str, set[str]]] = []   # of each open object or list: the key it stands under, the keys so far
+    """Return line and path of the first duplicate key in valid JSON."""
+    inside: list[tuple[str, set[str]]] = []   # per open object or list: its key, and the keys so far
     key = ""
     for token in _TOKEN.finditer(text):
         mark = token[0]
@@ -212,7 +216,8 @@ def _second(text: str) -> tuple[int | None, str | None]:
 
 
 def text_lines(path: str | os.PathLike[str], what: str = "a text file") -> Iterator[str]:
-    """The lines of a UTF-8 file, with their ends; `InputError` where reading fails or a line has no end in sight."""
+    """Yield the lines of a UTF-8 file, with their ends. Raises `InputError` for unreadable files and lines without an
+    end."""
     name = os.fspath(path)
     number = 0
     with open_file(path, what) as raw:
@@ -233,7 +238,7 @@ def text_lines(path: str | os.PathLike[str], what: str = "a text file") -> Itera
 
 
 def json_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line of a file of JSON lines that is not blank; `InputError` where one is none."""
+    """Yield (line number, object) for each non-blank line of a JSON-lines file. Raises `InputError` for other lines."""
     name = os.fspath(path)
     for number, text in enumerate(text_lines(path, "a file of JSON lines"), start=1):
         if not text.strip():
@@ -247,10 +252,13 @@ def json_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, An
 def csv_rows(
     path: str | os.PathLike[str], delimiter: str = ",", *, unnamed: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line it ends on, cells) of each row of a CSV file that is not empty, the header first, all of its length.
+    """Yield (line it ends on, cells) for each non-empty row of a CSV file, the header first, all of its length.
 
-    unnamed: columns may have no name, as the row numbers that pandas writes. `InputError` where a row has another
-    number of cells, or column names are missing or not distinct.
+    Args:
+        path: The file.
+        unnamed: Whether columns may lack a name, as the row numbers that pandas writes.
+
+    Raises `InputError` if a row has another number of cells, or column names are missing or not distinct.
     """
     name = os.fspath(path)
     reader = csv.reader(text_lines(path, "a CSV file"), delimiter=delimiter, strict=True)
@@ -280,9 +288,9 @@ def parquet_table(
     path: str | os.PathLike[str], columns: Sequence[str] | None = None, *, what: str = "a Parquet file",
     max_rows: int = MAX_ROWS,
 ) -> pa.Table:
-    """The columns (all, or those named that are there) of a Parquet file, checked to be valid Arrow data.
+    """Return the columns (all, or those of the given names that exist) of a Parquet file, as checked Arrow data.
 
-    Raises `InputError` for anything else: a damaged or truncated file, two columns of one name, more rows than allowed.
+    Raises `InputError` for a damaged or truncated file, duplicate columns, and too many rows.
     """
     import pyarrow.parquet as pq
 
@@ -299,7 +307,7 @@ def parquet_table(
 
 
 def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") -> Iterator[list[dict[str, Any]]]:
-    """The rows of a Parquet file as lists of dicts, some thousands at a time. Raises `InputError` as above."""
+    """Yield the rows of a Parquet file as lists of dicts, some thousands at a time. Raises `InputError` as above."""
     import pyarrow.parquet as pq
 
     file = _guarded(lambda: pq.ParquetFile(os.fspath(path)), path, what)
@@ -322,7 +330,7 @@ def _next(batches: Iterator[Any]) -> list[dict[str, Any]] | None:
 
 
 def parquet_metadata(path: str | os.PathLike[str], what: str = "a Parquet file") -> tuple[int, list[str]]:
-    """(rows, names of the columns) of a Parquet file, from its footer alone. `InputError` if it has none."""
+    """Return (rows, names of the columns) of a Parquet file, from its footer. Raises `InputError` without one."""
     import pyarrow.parquet as pq
 
     def read() -> tuple[int, list[str]]:
@@ -333,7 +341,7 @@ def parquet_metadata(path: str | os.PathLike[str], what: str = "a Parquet file")
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a whole Parquet file with at least one row is there: its footer is the last thing written."""
+    """Whether a complete Parquet file with at least one row exists: its footer is written last."""
     try:
         return parquet_metadata(path)[0] > 0
     except InputError:
@@ -344,12 +352,12 @@ def _check_rows(file: Any, path: str | os.PathLike[str], max_rows: int) -> None:
     names = file.schema_arrow.names
     if len(set(names)) < len(names):
         raise InputError("columns with distinct names", Verbatim(", ".join(names)), file=os.fspath(path))
-    if file.metadata.num_rows > max_rows:   # a few bytes can state as many rows as they like
+    if file.metadata.num_rows > max_rows:   # a tiny file can claim any number of rows
         raise InputError(f"at most {max_rows} rows", file.metadata.num_rows, file=os.fspath(path))
 
 
 def _guarded(read: Callable[[], T], path: str | os.PathLike[str], what: str) -> T:
-    """What `read` answers about the Parquet file `path`; `InputError` for everything that can go wrong with one."""
+    """Return the result of `read` for the Parquet file `path`; every failure becomes an `InputError`."""
     import pyarrow as pa
 
     note_file(os.fspath(path))
@@ -367,7 +375,7 @@ def _guarded(read: Callable[[], T], path: str | os.PathLike[str], what: str) -> 
 
 
 def beside(path: Path, name: str) -> Path:
-    """The file `name` in the folder of `path`. `InputError` for a name that leads elsewhere (`../x`, `/x`)."""
+    """Return the file `name` in the folder of `path`. Raises `InputError` for a name outside it (`../x`, `/x`)."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise InputError("the name of a file beside this one", name, file=str(path))
     return path.with_name(name)

@@ -1,4 +1,4 @@
-"""Import the modules of a folder that is no installed package, under a package name of its own."""
+"""Import the modules of a folder under a package name of its own, without installing it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["folder_package"]
 
 
 def folder_package(folder: Path) -> str:
-    """The name under which the modules of `folder` are imported: `f"{folder_package(folder)}.{stem}"`.
+    """Return the package name of `folder`: its modules are `f"{folder_package(folder)}.{stem}"`.
 
-    In such a module `from .other import x` reaches the modules beside it, and `from ..sibling.other import x` those of
-    the folders beside its folder. The name is derived from the path, so that two folders never share a module.
+    In such a module `from .other import x` imports from modules beside it, and `from ..sibling.other import x` from
+    folders beside its folder. The name is derived from the path, so that two folders never share a module.
     """
     place = folder.resolve()
     parent = f"hermes_folder_{hashlib.sha256(str(place.parent).encode()).hexdigest()[:12]}"

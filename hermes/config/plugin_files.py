@@ -1,4 +1,4 @@
-"""Plug-ins in Python files: `plugins: [FILE.py]` in a scenario imports the file, which registers what it has."""
+"""Plug-ins in Python files: `plugins: [FILE.py]` in a scenario imports the file, which registers its components."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pathlib import Path
 from hermes.config.data_files import note_file
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["import_plugin"]
+__all__ = ["PLUGIN_FILE", "import_plugin"]
+
+PLUGIN_FILE = "hermes_plugin_"
+"""Prefix of the module names of a scenario's plug-in files."""
 
 
 def import_plugin(path: Path) -> None:
-    """Import a file that registers components; once in a process, and again when the file has changed.
+    """Import a file that registers components, once per process, and again when the file has changed.
 
-    What the file imports is looked for beside it, too. Raises `InputError`, with the line of the file where there is
-    one, if it cannot be read or fails in any way.
+    The folder of the file is searched for its imports, too. Raises `InputError`, with the line of the file if known, if
+    the file cannot be read or its import fails.
     """
     try:
         source = path.read_bytes()
@@ -36,14 +39,14 @@ def import_plugin(path: Path) -> None:
         raise InputError("a Python file (its name ends in .py)", path.name, file=str(path))
     module = module_from_spec(spec)
     module.__dict__["__hermes_source__"] = digest
-    sys.modules[name] = module   # classes look up their module while they are made
+    sys.modules[name] = module   # classes look up their module while they are created
     beside = str(place.parent)
     added = beside not in sys.path
     if added:
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's file may fail with anything
+    except Exception as error:   # a user's file may raise any exception
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -1,9 +1,9 @@
 """Extension points: implementations registered by name.
 
-A registry maps the `kind:` written in a scenario to the class that implements it. Classes register in process with
-`@ROUTERS.register(NAME)`, and from other packages through the entry-point group `hermes.<registry name>`.
-HERMES's own are listed where the registry is made. What is listed or offered is imported when a scenario names it; its
-name is valid in YAML, and in the JSON Schema, at once.
+A registry maps the `kind:` in a scenario to the class that implements it. Classes register in process with
+`@ROUTERS.register(NAME)`, and from other packages through the entry-point group `hermes.<registry name>`. HERMES's own
+are listed where the registry is made. An implementation is imported when a scenario names it; its name is valid in YAML
+and in the JSON Schema at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Registry(Generic[T]):
     """
 
     version: ClassVar[int] = 0
-    """Counts registrations everywhere, so that what is derived from registries knows when it is stale."""
+    """Counts all registrations, so that data derived from registries knows when it is stale."""
     every: ClassVar[list[Registry[Any]]] = []
     """Every registry of this process."""
 
@@ -43,9 +43,9 @@ class Registry(Generic[T]):
         Registry.every.append(self)
 
     def register(self, name: str) -> Callable[[C], C]:
-        """Class decorator: enter the class under `name`, which has to be that of its `kind` field.
+        """Register a class under `name`, which must be that of its `kind` field (class decorator).
 
-        Raises `ValueError` for a name that another class has.
+        Raises `ValueError` if another class has the name.
         """
 
         def add(cls: C) -> C:
@@ -66,15 +66,15 @@ class Registry(Generic[T]):
         return add
 
     def unregister(self, name: str) -> None:
-        """Forget a name (tests and notebooks that redefine a class)."""
+        """Remove a name (for tests and notebooks that redefine a class)."""
         del self._entries[name]
         Registry.version += 1
 
     def get(self, name: str) -> Any:
-        """The class registered under `name`, imported if need be.
+        """Return the class registered under `name`, and import it if needed.
 
-        Raises `InputError` with the nearest name for one that is not known, and with the package's name for one whose
-        package cannot be imported.
+        Raises `InputError` with the nearest name for an unknown one, and with the package's name if its package cannot
+        be imported.
         """
         try:
             if name in self._entries:
@@ -89,21 +89,21 @@ class Registry(Generic[T]):
             return self.register(name)(point.load())
         try:
             found = point.load()
-        except (Exception, SystemExit) as error:   # the code of a package may fail with anything
+        except (Exception, SystemExit) as error:   # a package may raise any exception
             raise _broken(self.what, name, point, error) from None
         return self.register(name)(found)
 
     def names(self) -> list[str]:
-        """All names, those included that nothing has asked for yet."""
+        """Return all names, including those not imported yet."""
         return sorted({*self._entries, *self._built_in, *self._offered})
 
     def working(self) -> dict[str, Any]:
-        """Every name with its class, without those whose package cannot be imported."""
+        """Yield every name with its class, except those whose package cannot be imported."""
         found = {}
         for name in self.names():
             try:
                 found[name] = self.get(name)
-            except InputError:   # said when a scenario names it
+            except InputError:   # reported when a scenario names it
                 continue
         return found
 
@@ -112,7 +112,7 @@ class Registry(Generic[T]):
         return _entry_points().get(f"hermes.{self.name}", {})
 
     def _point(self, name: str) -> EntryPoint | None:
-        """Where an implementation that is not imported yet comes from; entry points are read only if need be."""
+        """Return the entry point of an implementation that is not imported yet; reads entry points only if needed."""
         return self._built_in.get(name) or self._offered.get(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -123,16 +123,16 @@ class Registry(Generic[T]):
 
 
 def plugin_modules(beside: Collection[str] = ()) -> list[str]:
-    """The modules, other than of this package, that registered an implementation or offer one as an entry point.
+    """Return the modules outside this package that registered an implementation or offer one as an entry point.
 
     Args:
-        beside: Names of registries that do not count.
+        beside: Names of registries to leave out.
     """
     found = [entry.__module__ for registry in Registry.every if registry.name not in beside
              for entry in registry._entries.values()]
     found += [point.module for group, points in _entry_points().items()
               if group.removeprefix("hermes.") not in beside for point in points.values()]
-    # files under `plugins:` are no modules to import: they are among the files that a scenario reads
+    # files under `plugins:` are not importable modules; they count as files that a scenario reads
     return sorted({module for module in found if module.partition(".")[0] != "hermes"
                    and not hasattr(sys.modules.get(module), "__hermes_source__")})
 
@@ -147,7 +147,8 @@ def _broken(what: str, name: str, point: EntryPoint, error: BaseException) -> In
 
 @cache
 def _entry_points() -> dict[str, dict[str, EntryPoint]]:
-    """What installed packages offer, by group and name. Read once: it looks into every installed package."""
+    """Return the entry points of installed packages, by group and name. Read once: it looks into every installed
+    package."""
     found: dict[str, dict[str, EntryPoint]] = {}
     points = entry_points()
     for group in points.groups:

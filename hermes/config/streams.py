@@ -1,4 +1,4 @@
-"""Random streams: one per consumer, so that adding a consumer changes nobody else's numbers."""
+"""Random streams: each consumer has its own, so that a new consumer does not change the numbers of the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["request_stream", "stream"]
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The random numbers of the consumer called `name` in a simulation seeded with `seed`.
+    """Return the random numbers of the consumer `name` in a simulation seeded with `seed`.
 
-    A child of `SeedSequence(seed)` whose spawn key is the SHA-256 of the name: it depends on these two alone, not on
-    who else draws, in which order, or in which process. Each call returns a fresh generator at its beginning.
+    The generator is a child of `SeedSequence(seed)` whose spawn key is the SHA-256 of the name. It depends on these two
+    alone, not on other consumers, on the order of draws or on the process. Each call returns a fresh generator at its
+    beginning.
 
-    Raises `InputError` for a negative seed, which numpy does not take.
+    Raises `InputError` for a negative seed, which numpy refuses.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError("a seed: an integer of at least 0", seed, field="seed")
@@ -27,9 +28,9 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def request_stream(seed: int, name: str) -> random.Random:
-    """The random numbers of the consumer called `name` as one of Python's generators, which is quicker to make than one
-    of numpy: for the few numbers that a single request draws.
+    """Return the random numbers of the consumer `name` as a Python generator, which is quicker to make than numpy's:
+    for the few numbers of a single request.
 
-    Its seed is the text `SEED/NAME`; it depends on nothing else, as `stream`.
+    Its seed is the text `SEED/NAME`; as with `stream`, it depends on nothing else.
     """
     return random.Random(f"{seed}/{name}")

@@ -1,4 +1,4 @@
-"""Atomic writers, the lock of a folder, and the test whether a folder can be written.
+"""Atomic writing of files, locks of folders, and a test for writable folders.
 
 A file appears whole or not at all: it is written beside its place and renamed into it. Errors name the file.
 """
@@ -27,10 +27,10 @@ def _reason(error: OSError) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place if the block succeeds, and vanishes if it does not.
+    """Give a temporary path beside `path`; it replaces `path` if the block succeeds, and is removed otherwise.
 
-    The folder is made if need be; a link at `path` is replaced, not followed. Raises `InputError` where `path` is
-    something other than a file (a device, a folder), and `HermesError` naming it where it cannot be written.
+    Makes the folder if needed; a link at `path` is replaced, not followed. Raises `InputError` if `path` is not a
+    regular file (a device, a folder), and `HermesError` with its name if it cannot be written.
     """
     target = Path(path)
     try:
@@ -52,7 +52,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, durable: bool = False) -> None:
-    """Put `content` into a file, whole or not at all; durable: it is on disk on return. Errors as of `replacing`."""
+    """Write `content` to a file, whole or not at all; durable: it is on disk on return. Errors as of `replacing`."""
     with replacing(path) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -64,12 +64,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, durable: bool =
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, durable: bool = False) -> None:
-    """The same for a text, in UTF-8 with the line ends as they are."""
+    """Write a text in UTF-8 with its line ends unchanged, as `write_bytes` does."""
     write_bytes(path, text.encode(), durable=durable)
 
 
 def _sync(folder: Path) -> None:
-    """A rename is on disk once its folder is."""
+    """Flush a folder: only then is a rename on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -84,7 +84,7 @@ def remove_strays(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make `folder` and write a little into it; `HermesError` where that fails or the disk is full."""
+    """Make `folder` and write a little into it. Raises `HermesError` if that fails or the disk is full."""
     probe = folder / f".probe.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,10 +101,10 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, what: str = "a folder that no other process is writing into") -> Iterator[None]:
-    """Hold the lock of a folder, which has to exist; `InputError` where another process holds it.
+    """Hold the lock of an existing folder. Raises `InputError` if another process holds it.
 
-    The folder itself is locked, so that nothing is left behind; the system drops the lock when the process ends,
-    however it does. Where the file system has no such locks, nothing is locked.
+    The folder itself is locked, so that no lock file is left behind. The system drops the lock when the process ends.
+    On file systems without such locks, nothing is locked.
     """
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

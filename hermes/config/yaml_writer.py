@@ -1,7 +1,7 @@
-"""Write YAML: plain data, or a validated model with its units as comments.
+"""YAML writer for plain data, and for validated models with units as comments.
 
-This is the only writer of YAML in HERMES. What it writes reads back to the same data with `hermes.config.yaml_document`
-and with other loaders of YAML 1.1 and 1.2: strings that another loader would take for something else are quoted.
+HERMES writes YAML only here. The output reads back to the same data with `hermes.config.yaml_document` and with other
+loaders of YAML 1.1 and 1.2: it quotes strings that another loader would take for another type.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ __all__ = ["to_flow", "to_yaml", "unit_of"]
 _UNITS: dict[Any, str] = {parse_duration: "s", parse_bytes: "B", parse_bandwidth: "B/s", parse_rate: "/s"}
 _PLAIN = re.compile(r"[^\W\d][\w./+*%()-]*(?: [\w./+*%()-]+)*\Z")
 _Row = tuple[object, Any, str | None]  # key, value, unit
-# loaders of YAML 1.1 read these as booleans
+# YAML 1.1 reads these as booleans
 _BOOLEANS_ELSEWHERE = {"y", "n", "yes", "no", "on", "off"}
 _WIDTH = 118
 _LONGEST_KEY = 1000   # a longer one needs another syntax
 
 
 def unit_of(annotation: Any, metadata: Any = ()) -> str | None:
-    """The unit of a field whose type parses quantities (`Duration`, `Bytes`, ...), also inside `| None` or a list."""
+    """Return the unit of a field whose type parses quantities (`Duration`, `Bytes`, ...), also inside `| None` or a
+    list."""
     for item in metadata:
         if isinstance(item, BeforeValidator) and item.func in _UNITS:
             return _UNITS[item.func]
@@ -44,12 +45,13 @@ def unit_of(annotation: Any, metadata: Any = ()) -> str | None:
 def to_yaml(
     value: BaseModel | Mapping[Any, Any], header: str = "", text: Callable[[str], str] = str, *, compact: bool = False,
 ) -> str:
-    """`value` as a YAML document.
+    """Return `value` as a YAML document.
 
-    value: a model (its fields in their order, `kind` first, quantities with their unit as a comment) or a mapping.
-    header: lines that become comments on top.
-    text: is applied to every string.
-    compact: whether mappings of scalars stand on one line where they fit, as lists of scalars always do.
+    Args:
+        value: A model (its fields in their order, `kind` first, quantities with their unit as a comment) or a mapping.
+        header: Lines that become comments on top.
+        text: Function applied to every string.
+        compact: Whether mappings of scalars stand on one line if they fit, as lists of scalars always do.
     """
     printable = "".join(c if c.isprintable() or c == "\n" else " " for c in header)
     comments = "".join(f"# {line}".rstrip() + "\n" for line in printable.split("\n")) if header else ""
@@ -58,7 +60,7 @@ def to_yaml(
 
 
 def to_flow(value: Any) -> str:
-    """A value on one line."""
+    """Return a value on one line."""
     if isinstance(value, BaseModel | Mapping):
         return "{" + ", ".join(f"{_key(key)}: {to_flow(item)}" for key, item, _ in _rows(value, None)) + "}"
     if isinstance(value, list | tuple | set | frozenset):
@@ -67,7 +69,8 @@ def to_flow(value: Any) -> str:
 
 
 def _rows(value: BaseModel | Mapping[Any, Any], unit: str | None) -> list[_Row]:
-    """unit: of the values of a mapping; of a model, what its rates count where that is not requests or bytes."""
+    """Yield (key, value, unit). unit: of the values of a mapping; of a model, the unit its rates count other than
+    requests or bytes."""
     if not isinstance(value, BaseModel):
         return [(key, item, unit) for key, item in value.items()]
     of = None if unit in _UNITS.values() else unit
@@ -76,7 +79,7 @@ def _rows(value: BaseModel | Mapping[Any, Any], unit: str | None) -> list[_Row]:
     for name, field in type(value).model_fields.items():
         item = getattr(value, name)
         if type(item) is int and field.annotation is not None and _only_float(field.annotation):
-            item = float(item)  # a default written as an integer; validated values are floats
+            item = float(item)  # an integer default; validated values are floats
         if not field.exclude:
             own = unit_of(field.annotation, field.metadata)
             rows.append((name, item, f"{of}/s" if own == "/s" and of else own or counted.get(name)))
@@ -90,7 +93,7 @@ def _only_float(annotation: Any) -> bool:
 
 
 class _Writer:
-    """Lines of YAML for nested values."""
+    """Writer of nested values, line by line."""
 
     def __init__(self, text: Callable[[str], str], compact: bool) -> None:
         self.text, self.compact = text, compact
@@ -139,7 +142,7 @@ def _nested(value: Any) -> bool:
 
 
 def _wrapped(start: str, items: list[str], indent: str) -> list[str]:
-    """A list of scalars on one line, or on as many as its width takes; no item is broken."""
+    """Write a list of scalars on one line, or on several of the given width; items are not broken."""
     lines = [f"{start} ["]
     for i, item in enumerate(items):
         piece = item + ("," if i < len(items) - 1 else "]")
@@ -158,7 +161,7 @@ def _key(key: object) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if hasattr(value, "item"):   # of numpy
+    if hasattr(value, "item"):   # a numpy scalar
         value = value.item()
     if value is None:
         return "null"

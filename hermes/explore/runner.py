@@ -1,4 +1,4 @@
-"""Running a sweep: every point is checked before any is run, and what has an outcome already is not run again."""
+"""Run a sweep: check every point first, then run the points without an outcome."""
 
 from __future__ import annotations
 
@@ -28,22 +28,27 @@ from hermes.explore.hashing import (
     text_of,
 )
 from hermes.explore.jobs import Job, Outcome
-from hermes.explore.opened import SweepResults, merged, open_sweep
 from hermes.explore.points import RESERVED, Point, located, points, scenario
 from hermes.explore.store import Folder
+from hermes.explore.sweep_results import SweepResults, merged, open_sweep
 from hermes.scenario import resolved_yaml
 
 __all__ = ["Plan", "Progress", "plan_sweep", "run_sweep"]
 
-FEW = 20   # checks that are done before a worker has started
-SAVE_EVERY_S = 1.0   # what was checked
+FEW = 20   # checks in this process before workers are started
+SAVE_EVERY_S = 1.0   # outcomes of the checks
 
-Progress = Callable[[str, int, int], None]   # (what is done, points done, points in all)
+Progress = Callable[[str, int, int], None]   # ("check" or "run", points done, points in all)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A point that was checked. text: its resolved scenario as it runs; stored: as its folder keeps it."""
+    """A checked point.
+
+    Args:
+        text: Its resolved scenario as it runs.
+        stored: The scenario as its folder keeps it.
+    """
 
     point: Point
     seed: int
@@ -54,8 +59,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep whose points were all checked. finished: hashes that have an outcome already; files: digests of the files
-    that the points read, by path."""
+    """A sweep whose points were all checked.
+
+    Args:
+        finished: Hashes that have an outcome already.
+        files: Digests of the files that the points read, by path.
+    """
 
     sweep: Sweep
     points: list[Planned]
@@ -64,7 +73,7 @@ class Plan:
 
     @property
     def waiting(self) -> list[Planned]:
-        """What is to be run: each hash once, in the sweep's order."""
+        """Return the points to run: each hash once, in the sweep's order."""
         first = {planned.hash: planned for planned in reversed(self.points)}
         return [p for p in self.points if p.hash not in self.finished and first[p.hash] is p]
 
@@ -75,15 +84,19 @@ def run_sweep(
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
-    sweep: a file, the name of a built-in sweep, or a dict with the same keys (its paths relative to the current
-    folder); overrides: `"workload.requests=100"` and the like, for all points; workers: processes, or 0 to run in this
-    one; progress: a function of ("check" or "run", done, in all); engine: does the jobs in place of `workers` processes
-    of this call's own, and stays open.
+    Args:
+        sweep: A file, the name of a built-in sweep, or a dict with the same keys (paths relative to the current
+            folder).
+        out: Folder of the results.
+        overrides: Settings for all points, such as `"workload.requests=100"`.
+        workers: Number of processes; 0 runs the points in this one.
+        progress: Function of ("check" or "run", points done, points in all).
+        engine: Executor to use instead of `workers` new processes; it stays open.
 
-    Raises `InputError` for anything wrong with the sweep or one of its points, before anything is run, and for a folder
-    that another process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`)
-    and tried again by the next call. Interrupted at any moment, the next call goes on from there; what ends up in
-    `results.parquet` does not depend on interruptions or on `workers`, to the byte.
+    Raises `InputError`, before any run, for a mistake in the sweep or one of its points, and for a folder that another
+    process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`); the next call
+    tries it again. After an interrupt the next call continues; `results.parquet` does not depend on interruptions or on
+    `workers`, to the byte.
     """
     read, folder = load_sweep(sweep, overrides), Folder(Path(out))
     with folder.locked():
@@ -108,7 +121,7 @@ def plan_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str] | None = None, *,
     overrides: Iterable[str] = (), workers: int = 1, progress: Progress | None = None,
 ) -> Plan:
-    """Check every point and tell which have an outcome in `out`, running and writing nothing. Raises `InputError`."""
+    """Check every point and tell which have an outcome in `out`. Runs and writes nothing. Raises `InputError`."""
     modules = plugin_modules(OTHER_REGISTRIES)
     with closing(executor(workers, modules)) as engine:
         read, folder = load_sweep(sweep, overrides), Folder(Path(os.devnull if out is None else out))
@@ -116,7 +129,7 @@ def plan_sweep(
 
 
 def _code(sweep: Sweep, modules: list[str]) -> str:
-    """Digest of the code that outcomes depend on."""
+    """Hash the code that outcomes depend on."""
     sources: list[Path] = []
     if sweep.config.extract is not None:
         try:
@@ -128,13 +141,13 @@ def _code(sweep: Sweep, modules: list[str]) -> str:
 
 
 def _digest(sweep: Sweep, code: str) -> str:
-    """Of everything that the results of a sweep depend on besides the files that its points read."""
+    """Hash everything that a sweep's results depend on, except the files that its points read."""
     said = [sweep.node.plain(), sweep.base.plain(), str(sweep.folder.resolve()), str(sweep.base_dir.resolve()), code]
     return hashlib.sha256(json.dumps(said, default=repr).encode()).hexdigest()
 
 
 def _is_finished(folder: Folder, sweep: Sweep, code: str) -> bool:
-    """Whether the folder holds the results of just this sweep, whole. Checks no point again."""
+    """Whether the folder holds complete results of this very sweep. Does not check the points again."""
     text = folder.finished_plan()
     plan: dict[str, Any] = json.loads(text) if text is not None else {"of": None}
     if plan["of"] != _digest(sweep, code) or digests(plan["files"]) != plan["files"]:
@@ -163,9 +176,10 @@ def _files_of(
     texts: list[str], sweep: Sweep, folder: Folder, engine: Executor, code: str, found: list[Point],
     progress: Progress | None, save: bool,
 ) -> dict[str, list[str]]:
-    """The files that each resolved scenario reads. Builds each simulation once; raises what is wrong with it.
+    """Return the files that each resolved scenario reads. Builds each simulation once; raises its mistakes.
 
-    save: whether to write down what was found, as it is found.
+    Args:
+        save: Whether to write down the files as they are found.
     """
     base = str(sweep.base_dir.resolve())
     known = folder.checked()
@@ -206,7 +220,7 @@ def _files_of(
 
 
 def _refused(sweep: Sweep, point: Point, outcome: Outcome) -> InputError:
-    """A point that cannot be built, as an error at the place where that was written."""
+    """Return the error of a point that cannot be built, at the place in the file that caused it."""
     said = outcome.error
     if said is None:
         return located(sweep, point, InputError("a scenario that can be built", Verbatim(outcome.reason or "")))

@@ -1,11 +1,11 @@
-"""The store of a sweep: one folder, whole at every moment, however the process that writes it ends.
+"""The store of a sweep: one folder, consistent at every moment, however the writing process ends.
 
-    sweep.sqlite     the sweep, its points, their scenarios and outcomes, and a journal of what each point took
+    sweep.sqlite     the sweep, its points, their scenarios and outcomes, and a journal of the time each point took
     results.parquet  all points in order, written when every one has an outcome
-    kept/HASH/       what is kept of a point besides its figures
+    kept/HASH/       kept results of a point besides its figures
     lock             held by the process that runs the sweep
 
-Every change of the database is one transaction, and the table is written beside its place and renamed into it.
+Every change of the database is one transaction. The table is written beside its place and renamed into it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _TABLES = f"""
     PRAGMA user_version = {FORMAT};
     COMMIT;
 """
-_KEPT = {"requests": "requests.parquet", "all": "summary.json"}   # what is written last of what is kept
+_KEPT = {"requests": "requests.parquet", "all": "summary.json"}   # written last of a point's kept files
 
 
 class Folder:
-    """The files of one sweep. Reading needs no lock; only the process that holds it writes."""
+    """The files of one sweep. Reading needs no lock; only the process that holds the lock writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +57,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and hold its lock. The system drops the lock when the process ends, however it does."""
+        """Make the folder and hold its lock. The system drops the lock when the process ends."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError("a folder for the sweep", str(self.path))
         self._refuse_old()
@@ -96,13 +96,13 @@ class Folder:
         return self.path / _DATABASE
 
     def _connect(self, *, create: bool = False) -> sqlite3.Connection:
-        """The database, its tables made if `create`. `InputError` where there is none, or another file."""
+        """Return the database, with its tables if `create`. Raises `InputError` for a missing or foreign file."""
         self._refuse_old()
         if not create and not self.database.is_file():
             raise InputError(f"the folder of a sweep (one with a {_DATABASE})", str(self.path))
         connection = None
         try:
-            # autocommit: what belongs together says so
+            # autocommit: transactions are explicit
             connection = sqlite3.connect(self.database, timeout=60, isolation_level=None, check_same_thread=False)
             if create and not connection.execute("PRAGMA user_version").fetchone()[0]:
                 connection.executescript(_TABLES)
@@ -121,7 +121,7 @@ class Folder:
                           file=str(self.database))
 
     def _rows(self, query: str, *values: object, read: Callable[..., Any] = lambda *row: row) -> list[Any]:
-        """The rows of a query, each through `read`. `InputError` for a database that holds something else."""
+        """Return the rows of a query, each passed through `read`. Raises `InputError` for unexpected content."""
         held = self._writing
         with nullcontext(held) if held is not None else closing(self._connect()) as database:
             try:
@@ -130,7 +130,7 @@ class Folder:
                 raise self._broken(error) from None
 
     def _write(self, *statements: tuple[str, Iterable[tuple[Any, ...]]]) -> None:
-        """Several statements, each for several rows, as one transaction."""
+        """Execute several statements, each for several rows, as one transaction."""
         assert self._writing is not None, "the lock is not held"
         try:
             self._writing.execute("BEGIN IMMEDIATE")
@@ -141,13 +141,13 @@ class Folder:
             finally:
                 if self._writing.in_transaction:
                     self._writing.execute("ROLLBACK")
-        except sqlite3.Error as error:   # a full disk, a folder that is gone
+        except sqlite3.Error as error:   # for example a full disk, or a missing folder
             raise HermesError(f"cannot write {self.database}: {error}") from None
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def write_manifest(self, manifest: Mapping[str, Any], scenarios: Mapping[str, str]) -> None:
-        """What the sweep is, and the scenario of each hash."""
+        """Write the sweep's description, and the scenario of each hash."""
         self._write(
             ("REPLACE INTO about VALUES ('manifest', ?)", [(json.dumps(manifest),)]),
             ("DELETE FROM scenarios", [()]),
@@ -159,7 +159,8 @@ class Folder:
         self, key: str, status: str, reason: str | None, figures: Mapping[str, Any], keep: str,
         took: tuple[float, float, str | None],
     ) -> None:
-        """The outcome of a point, and a line in the journal. took: wall and CPU seconds, and the traceback if any."""
+        """Write the outcome of a point, and a line in the journal. took: wall and CPU seconds, and the traceback if
+        any."""
         self._write(
             ("REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)",
              [(key, status, reason, json.dumps(figures), self._kept_bytes(key, keep))]),
@@ -167,17 +168,17 @@ class Folder:
         )
 
     def _kept_bytes(self, key: str, keep: str) -> int | None:
-        """Size of the file that is written last of what is kept, None where nothing is."""
+        """Return the size of the kept file that is written last, or None if nothing is kept."""
         path = self.path / "kept" / key / _KEPT.get(keep, "")
         return path.stat().st_size if keep in _KEPT and path.is_file() else None
 
     def write_checked(self, checked: Mapping[str, Mapping[str, str]]) -> None:
-        """Digests of the files that scenarios read, by path, for each key of a scenario."""
+        """Write the digests of the files that scenarios read, by path, for each key of a scenario."""
         rows = ((key, json.dumps(files)) for key, files in checked.items())
         self._write(("REPLACE INTO checked VALUES (?, ?)", rows))
 
     def write_results(self, table: pa.Table, plan: str) -> None:
-        """Write the table of all points; `plan` says what it is the result of (see `finished_plan`)."""
+        """Write the table of all points; `plan` identifies the sweep it belongs to (see `finished_plan`)."""
         import pyarrow.parquet as pq
 
         with replacing(self.path / _RESULTS) as temporary:
@@ -196,20 +197,21 @@ class Folder:
         return found[0] if found else None
 
     def manifest(self) -> dict[str, Any]:
-        """What the sweep is: name, description, version, points. `InputError` where the folder is none of a sweep."""
+        """Return the sweep's name, description, version and points. Raises `InputError` for a folder without a
+        sweep."""
         found = self._rows("SELECT value FROM about WHERE key = 'manifest'", read=_manifest)
         if not found:
             raise InputError("a sweep whose points were checked (run it again)", file=str(self.path))
         return found[0]  # type: ignore[no-any-return]
 
     def finished_plan(self) -> str | None:
-        """What the table of all points is the result of; None where the table is missing or not as it was written."""
+        """Return the `plan` of the table of all points, or None if the table is missing or was changed."""
         path = self.path / _RESULTS
         digest = self._about("results")
         return self._about("plan") if digest is not None and path.is_file() and _digest(path) == digest else None
 
     def results(self) -> pa.Table | None:
-        """The table of all points, None where it is not written or not as it was written."""
+        """Return the table of all points, or None if it is missing or was changed."""
         import pyarrow.parquet as pq
 
         return None if self.finished_plan() is None else pq.read_table(self.path / _RESULTS)
@@ -221,30 +223,30 @@ class Folder:
         return bytes(found[0]).decode()
 
     def outcomes(self) -> dict[str, dict[str, Any]]:
-        """The outcomes of all points that have one, by hash: hash, status, reason, figures."""
+        """Return the outcomes of all points that have one, by hash: hash, status, reason, figures."""
         rows = self._rows("SELECT hash, status, reason, figures FROM outcomes", read=_outcome)
         return {row["hash"]: row for row in rows}
 
     def outcome(self, key: str) -> dict[str, Any] | None:
-        """The outcome of a point, None where there is none yet."""
+        """Return the outcome of a point, or None before it has one."""
         rows = self._rows("SELECT hash, status, reason, figures FROM outcomes WHERE hash = ?", key, read=_outcome)
         return rows[0] if rows else None
 
     def reasons(self) -> dict[str, str | None]:
-        """Why points failed, by hash; None for those that did not."""
+        """Return the reasons of failures by hash; None for points that succeeded."""
         rows = self._rows("SELECT hash, status, reason FROM outcomes")
         return {key: None if status == "ok" else str(reason) for key, status, reason in rows}
 
     def finished(self, keep: str) -> set[str]:
-        """The hashes with an outcome, and with all that is to be kept. Points that failed are tried again."""
+        """Return the hashes with an outcome and all their kept files. Failed points are left out, and tried again."""
         if not self.database.is_file():
             return set()
         rows = self._rows("SELECT hash, kept FROM outcomes WHERE status = 'ok'")
         return {key for key, kept in rows if keep not in _KEPT or (kept and self._kept_bytes(key, keep) == kept)}
 
     def checked(self) -> dict[str, dict[str, str]]:
-        """What `write_checked` was given earlier: points need not be built again to know which files they read. A note
-        that is none is passed over: its point is checked again."""
+        """Return the entries of earlier `write_checked` calls, so that points need not be built again to know their
+        files. A damaged entry is skipped: its point is checked again."""
         if not self.database.is_file():
             return {}
         rows = self._rows("SELECT key, files FROM checked", read=lambda key, files: (key, _files(files)))
@@ -280,14 +282,14 @@ def _digest(path: Path) -> str:
 
 
 def table_of(rows: list[dict[str, Any]], columns: Iterable[str]) -> pa.Table:
-    """Rows as an Arrow table; a column has one type, whatever order its values come in."""
+    """Convert rows to an Arrow table; the type of a column does not depend on the order of its values."""
     import pyarrow as pa
 
     return pa.table({name: _array([row.get(name) for row in rows]) for name in columns})
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """true/false, integers, floats (where any is one, or one is too large for an integer), else text."""
+    """Return true/false, integers, floats (if a value is one, or too large for an integer), else text."""
     import pyarrow as pa
 
     kinds = {type(value) for value in values if value is not None}
@@ -306,5 +308,5 @@ def _text(value: Any) -> str:
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in all rows, in the order in which they first come."""
+    """Return the names in all rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))

@@ -1,4 +1,4 @@
-"""The registry of pipelines, what they say of themselves, and the plainest of them."""
+"""The registry of pipelines, the stages that a pipeline declares, and the `plain` pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes.core.branches import branch_into
 from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 
-__all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
+__all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "branch_into", "plain", "requested_stages"]
 
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
 """Kinds of stage that LLM clients serve."""
@@ -27,7 +27,7 @@ PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline", {
 
 @PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def plain(request: Any) -> Pipeline:
-    """Prefill and decode, nothing else; with as many branches as the workload says."""
+    """Prefill and decode, with the workload's number of branches."""
     stage = Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
     yield branch_into(stage, request.branch_outputs) if request.branch_outputs else stage
 
@@ -35,7 +35,7 @@ def plain(request: Any) -> Pipeline:
 plain.stages = ("generate",)  # type: ignore[attr-defined]
 
 
-def asked(pipeline: Any) -> list[tuple[str, str]]:
-    """(kind, model) of the stages a pipeline may ask for; model "" for the request's own."""
+def requested_stages(pipeline: Any) -> list[tuple[str, str]]:
+    """Return (kind, model) of the stages that a pipeline may request; model "" stands for the request's model."""
     stages = getattr(pipeline, "stages", ("generate",))
     return [(stage, "") if isinstance(stage, str) else stage for stage in stages]

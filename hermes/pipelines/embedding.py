@@ -1,4 +1,4 @@
-"""Requests that want a vector, not an answer."""
+"""Pipeline of embedding requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["embedding"]
 
 
 def embedding(request: Any) -> Pipeline:
-    """The prompt is embedded, nothing else; output tokens are not looked at."""
+    """Embed the prompt; output tokens are ignored."""
     yield ServiceStage("embed", tokens=request.prompt_tokens, priority=request.priority)
 
 

@@ -1,17 +1,17 @@
-"""Pipelines as graphs of stages, written in YAML, compiled to the generators that hand-written pipelines are.
+"""Pipelines as graphs of stages, written in YAML and compiled to generators.
 
-A graph is a set of named nodes with `after:` edges (no cycles). A node starts when all nodes it comes after are done;
-nodes that are ready at the same time run side by side. Three things make a graph more than a fixed order:
+A graph is a set of named nodes with `after:` edges (no cycles). A node starts when all nodes of its `after` are done;
+nodes that are ready at the same time run side by side. Three keys make the order vary:
 
-- `choice: LABEL` and `weight`: of the nodes with one label, one is taken; the others, and what comes only after them,
-  are left out. A node that joins several runs if one of them ran.
-- `probability`: the node itself is left out now and then; what comes after it runs all the same.
+- `choice: LABEL` and `weight`: of the nodes with one label, one is taken. The others, and nodes that come only after
+  them, are left out. A node that joins several runs if one of them ran.
+- `probability`: the node itself is sometimes left out; the nodes after it run in any case.
 - `kind: loop`: a graph of its own that runs again with probability `again`, at most `max_times` times.
 
-`copies` runs a stage several times side by side; the next starts when all copies are done.
+`copies` runs a stage several times side by side; the next node starts when all copies are done.
 
-What a request draws depends on its number and on the graph alone: everything is drawn when a graph (or a loop's round)
-begins, in the order of its nodes, never in the order in which stages happen to end.
+The random choices of a request depend only on its number and on the graph: all are drawn when a graph (or a loop's
+round) begins, in the order of its nodes, and not in the order in which stages end.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_NODES = 250    # of one graph: where nodes are left out, the next are looked
 
 
 class Graph:
-    """Checked nodes: order, parents, alternatives."""
+    """Checked nodes with their order, parents and alternatives."""
 
     def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
-        """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
-        import networkx as nx  # takes longer to import than all of the package's pipelines
+        """Check the nodes. Raises `InputError` for unknown names and for cycles. path: of a loop's graph, its place."""
+        import networkx as nx  # its import takes longer than that of all pipelines
 
         if len(nodes) > MAX_NODES:
             raise InputError(f"at most {MAX_NODES} stages in a graph", len(nodes))
@@ -105,11 +105,11 @@ class Graph:
         """Whether two requests may take different ways."""
         return bool(self.choices) or any(node.probability < 1 or _draws(node) for node in self.nodes.values())
 
-    def asked(self) -> Iterator[tuple[str, str]]:
-        """(kind, model) of all stages it may ask for."""
+    def requested_stages(self) -> Iterator[tuple[str, str]]:
+        """Yield (kind, model) of all stages that it may request."""
         for name, node in self.nodes.items():
             if isinstance(node, LoopNode):
-                yield from self.loops[name].asked()
+                yield from self.loops[name].requested_stages()
             else:
                 yield node.kind, node.model
 
@@ -122,19 +122,19 @@ class _Execution:
         rng: random.Random | None,
     ) -> None:
         self.graph, self.run, self.done = graph, run, done
-        self.inputs = inputs                          # stages whose results the graph's first nodes read
+        self.inputs = inputs                          # stages that the graph's first nodes read
         self.left = graph.waits.copy()
-        self.alive: dict[str, bool] = {}              # nodes that are through: whether what comes after may run
-        self.results: dict[str, list[Any]] = {}       # their stages, for moving data
+        self.alive: dict[str, bool] = {}              # finished nodes: whether the nodes after may run
+        self.results: dict[str, list[Any]] = {}       # their stages, the sources of data
         self.open = len(graph.order)
-        self.dead: set[str] = set()                   # not taken of their choices
-        self.skipped: set[str] = set()                # left out by their probability
-        self.rounds: dict[str, random.Random] = {}    # what a loop, or the lengths of branches, are drawn from
+        self.dead: set[str] = set()                   # the alternatives not taken
+        self.skipped: set[str] = set()                # left out by probability
+        self.rounds: dict[str, random.Random] = {}    # random numbers of a loop, or of the lengths of branches
         if rng is not None:
             self._draw(graph, rng)
 
     def _draw(self, graph: Graph, rng: random.Random) -> None:
-        """Everything that this pass leaves to chance."""
+        """Draw all random choices of this pass."""
         for names in graph.choices.values():
             taken = rng.choices(names, [graph.nodes[name].share for name in names])[0]
             self.dead.update(name for name in names if name != taken)
@@ -174,7 +174,7 @@ class _Execution:
             self.skipped.add(name)
             self._through(name, True, inputs)
             return
-        if node.background:   # nothing comes after it, and nobody waits
+        if node.background:   # the request does not wait for it
             run.background.update(stages)
             for stage in stages:
                 run.start(stage, _nothing)
@@ -197,7 +197,7 @@ class _Execution:
     def _stages(self, name: str, node: StageNode, inputs: list[Any]) -> list[Any]:
         """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
         run, amounts = self.run, self.graph.amounts[name]
-        copies = amounts["copies"].constant   # if it is one, it has been checked
+        copies = amounts["copies"].constant   # a constant was checked when the graph was built
         if copies is None:
             copies = limited("copies", amounts["copies"](run.values))
         if not isinstance(node, GenerateNode):
@@ -250,7 +250,7 @@ class _Execution:
 
 
 class _Run:
-    """A request on its way through a pipeline."""
+    """One request in a pipeline."""
 
     def __init__(self, request: Any, pipeline: str) -> None:
         self.request, self.pipeline = request, pipeline
@@ -266,7 +266,7 @@ class _Run:
         num_bytes = amounts["input_bytes"](values)
         moved = tuple([(stage, num_bytes) for stage in inputs if stage not in fetched]) if num_bytes else ()
         if fetched:
-            moved += tuple(   # KV that was found comes along, and no more
+            moved += tuple(   # only the KV that was found is moved
                 (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
                 if stage.cached_tokens
             )
@@ -289,11 +289,11 @@ class _Run:
 
 
 class GraphPipeline:
-    """A graph as a pipeline: calling it with a request gives the generator."""
+    """A graph as a pipeline: call it with a request to get the generator."""
 
     def __init__(self, name: str, graph: Graph, seed: int) -> None:
         self.name, self.graph, self.seed = name, graph, seed
-        self.stages = tuple(dict.fromkeys(graph.asked()))
+        self.stages = tuple(dict.fromkeys(graph.requested_stages()))
         self._random = any(g.random for g in self._graphs(graph))
 
     def _graphs(self, graph: Graph) -> Iterator[Graph]:
@@ -302,14 +302,14 @@ class GraphPipeline:
             yield from self._graphs(inner)
 
     def __call__(self, request: Any) -> Pipeline:
-        # a generator of its own for each request: what one takes does not depend on the others
+        # random numbers of the request's own: its choices do not depend on other requests
         rng = request_stream(self.seed, f"{self.name}/{request.id}") if self._random else None
         run = _Run(request, self.name)
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
         while len(running) > len(run.background):
-            # most of the time one runs: the same, with less to look through
+            # usually one stage runs: cheaper than an AnyOf
             stage = yield next(iter(running)) if len(running) == 1 else AnyOf(*running)
             run.background.discard(stage)
             running.pop(stage)(stage)
@@ -326,7 +326,7 @@ def _draws(node: Node) -> bool:
 
 
 def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:
-    """Output tokens of each branch of a generation of `tokens`."""
+    """Return the output tokens of each branch of a generation of `tokens`."""
     if rng is None:
         return (tokens,) * branches
     return tuple(max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) for _ in range(branches))

@@ -1,4 +1,4 @@
-"""Graphs with parameters, written in Python."""
+"""Graph templates: parameterised graphs, written in Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Stages = dict[str, dict[str, Any]]
 
 
 class GraphTemplate(ConfigModel):
-    """A graph with parameters: subclass it, make its fields the parameters, and register it in `PIPELINES`."""
+    """A graph with parameters: subclass it, declare the parameters as fields, and register it in `PIPELINES`."""
 
     def nodes(self) -> Stages:
-        """The graph's nodes, by name, as in YAML."""
+        """Return the graph's nodes by name, as in YAML."""
         raise NotImplementedError
 
     def graph(self) -> Graph:
@@ -28,5 +28,5 @@ class GraphTemplate(ConfigModel):
         return Graph(validate(GraphNodes, {"stages": self.nodes()}).stages)
 
     def build(self, name: str, seed: int) -> Callable[[Any], Pipeline]:
-        """The pipeline; `name` and `seed` give each request its own random numbers."""
+        """Return the pipeline; `name` and `seed` give each request random numbers of its own."""
         return GraphPipeline(name, self.graph(), seed)

@@ -22,17 +22,17 @@ from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.network import Network, Site
-from hermes.pipelines.base import GENERATIONS, asked
+from hermes.pipelines.base import GENERATIONS, requested_stages
+from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.longest import check_lengths
-from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
-from hermes.pipelines.needs import check_options, check_past, nobody_serves
+from hermes.pipelines.length_check import check_lengths
+from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, WeightedPipeline, draw_pipelines
 from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
 
-__all__ = ["build", "build_with_ways"]
+__all__ = ["build", "build_with_pipelines"]
 
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
@@ -42,14 +42,14 @@ def build(scenario: Scenario) -> Simulation:
 
     Raises `InputError` that points at the wrong field in the scenario's file.
     """
-    return build_with_ways(scenario)[0]
+    return build_with_pipelines(scenario)[0]
 
 
-def build_with_ways(scenario: Scenario) -> tuple[Simulation, list[list[Way]]]:
+def build_with_pipelines(scenario: Scenario) -> tuple[Simulation, list[list[WeightedPipeline]]]:
     """Build as `build` does; also return, per workload, the pipelines of its requests with the models they ask for."""
     try:
         builder = _Builder(scenario, scenario.source.base_dir)
-        return builder.simulation(), builder.ways
+        return builder.simulation(), builder.pipelines
     except InputError as error:
         raise scenario.source.located(error) from None
 
@@ -67,16 +67,17 @@ class _Builder:
         self._transfers = RowLog(TRANSFER_FIELDS)
         self._describe: list[Describe] = []
         self.clients = self._build_clients()
-        self.ways = self._build_ways()
+        self.pipelines = self._build_pipelines()
 
     def simulation(self) -> Simulation:
         scenario = self.scenario
-        scenario.slo.check_names([way.label for ways in self.ways for way in ways], [w.name for w in scenario.workload])
-        kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
+        used = [entry for entries in self.pipelines for entry in entries]
+        scenario.slo.check_names([entry.label for entry in used], [w.name for w in scenario.workload])
+        kinds = [kind for entry in used for kind, _ in requested_stages(entry.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*GENERATION_STAGES, *kinds]))
         self.streams = self._build_streams()
         self.warnings += coarse_hash_warnings(self.clients, self.streams)
-        models = [{way.model for way in ways} for ways in self.ways]
+        models = [{entry.model for entry in entries} for entries in self.pipelines]
         fill_prefix_caches(scenario.clients, self.clients, self.streams, models)
         self._prepare_tiers()
         self.network = self._build_network()
@@ -131,41 +132,41 @@ class _Builder:
             names.add(client.name)
         return clients
 
-    def _build_ways(self) -> list[list[Way]]:
+    def _build_pipelines(self) -> list[list[WeightedPipeline]]:
         """Return, per workload, the pipelines of its requests with the models they ask for."""
         finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
         found = []
         for i, config in enumerate(self.scenario.workload):
-            ways = []
+            entries = []
             for choice, field in zip(config.pipelines, fields_of(config.pipeline), strict=True):
                 pipeline = finder.find(choice, f"workload.{i}.{field}")
                 with inside(f"workload.{i}" if choice.model is None else f"workload.{i}.{field}"):
                     model = self._model_of(choice.model or config.model)
-                ways.append(Way(choice.name, pipeline, model, choice.weight))
-            found.append(ways)
+                entries.append(WeightedPipeline(choice.name, pipeline, model, choice.weight))
+            found.append(entries)
         return finder.labelled(found)
 
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
         first_id = first_number = 0
         seed = self.scenario.seed
-        for i, (config, ways) in enumerate(zip(self.scenario.workload, self.ways, strict=True)):
+        for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
             with inside(f"workload.{i}"):
                 table: RequestTable = config.draw(seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
                     column[column >= 0] += first_number
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
-                if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
+                if config.branches > 1 and any(isinstance(entry.pipeline, GraphPipeline) for entry in entries):
                     raise InputError(Verbatim("a graph has `branches` at its `generate` node; move the option there"),
                                      field="branches")
-                for way in ways if table.population is None else ():
-                    if isinstance(way.pipeline, GraphPipeline):
-                        check_past(way.pipeline)
-                drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
-                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
-                pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
-                streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
+                for entry in entries if table.population is None else ():
+                    if isinstance(entry.pipeline, GraphPipeline):
+                        check_past(entry.pipeline)
+                drawn = draw_pipelines([entry.weight for entry in entries], len(table), seed, config.name)
+                self.warnings += check_lengths(table, entries, drawn, self.clients, config.name)
+                pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
+                streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
                 self._drawn.append(drawn)
                 first_id += len(table)
         return streams
@@ -219,18 +220,18 @@ class _Builder:
     def _build_routers(self) -> dict[tuple[str, str], Router]:
         """Return one router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
-        for way in (way for ways in self.ways for way in ways):
-            for kind, model in asked(way.pipeline):
-                wanted = model or (way.model if kind in OF_THE_MODEL else "")
+        for entry in (entry for entries in self.pipelines for entry in entries):
+            for kind, model in requested_stages(entry.pipeline):
+                wanted = model or (entry.model if kind in MODEL_STAGES else "")
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in GENERATION_STAGES:
                     self._add_decode_routers(routers, wanted)
-            check_options(way.pipeline, way.label, partial(self._serving, way.model))
+            check_options(entry.pipeline, entry.label, partial(self._serving, entry.model))
         return routers
 
     def _serving(self, default: str, kind: str, model: str) -> list[Any]:
         """Return the clients that may serve a stage of a request that asks for the model `default`."""
-        model = model or (default if kind in OF_THE_MODEL else "")
+        model = model or (default if kind in MODEL_STAGES else "")
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
@@ -256,7 +257,7 @@ class _Builder:
         if not candidates:
             if not required:
                 return
-            raise nobody_serves(self.clients, stage, model, platform)
+            raise no_client_error(self.clients, stage, model, platform)
         self._candidates[kind, model] = list(candidates)
         both = getattr(self.scenario.router, "places_both_phases", False)
         if both and stage in GENERATION_STAGES:   # one router for both phases
@@ -287,12 +288,12 @@ class _Builder:
 
     def _labels(self) -> Labels:
         """Return every request's workload, pipeline and model as codes, with the names of the codes."""
-        owners = zip(self.scenario.workload, self.ways, strict=True)
-        each = [(config.name, way) for config, ways in owners for way in ways]
-        firsts = np.cumsum([0, *(len(ways) for ways in self.ways)])
+        owners = zip(self.scenario.workload, self.pipelines, strict=True)
+        each = [(config.name, entry) for config, entries in owners for entry in entries]
+        firsts = np.cumsum([0, *(len(entries) for entries in self.pipelines)])
         row = np.concatenate([first + drawn for first, drawn in zip(firsts, self._drawn, strict=False)])
-        texts = {"workload": [name for name, _ in each], "pipeline": [way.label for _, way in each],
-                 "model": [way.model for _, way in each]}
+        texts = {"workload": [name for name, _ in each], "pipeline": [entry.label for _, entry in each],
+                 "model": [entry.model for _, entry in each]}
         labels: Labels = {}
         for column, names in texts.items():
             distinct = list(dict.fromkeys(names))

@@ -1,8 +1,8 @@
 """Studies: questions that take many simulations, answered by tables, plots and findings.
 
-A study is a folder `studies/NAME` of the repository, outside the package: `study.yaml` (its title and assumptions),
-`report.py` (a function `run(context) -> Report`, with more modules beside it where they help) and `page.md`.
-`hermes study NAME` runs one; a path to such a folder runs a study that lies anywhere.
+A study is a folder `studies/NAME` of the repository, outside the package, with `study.yaml` (title and assumptions),
+`report.py` (a function `run(context) -> Report`; further modules may lie beside it) and `page.md`. `hermes study NAME`
+runs one; it also takes the path of a study's folder anywhere.
 
     loading   find a study, read study.yaml, import its modules, set its assumptions
     points    simulate the points of a study: resumable, in parallel, each once

@@ -1,4 +1,4 @@
-"""Figures of a point that studies extract: KV capacity and peak use, rejections, stability, devices."""
+"""Figures for a study's points: KV capacity and peak use, rejections, stability, devices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ __all__ = ["point_figures", "speed_note"]
 
 
 def point_figures(results: Results) -> dict[str, Any]:
-    """Flat figures of one run, for a sweep's `extract` (and to build on).
+    """Return flat figures of one run, for a sweep's `extract`.
 
-    kv_capacity_tokens: of the LLM clients together; kv_capacity_per_client_tokens: of the smallest of them;
-    kv_peak_share: the highest share of any client's blocks in use; stable: True, False, or None where the window is too
-    short to tell (`hermes.results.stability`); devices: accelerators of all clients.
+    - kv_capacity_tokens: KV capacity of all LLM clients.
+    - kv_capacity_per_client_tokens: KV capacity of the smallest of them.
+    - kv_peak_share: highest share of any client's blocks in use.
+    - stable: True, False, or None if the window is too short to tell (`hermes.results.stability`).
+    - devices: accelerators of all clients.
     """
     record, metrics = results.record, results.metrics
     completed = record.status == STATUS_COMPLETED
@@ -41,7 +43,7 @@ def point_figures(results: Results) -> dict[str, Any]:
 
 
 def speed_note(device_hours: float, core_s: float) -> str:
-    """Simulated device-hours per core-hour, in words."""
+    """Return simulated device-hours per core-hour, in words."""
     core_hours = core_s / 3600
     ratio = device_hours / core_hours if core_hours else float("nan")
     return f"{device_hours:,.1f} simulated GPU-hours in {core_hours:.3f} core-hours: {ratio:,.0f} per core-hour"

@@ -32,20 +32,20 @@ FILE = "study.yaml"
 
 
 class Assumption(ConfigModel):
-    """One number or choice that the study's description leaves open. `--set NAME=VALUE` changes it for a run."""
+    """A number or choice that a study assumes. `--set NAME=VALUE` changes it for a run."""
 
     value: Value
-    """What the study assumes."""
+    """The assumed value."""
     range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
     """Lowest and highest number allowed."""
     options: list[Value] | None = None
-    """The choices, where it is no number of a range."""
+    """The choices, for a value without a range."""
     meaning: str
-    """What it is, with its unit."""
+    """Meaning, with the unit."""
     source: str
-    """Where the value comes from: a paper, a data sheet, a measurement, or `assumed`."""
+    """Source of the value: a paper, a data sheet, a measurement, or `assumed`."""
     turns: str = ""
-    """What another value does to the conclusion, of the one assumption that turns it round."""
+    """Effect of another value on the conclusion; only for the one assumption that turns it round."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -55,7 +55,7 @@ class Assumption(ConfigModel):
         return self
 
     def checked(self, value: object) -> Value:
-        """`value`, if the assumption may have it; `InputError` otherwise."""
+        """Return `value` if the assumption allows it; raises `InputError` otherwise."""
         if self.options is not None:
             for option in self.options:
                 if option == value and isinstance(option, bool) == isinstance(value, bool):
@@ -70,7 +70,7 @@ class Assumption(ConfigModel):
 
     @property
     def allowed(self) -> str:
-        """Its range or options, in words."""
+        """Return the range or the options, in words."""
         if self.options is not None:
             return ", ".join(map(str, self.options))
         assert self.range is not None
@@ -78,14 +78,14 @@ class Assumption(ConfigModel):
 
 
 class StudyConfig(ConfigModel):
-    """What `study.yaml` says."""
+    """Contents of `study.yaml`."""
 
     title: str
-    """One line: what is asked."""
+    """The question, in one line."""
     notes: list[str] = Field(default_factory=list)
     """Sentences about the set-up, printed above the tables."""
     assumptions: dict[str, Assumption] = Field(default_factory=dict)
-    """By name, as `--set NAME=VALUE` changes them."""
+    """Assumptions by name; `--set NAME=VALUE` changes them."""
 
     @model_validator(mode="after")
     def _one_turns(self) -> Self:
@@ -97,16 +97,17 @@ class StudyConfig(ConfigModel):
 
 @dataclass(frozen=True)
 class Context:
-    """What a study's `run` is given.
+    """Arguments of a study's `run`.
 
-    study: the study that runs
-    out: folder of its points and reports; a study that was interrupted continues there
-    quick: run the smaller version of the study, under two minutes on two cores
-    workers: processes it may use; 0: this one
-    data: folder of reference data that does not come with the product; None if the user named none
-    values: the value of each assumption
-    say: tells the user about progress, one line at a time
-    engine: the worker processes of the whole study; None: each call of `run_points` starts its own
+    Args:
+        study: The study that runs.
+        out: Folder of its points and reports; an interrupted study continues there.
+        quick: Run the smaller version of the study, under two minutes on two cores.
+        workers: Processes it may use; 0: this one.
+        data: Folder of reference data that does not come with HERMES; None if the user named none.
+        values: Value of each assumption.
+        say: Reports progress to the user, one line per call.
+        engine: Worker processes of the whole study; None: each call of `run_points` starts its own.
     """
 
     study: Study
@@ -119,16 +120,17 @@ class Context:
     engine: Executor | None = None
 
     def __getitem__(self, name: str) -> Any:   # Any: study.yaml declares the type, which `checked` has kept
-        """The value of an assumption."""
+        """Return the value of an assumption."""
         return self.values[name]
 
     def file(self, name: str) -> Path:
-        """A file of the study: beside `study.yaml`, or else in `scenarios/studies/NAME`."""
+        """Return a file of the study: beside `study.yaml`, or else in `scenarios/studies/NAME`."""
         beside = self.study.folder / name
         return beside if beside.is_file() else resource_dir("scenarios") / "studies" / self.study.name / name
 
     def need_data(self, *parts: str) -> Path:
-        """A file or folder of the reference data; `InputError` that says how to name the data if it is missing."""
+        """Return a file or folder of the reference data. If it is missing, the `InputError` says how to name the
+        data."""
         if self.data is None:
             raise InputError(f"the folder with {'/'.join(parts)}, as --data DIR", None, field="--data")
         found = self.data.joinpath(*parts)
@@ -139,7 +141,12 @@ class Context:
 
 @dataclass(frozen=True)
 class Study:
-    """A study that was found. name: with dashes, as users write it; folder: where its files are."""
+    """A study.
+
+    Args:
+        name: Its name with dashes, as users write it.
+        folder: Folder of its files.
+    """
 
     name: str
     folder: Path
@@ -150,12 +157,12 @@ class Study:
         return self.config.title
 
     def module(self, name: str) -> ModuleType:
-        """A module of the study's folder, imported once. `InputError` with file and line if it cannot be."""
+        """Import a module of the study's folder once. Raises `InputError` with file and line if the import fails."""
         try:
             return importlib.import_module(f"{folder_package(self.folder)}.{name}")
         except InputError:
             raise
-        except Exception as error:   # a study's file may fail with anything
+        except Exception as error:   # a study's file may raise any exception
             file, line = str(self.folder / f"{name}.py"), None
             for frame in traceback.extract_tb(error.__traceback__):
                 if Path(frame.filename).is_relative_to(self.folder):
@@ -169,11 +176,15 @@ class Study:
         self, out: Path, *, quick: bool = False, workers: int = 1, data: Path | None = None,
         changes: Iterable[str] = (), say: Callable[[str], None] = lambda text: None,
     ) -> Context:
-        """What `run` is given. changes: `"NAME=VALUE"` for assumptions; the other arguments as in `Context`."""
+        """Return the argument of `run`.
+
+        Args:
+            changes: `"NAME=VALUE"` for assumptions. The other arguments are those of `Context`.
+        """
         return Context(self, out, quick, workers, data, self._values(changes), say)
 
     def run(self, context: Context) -> Report:
-        """Run the study. The report has the title, notes and assumptions of `study.yaml`."""
+        """Run the study. Its report gets the title, notes and assumptions of `study.yaml`."""
         run = getattr(self.module("report"), "run", None)
         if run is None:
             raise InputError("a function run(context)", Verbatim("none"), file=str(self.folder / "report.py"))
@@ -208,7 +219,7 @@ class Study:
 
 
 def known_studies() -> dict[str, Path]:
-    """The studies of the checkout that this package runs from: name -> folder. An installed wheel has none."""
+    """Return the studies of the checkout that this package runs from: name -> folder. An installed wheel has none."""
     package = Path(hermes.__file__).resolve().parent
     if (package / "_data").is_dir():
         return {}
@@ -217,7 +228,7 @@ def known_studies() -> dict[str, Path]:
 
 
 def load_study(source: str | Path) -> Study:
-    """A study by its name, in a checkout, or by the path of its folder. `InputError` if there is none."""
+    """Load a study of the checkout by name, or by the path of its folder. Raises `InputError` if there is none."""
     known, path = known_studies(), Path(source)
     name = str(source).replace("_", "-")
     if name in known and not isinstance(source, Path):

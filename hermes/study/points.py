@@ -1,4 +1,4 @@
-"""Simulate the points of a study: in parallel, each of them once, and only those that no earlier run has finished."""
+"""Simulate the points of a study: in parallel, each once, and only those that no earlier run has finished."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ __all__ = ["Point", "run_points", "scenario_of", "sweep_points"]
 class Point:
     """One simulation of a study.
 
-    label: its name, at most 200 characters; points of one label differ in the seed alone
-    settings: what it sets in the study's scenario, by dotted path
-    columns: what its row says of it, besides the figures
-    seed: of the workload; None: the scenario's own
+    Args:
+        label: Its name, at most 200 characters; points of one label differ only in the seed.
+        settings: Settings in the study's scenario, by dotted path.
+        columns: Columns of its row, besides the figures.
+        seed: Seed of the workload; None: the scenario's own.
     """
 
     label: str
@@ -41,16 +42,18 @@ def run_points(
     context: Context, name: str, points: Sequence[Point], *, scenario: str | Path | Mapping[str, Any],
     extract: Callable[[Results], Mapping[str, Any]] | None = None,
 ) -> pd.DataFrame:
-    """The figures of every point: a row per point, in the order of `points`.
+    """Return the figures of every point: a row per point, in the order of `points`.
 
-    context: of the study
-    name: of the folder in `context.out` that keeps the points
-    scenario: what all points start from: a file of the study, or a document
-    extract: gives more figures of a point; a function of one of the study's modules, or of a folder beside the study
+    Args:
+        context: Context of the study.
+        name: Name of the folder in `context.out` that keeps the points.
+        scenario: Scenario of all points: a file of the study, or a document.
+        points: The points.
+        extract: Function that returns more figures of a point; from a module of the study, or of a folder beside it.
 
-    Columns are those of a sweep's frame, with those of `Point.columns`, and `core_s`, the seconds of CPU time of the
-    point. An interrupted study keeps its finished points. The figures are the same on any number of workers.
-    Raises `InputError` if a point fails.
+    Columns are those of a sweep's frame, those of `Point.columns`, and `core_s`, the seconds of CPU time of the point.
+    An interrupted study keeps its finished points. The figures are the same on any number of workers. Raises
+    `InputError` if a point fails.
     """
     import pandas as pd
 
@@ -89,7 +92,7 @@ def run_points(
     rows = pd.concat(frames, ignore_index=True).iloc[[places[_key(point)] for point in points]].reset_index(drop=True)
     columns: dict[str, Any] = {name: [point.columns.get(name) for point in points]
                                for name in dict.fromkeys(name for point in points for name in point.columns)}
-    return rows.assign(**columns).copy()   # copied: one block, not a column each
+    return rows.assign(**columns).copy()   # copied, to have one block of memory instead of one per column
 
 
 def _key(point: Point) -> tuple[str, int | None]:
@@ -97,7 +100,7 @@ def _key(point: Point) -> tuple[str, int | None]:
 
 
 def scenario_of(context: Context, point: Point, scenario: str) -> Scenario:
-    """The validated scenario of a point, as `run_points` simulates it."""
+    """Return the validated scenario of a point, as `run_points` simulates it."""
     from hermes.explore import load_sweep
     from hermes.explore.points import points
     from hermes.explore.points import scenario as checked
@@ -108,8 +111,8 @@ def scenario_of(context: Context, point: Point, scenario: str) -> Scenario:
 
 
 def sweep_points(document: Mapping[str, Any]) -> list[Point]:
-    """The points of a sweep's document (`hermes.explore`): what its cases, zips and grid set is set in each of them,
-    and what its columns show is in theirs."""
+    """Return the points of a sweep's document (`hermes.explore`), with the settings of its cases, zips and grid and the
+    values of its columns."""
     from hermes.explore import load_sweep
     from hermes.explore.points import points
 
@@ -118,7 +121,7 @@ def sweep_points(document: Mapping[str, Any]) -> list[Point]:
 
 
 def _named(study: Study, function: Callable[..., Any]) -> tuple[Path, str]:
-    """A function by name, as a worker process finds it: (folder, `module:function`)."""
+    """Return a function by name, as a worker process finds it: (folder, `module:function`)."""
     own = folder_package(study.folder)
     around = own.rpartition(".")[0]
     inside = function.__module__.startswith(f"{own}.")

@@ -1,4 +1,4 @@
-"""The report of a study: tables, plots and findings, printed and written to a folder."""
+"""Report of a study: tables, plots and findings, printed and written to a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ __all__ = ["Plot", "Report", "Table", "refuse_source"]
 
 @dataclass
 class Table:
-    """One table. name: of its CSV file; digits: decimals per column (others: 4 significant); note: printed below."""
+    """One table of a report.
+
+    Args:
+        name: Name of its CSV file.
+        digits: Decimals per column (others: 4 significant digits).
+        note: Text printed below.
+    """
 
     name: str
     title: str
@@ -26,7 +32,7 @@ class Table:
     digits: dict[str, int] = field(default_factory=dict)
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Headers and cells as text; "-" for what is undefined."""
+        """Return headers and cells as text; "-" for undefined values."""
         columns = [str(column) for column in self.frame.columns]
         cells = [
             [_cell(value, self.digits.get(column)) for column, value in zip(columns, row, strict=True)]
@@ -42,7 +48,12 @@ class Table:
 
 @dataclass
 class Plot:
-    """One figure. name: of its PNG file; caption: what it shows."""
+    """One plot of a report.
+
+    Args:
+        name: Name of its PNG file.
+        caption: Text below it.
+    """
 
     name: str
     caption: str
@@ -51,12 +62,13 @@ class Plot:
 
 @dataclass
 class Report:
-    """The answer of a study.
+    """Report of a study.
 
-    findings: sentences, each computed from the tables
-    notes: sentences about the set-up, besides those of study.yaml
-    title, assumptions: filled in by `Study.run`; an assumption as (name, value, value in study.yaml, allowed, meaning,
-        source)
+    Args:
+        findings: Sentences, each computed from the tables.
+        notes: Sentences about the set-up, besides those of study.yaml.
+        title: Filled in by `Study.run`.
+        assumptions: Filled in by `Study.run`; each (name, value, value in study.yaml, allowed, meaning, source).
     """
 
     tables: list[Table] = field(default_factory=list)
@@ -67,7 +79,7 @@ class Report:
     assumptions: list[tuple[Any, ...]] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The report as one page, plots by the names of their files."""
+        """Return the report as one Markdown page, which names the files of its plots."""
         parts = [f"# {self.title}"]
         if self.notes:
             parts.append("\n".join(f"- {line}" for line in self.notes))
@@ -81,7 +93,7 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
     def changed(self) -> list[str]:
-        """The assumptions that were set to another value than in study.yaml."""
+        """Return the assumptions whose value differs from that in study.yaml."""
         return [f"{name} = {value} (assumed: {own})" for name, value, own, *_ in self.assumptions if value != own]
 
     def _assumed(self) -> list[str]:
@@ -92,7 +104,8 @@ class Report:
         return ["\n".join(lines), *changed]
 
     def write(self, out: Path) -> list[Path]:
-        """`report.md`, a CSV for each table (full precision) and a PNG for each plot; the files written."""
+        """Write `report.md`, a CSV for each table (full precision) and a PNG for each plot; return the files
+        written."""
         names = [table.name for table in self.tables] + [plot.name for plot in self.plots]
         if len(set(names)) < len(names):
             raise InputError("different names for a report's tables and plots", ", ".join(sorted(names)))
@@ -111,7 +124,7 @@ class Report:
 
 
 def refuse_source(out: Path) -> None:
-    """`InputError` if `out` is the folder of a study's own files, which reports must not overwrite."""
+    """Raise `InputError` if `out` is the folder of a study's own files, which reports must not overwrite."""
     if (out / "study.yaml").exists():
         raise InputError("a folder other than that of the study's own files", str(out), field="--output")
 

@@ -1,4 +1,4 @@
-"""Find the highest rate that a system sustains, by bisection. The searches of a study share rounds and points."""
+"""Bisection for the highest rate that a system sustains. The searches of a study share rounds and points."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Key = tuple[Hashable, float]   # (system, rate)
 
 @dataclass
 class Search:
-    """A bisection over the rates that are tried.
+    """A bisection over candidate rates.
 
-    system: what is searched; searches of one system share its points
-    rates: in rising order
-    sustains: whether a point's figures say that the system sustains its rate
-    low: place of the highest rate known to be sustained, -1 at first; high: of the lowest known not to be
+    Args:
+        system: The system; its searches share their points.
+        rates: Candidate rates, ascending.
+        sustains: Whether a point's figures show that the system sustains its rate.
+        low: Index of the highest rate known to be sustained, -1 at first.
+        high: Index of the lowest rate known not to be sustained.
     """
 
     system: Hashable
@@ -39,7 +41,7 @@ class Search:
 
     @property
     def next(self) -> int:
-        """Place of the rate to try, halfway between `low` and `high`, rounded up."""
+        """Return the index of the next rate, halfway between `low` and `high`, rounded up."""
         return -(-(self.low + self.high) // 2)
 
     def learn(self, rows: Mapping[Key, Row]) -> None:
@@ -55,22 +57,26 @@ class Search:
 
     @property
     def highest(self) -> float | None:
-        """The highest rate that is sustained; None if none of those tried is."""
+        """Return the highest sustained rate; None if no rate is sustained."""
         return self.rates[self.low] if self.low >= 0 else None
 
     @property
     def contradictions(self) -> int:
-        """Simulated points on the wrong side of the answer. Bisection assumes that there are none."""
+        """Return simulated points that contradict the answer. Bisection assumes that there are none."""
         return sum(self.sustains(row) != (place <= self.low) for place, row in self.rows.items())
 
 
 def run_searches(
     searches: Sequence[Search], simulate: Callable[[int, list[Key]], Sequence[Row]],
 ) -> dict[Key, Row]:
-    """Run all searches to their ends, a round at a time: each round simulates the next rate of every open search.
+    """Run all searches to their ends. Each round simulates the next rate of every open search.
 
-    simulate: (number of the round, the systems and rates to simulate) -> their figures, in that order. It must answer
-    alike when called again, so that an interrupted study continues. Returns all points.
+    Args:
+        simulate: Function (round, systems and rates) -> their figures, in that order. It must return the same figures
+            when
+          called again, so that an interrupted study continues.
+
+    Returns all points.
     """
     found: dict[Key, Row] = {}
     number = 0

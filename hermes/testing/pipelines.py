@@ -24,10 +24,10 @@ from hermes.config import ConfigModel
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.stage import AnyOf
 from hermes.pipelines import PIPELINES, Pipeline
-from hermes.pipelines.base import asked
+from hermes.pipelines.base import requested_stages
+from hermes.pipelines.checks import stages_of
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import pipeline_from
-from hermes.pipelines.needs import stages_of
 from hermes.pipelines.tracing import IDLE
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -121,7 +121,7 @@ class PipelineContract(ABC):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of stage it declares: `pipeline.stages`, or generations only."""
-        return tuple(dict.fromkeys(kind for kind, _ in asked(self.made)))
+        return tuple(dict.fromkeys(kind for kind, _ in requested_stages(self.made)))
 
     @property
     def options(self) -> dict[str, dict[str, Any]]:

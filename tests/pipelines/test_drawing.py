@@ -17,7 +17,7 @@ from hermes.pipelines import PIPELINES, Generate
 from hermes.pipelines.graph import Graph
 from hermes.pipelines.nodes import GraphNodes
 from hermes.pipelines.tracing import trace
-from hermes.pipelines.written import as_data
+from hermes.pipelines.yaml_export import as_data
 
 
 @st.composite

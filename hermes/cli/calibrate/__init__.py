@@ -1,4 +1,4 @@
-"""`hermes calibrate`: write a plan file, measure it, pack journals, check steps against a profile."""
+"""`hermes calibrate`: write a plan file, measure it, pack journals, check a profile."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["add_to", "command_line", "watched"]
 
 Sets = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; may be given often.")]
-JournalFile = Annotated[Path, typer.Argument(metavar="JOURNAL", help="What a collector wrote.", show_default=False)]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="What `plan` wrote.", show_default=False)]
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
+JournalFile = Annotated[Path, typer.Argument(metavar="JOURNAL", help="Journal of a collector.", show_default=False)]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="Plan file of `plan`.", show_default=False)]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="What is measured [the plan's `output`].")]
+    Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="File of the results [the plan's `output`].")]
 
 
 def add_to(app: typer.Typer) -> None:
-    calibrate = typer.Typer(help="Measure hardware: engines, links, indices.", no_args_is_help=True)
+    calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
     for command in (plan, run, pack, check):
         calibrate.command()(command)
     app.add_typer(calibrate, name="calibrate")
@@ -39,7 +39,7 @@ def plan(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
     overrides: Sets = [],  # noqa: B006  (typer copies it)
 ) -> None:
-    """Write a plan file: what to measure, every key with its default and its meaning."""
+    """Write a plan file: every key with its default and its meaning."""
     from hermes.calibration.measurements import template
     from hermes.config.writing import write_text
 
@@ -53,16 +53,16 @@ def run(
     overrides: Sets = [],  # noqa: B006  (typer copies it)
     output: Output = None,
     python: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Interpreter that has the engine [this one].")] = None,
+        str | None, typer.Option(metavar="PATH", help="Python interpreter of the engine [this one].")] = None,
     budget: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="Stop in time; run again to continue.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print points, memory and time; measure nothing.")] = False,
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Time limit; run again to continue.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print points, memory and time only.")] = False,
     points: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the points for another machine, and stop.")] = None,
+        Path | None, typer.Option(metavar="FILE.json", help="Write the points for another machine and stop.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure what a plan file says. An interrupted run continues when started again."""
+    """Measure the points of a plan file. Run again to continue an interrupted measurement."""
     from hermes.calibration.measurements import IvfMeasurement, ValidationMeasurement, load_measurement
     from hermes.calibration.plan import save_plan
     from hermes.calibration.session import measure
@@ -97,10 +97,10 @@ def run(
 def pack(
     journal: JournalFile, output: Output = None,
     clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="Of LLM steps: what time_s holds, wall or cpu.")] = None,
+        str | None, typer.Option(metavar="CLOCK", help="For LLM steps: the clock of time_s, wall or cpu.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Turn a collector's journal, complete or cut off, into measured steps, searches or links."""
+    """Convert a collector's journal, complete or cut off, to measured steps, searches or links."""
     from hermes.cli.calibrate import show
 
     show.pack(journal, output or Path(f"{journal.name.split('.')[0]}.yaml"), clock, as_json)
@@ -111,7 +111,7 @@ def check(
     profile: Annotated[str, typer.Argument(help="A profile: shipped name or file.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Price measured steps with a profile: by how much it is off, phase by phase."""
+    """Compare measured steps with a profile's times: the errors of each phase."""
     from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import load_steps
     from hermes.hardware.polynomial import Polynomial
@@ -131,13 +131,13 @@ def check(
 
 
 def command_line() -> str:
-    """The command line, for the provenance; of absolute paths the last part, since the rest is this machine's."""
+    """Return the command line for the provenance, with absolute paths cut to their last part (the rest is local)."""
     return shlex.join(["hermes", *(Path(part).name if Path(part).is_absolute() else part for part in sys.argv[1:])])
 
 
 @contextmanager
 def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Something to call with the progress of a collector: a bar on a terminal, now and then a line elsewhere."""
+    """Give a callback for a collector's progress: a bar on a terminal, occasional lines elsewhere."""
     if quiet:
         yield None
     elif sys.stderr.isatty():

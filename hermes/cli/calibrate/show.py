@@ -1,4 +1,4 @@
-"""What `hermes calibrate` prints: plans, and what was measured."""
+"""Output of `hermes calibrate`: plans and measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AGAIN = "stopped by the budget: run the same command again to continue"
 
 
 def plan(made: PointPlan, written: Path | None, budget: float | None, as_json: bool) -> None:
-    """Print the points of a plan, the memory and the time they take."""
+    """Print the points of a plan, their memory and their time."""
     from hermes.calibration.link_plan import LinkPlan
     from hermes.calibration.plan import Plan
     from hermes.calibration.retrieval_plan import RetrievalPlan
@@ -115,9 +115,11 @@ def pack(
     journal: Path, output: Path, clock: str | None, as_json: bool, *, measured: Measured | None = None,
     profile: Path | None = None,
 ) -> None:
-    """Write what a journal holds (steps, searches, links) to `output`, and print it.
+    """Write the contents of a journal (steps, searches, links) to `output`, and print them.
 
-    measured: the session that has just written the journal; profile: where the cost model of searches goes
+    Args:
+        measured: The session that has just written the journal.
+        profile: File for the cost model of searches.
     """
     from hermes.calibration.records import engine_of_journal
     from hermes.cli.calibrate import command_line
@@ -206,7 +208,7 @@ def _show_links(links: LinkFile, output: Path, complete: bool, as_json: bool) ->
 def fitted_searches(
     searches: MeasuredSearches, fitted: RetrievalProfile, written: list[Path | None], complete: bool, as_json: bool,
 ) -> None:
-    """Print a cost model of searches, its errors, and which files were written."""
+    """Print a cost model of searches, its errors, and the files written."""
     if as_json:
         print_json({"rows": len(searches.rows), "usable": len(searches.usable()), "complete": complete,
                     **fitted.model_dump(mode="json")})
@@ -241,7 +243,7 @@ def fitted_searches(
 
 
 def measure_ivf(asked: IvfMeasurement, base_dir: Path, output: Path, *, quiet: bool, as_json: bool) -> None:
-    """Measure, write the file, print its tables. Raises `InputError` for data that does not fit."""
+    """Measure one index, write the file, print its tables. Raises `InputError` for data that does not fit."""
     from hermes.calibration.collect.ivf_overlap import generated, of_file
     from hermes.calibration.ivf_overlap import measure_overlap, save_overlap
     from hermes.errors import InputError, Verbatim
@@ -274,7 +276,7 @@ def measure_ivf(asked: IvfMeasurement, base_dir: Path, output: Path, *, quiet: b
 
 
 def _accelerator(device: Any, seed: int) -> dict[str, Any] | None:
-    """Rates of the device, and its loop beside the simulated one; None where there is none."""
+    """Return the device's rates and its loop beside the simulated one; None without a device."""
     from hermes.calibration.collect.ivf_overlap_cuda import measure_device
     from hermes.calibration.engine_validation.lookahead import compared
 

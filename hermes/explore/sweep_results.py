@@ -1,4 +1,4 @@
-"""A sweep's folder, opened: one table of all points, and each point's scenario and what was kept of it."""
+"""Results of a sweep's folder: one table of all points, and each point's scenario and kept results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SweepResults", "merged", "open_sweep"]
 
 
 def merged(folder: Folder, manifest: dict[str, Any]) -> pa.Table:
-    """One row per point that has an outcome: number, settings, seed, hash, status, reason, figures."""
+    """Return one row per point with an outcome: number, settings, seed, hash, status, reason, figures."""
     outcomes = folder.outcomes()
     rows = [{"point": number, **point["settings"], "seed": point["seed"], **outcomes[point["hash"]]}
             for number, point in enumerate(manifest["points"]) if point["hash"] in outcomes]
@@ -32,7 +32,7 @@ def merged(folder: Folder, manifest: dict[str, Any]) -> pa.Table:
 
 
 class SweepResults:
-    """A sweep that was run, or is being run: what is finished can be read at any time."""
+    """Results of a sweep, finished or running: finished points can be read at any time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Folder(Path(path))
@@ -55,29 +55,29 @@ class SweepResults:
         return len(self.manifest["points"])
 
     def table(self) -> pa.Table:
-        """`frame()` as an Arrow table."""
+        """Return `frame()` as an Arrow table."""
         return self.folder.results() or merged(self.folder, self.manifest)
 
     def frame(self) -> pd.DataFrame:
-        """One row per finished point, in the sweep's order.
+        """Return one row per finished point, in the sweep's order.
 
         Columns: point, the sweep's settings, seed, hash, status ("ok" or "failed"), reason, then the figures of the
         summary with their keys joined by dots (`latency.ttft_s.p50`, `goodput.requests_per_s`, `kv.peak_share`), then
-        those that the sweep extracts. What is undefined is missing (NaN or None).
+        the sweep's extracted figures. Undefined values are missing (NaN or None).
         """
         frame: pd.DataFrame = self.table().to_pandas()
         return frame
 
     def outcome(self, number: int) -> dict[str, Any] | None:
-        """The row of a point: status, reason and figures; None as long as it has none."""
+        """Return the row of a point: status, reason and figures; None before it has an outcome."""
         return self.folder.outcome(self._point(number)["hash"])
 
     def to_text(self) -> str:
-        """The points as a table of at most 80 columns: rates, latencies, goodput, devices, dollars."""
+        """Return the points as a table of at most 80 columns: rates, latencies, goodput, devices, dollars."""
         return point_table(self)
 
     def failed(self) -> dict[int, str]:
-        """Why, by number of the point, for those that failed."""
+        """Return the reasons of failed points, by number of the point."""
         reasons = self.folder.reasons()
         found = ((i, reasons.get(point["hash"])) for i, point in enumerate(self.manifest["points"]))
         return {i: reason for i, reason in found if reason is not None}
@@ -88,16 +88,16 @@ class SweepResults:
         return self.manifest["points"][number]  # type: ignore[no-any-return]
 
     def point(self, number: int) -> Scenario:
-        """The scenario of a point: `simulate(opened.point(i))` gives the same figures again."""
+        """Return the scenario of a point: `simulate(opened.point(i))` reproduces its figures."""
         text = self.folder.scenario_text(self._point(number)["hash"])
         return scenario_of(parse_yaml(text), self.path)
 
     def settings(self, number: int) -> dict[str, Any]:
-        """What distinguishes a point, by column."""
+        """Return the settings that distinguish a point, by column."""
         return dict(self._point(number)["settings"])
 
     def requests(self, number: int) -> pd.DataFrame:
-        """The table of requests of a point, in a sweep that keeps it."""
+        """Return the table of requests of a point, for a sweep with `keep: requests` or `all`."""
         import pandas as pd
 
         path = self._kept(number) / "requests.parquet"
@@ -106,7 +106,7 @@ class SweepResults:
         return pd.read_parquet(path)
 
     def results(self, number: int) -> Results:
-        """The whole results of a point, in a sweep that keeps all."""
+        """Return the full results of a point, for a sweep with `keep: all`."""
         folder = self._kept(number)
         if not (folder / "summary.json").exists():
             raise InputError("a sweep with keep: all", file=str(self.path))
@@ -116,7 +116,7 @@ class SweepResults:
         return self.path / "kept" / str(self._point(number)["hash"])
 
     def journal(self) -> pd.DataFrame:
-        """One row per run of a point: hash, status, wall_s, cpu_s, traceback. Differs between equal sweeps."""
+        """Return one row per run of a point: hash, status, wall_s, cpu_s, traceback. Differs between equal sweeps."""
         import pandas as pd
 
         names = ["hash", "status", "wall_s", "cpu_s", "traceback"]
@@ -127,5 +127,5 @@ class SweepResults:
 
 
 def open_sweep(path: str | os.PathLike[str]) -> SweepResults:
-    """The sweep in a folder. `InputError` if there is none."""
+    """Open the sweep in a folder. Raises `InputError` for a folder without one."""
     return SweepResults(path)

@@ -13,7 +13,7 @@ from hermes.errors import InputError, Verbatim
 from hermes.pipelines.base import plain
 from hermes.pipelines.expressions import Amount
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.mixing import Way
+from hermes.pipelines.mixing import WeightedPipeline
 from hermes.pipelines.nodes import GenerateNode
 
 __all__ = ["check_lengths"]
@@ -22,20 +22,31 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-def check_lengths(table: RequestTable, ways: list[Way], drawn: IntArray, clients: list[Any], name: str) -> list[str]:
-    """Warnings about requests of the workload `name` that will be rejected for their length: none or one.
+def check_lengths(
+    table: RequestTable, entries: list[WeightedPipeline], drawn: IntArray, clients: list[Any], name: str,
+) -> list[str]:
+    """Return warnings about requests of the workload `name` that every client will reject for their length: none or
+    one.
 
     A request is too long if prompt and output of one of its generations exceed the `max_model_len` of every client that
-    could finish it. `drawn` is the index in `ways` of each request's pipeline. Raises `InputError` if all requests are
-    too long.
+    could finish it.
+
+    Args:
+        table: The workload's requests.
+        entries: The workload's pipelines.
+        drawn: Index in `entries` of each request's pipeline.
+        clients: All clients.
+        name: Name of the workload.
+
+    Raises `InputError` if all requests are too long.
     """
-    longest = {way.model: _longest(clients, way.model) for way in ways}
+    longest = {entry.model: _longest(clients, entry.model) for entry in entries}
     too_long = np.zeros(len(table), dtype=bool)
     tokens = np.zeros(len(table), dtype=np.int64)
     limit = None
-    for number, way in enumerate(ways):
+    for number, entry in enumerate(entries):
         rows = np.flatnonzero(drawn == number)
-        for model, totals in _generations(way, table, rows) if len(rows) else ():
+        for model, totals in _generations(entry, table, rows) if len(rows) else ():
             client = longest.setdefault(model, _longest(clients, model))
             if client is None or not (beyond := totals > client.max_model_len).any():
                 continue
@@ -59,25 +70,26 @@ def check_lengths(table: RequestTable, ways: list[Way], drawn: IntArray, clients
 
 
 def _longest(clients: list[Any], model: str) -> Any:
-    """The client with the largest `max_model_len` among those that can finish a generation of a model; or None."""
+    """Return the client with the largest `max_model_len` among those that can finish a generation of a model, or
+    None."""
     able = [client for client in clients
             if client.role in ("both", "decode") and (client.model in ("", model) or not model)
             and hasattr(client, "max_model_len")]
     return max(able, key=lambda client: client.max_model_len) if able else None
 
 
-def _generations(way: Way, table: RequestTable, rows: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """(model, prompt plus output tokens of each request in `rows`) for each generation that all these requests make."""
+def _generations(entry: WeightedPipeline, table: RequestTable, rows: IntArray) -> Iterator[tuple[str, IntArray]]:
+    """Yield (model, prompt plus output tokens of each request in `rows`) for each generation that all requests make."""
     outputs = table.output_tokens if table.branch_tokens is None else table.branch_tokens.max(axis=1)
     values = {"prompt": table.prompt_tokens[rows], "output": outputs[rows], "past": _past(table)[rows]}
-    if way.pipeline is plain:
-        yield way.model, values["prompt"] + values["output"]
+    if entry.pipeline is plain:
+        yield entry.model, values["prompt"] + values["output"]
         return
-    if not isinstance(way.pipeline, GraphPipeline):
+    if not isinstance(entry.pipeline, GraphPipeline):
         return
-    for node in way.pipeline.graph.nodes.values():
+    for node in entry.pipeline.graph.nodes.values():
         if isinstance(node, GenerateNode) and node.probability == 1 and not node.choice:
-            model, amounts = node.model or way.model, node.amounts
+            model, amounts = node.model or entry.model, node.amounts
             yield model, _each(amounts["prompt"], values) + _each(amounts["output"], values)
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline says that nobody would read, and what it asks of clients and workload: checked before the run."""
+"""Static checks of a pipeline before a run: unknown fields, unknown options, missing clients and contexts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any
 
 from hermes.core.stage import check_count
 from hermes.errors import InputError, Verbatim, inside, suggest
-from hermes.pipelines.base import GENERATIONS, asked
+from hermes.pipelines.base import GENERATIONS, requested_stages
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.pipelines.nodes import LoopNode, StageNode
 
-__all__ = ["check_options", "check_past", "nobody_serves", "stages_of"]
+__all__ = ["check_options", "check_past", "no_client_error", "stages_of"]
 
 def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[Any]]) -> None:
-    """Raise `InputError` for an option that nobody reads who may serve its stage, and for a value that is none.
+    """Raise `InputError` for an option that no client of its stage reads, and for an invalid value.
 
-    A graph says its options at its nodes; a hand-written pipeline those that have to be read as `stage_options`, kind
-    of stage -> name -> value, None for one that depends on the request. What else its stages carry is for whoever wants
-    it. name: what results call the pipeline; serving: (kind of stage, model that it names) -> the clients that may
-    serve it.
+    The nodes of a graph carry their options. A hand-written pipeline declares the options that clients must read as
+    `stage_options`: kind of stage -> name -> value, None for a value that depends on the request. Its stages may carry
+    further options.
+
+    Args:
+        pipeline: The pipeline.
+        name: Its label in results.
+        serving: (kind of stage, model that the stage names) -> the clients that may serve it.
     """
     if isinstance(pipeline, GraphPipeline):
         for where, node in stages_of(pipeline.graph):
@@ -28,7 +32,7 @@ def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[A
                     _check_given(node.kind, node.options, serving(node.kind, node.model))
         return
     needed = getattr(pipeline, "stage_options", {})
-    for kind, model in asked(pipeline):
+    for kind, model in requested_stages(pipeline):
         clients = serving(kind, model)
         known = _read_by(clients, kind)
         for option, value in needed.get(kind, {}).items():
@@ -45,7 +49,7 @@ def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[A
 
 
 def _read_by(clients: list[Any], kind: str) -> dict[str, int | None]:
-    """The options that any of these clients reads of such a stage, and the least integer each may be."""
+    """Return the options that any of these clients reads for a kind of stage, and the least integer of each."""
     known: dict[str, int | None] = {}
     for client in clients:
         known |= getattr(client, "stage_options", {}).get(kind, {})
@@ -53,12 +57,12 @@ def _read_by(clients: list[Any], kind: str) -> dict[str, int | None]:
 
 
 def _check_given(kind: str, options: Mapping[str, Any], clients: list[Any]) -> None:
-    """The options at one node of a graph."""
+    """Check the options at one node of a graph."""
     known = _read_by(clients, kind)
     for name, value in options.items():
         if name not in known:
             read = f"one of {', '.join(sorted(known))}" if known else "no options"
-            raise InputError(f"{read}: what {clients[0].name!r} reads of {kind!r}", name, field=f"options.{name}",
+            raise InputError(f"{read} that {clients[0].name!r} reads for {kind!r}", name, field=f"options.{name}",
                              suggestion=suggest(name, known))
         least = known[name]
         if least is not None:
@@ -66,7 +70,7 @@ def _check_given(kind: str, options: Mapping[str, Any], clients: list[Any]) -> N
 
 
 def check_past(pipeline: GraphPipeline) -> None:
-    """Raise `InputError` for a graph that reads `past`; for workloads that bring no contexts along."""
+    """Raise `InputError` for a graph that reads `past`, if the workload brings no contexts."""
     for where, node in stages_of(pipeline.graph):
         for name, amount in node.amounts.items():
             if "past" in amount.names:
@@ -76,8 +80,9 @@ def check_past(pipeline: GraphPipeline) -> None:
                 )
 
 
-def nobody_serves(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
-    """The error where no client serves a kind of stage (of a model, on a platform): says what they do serve."""
+def no_client_error(clients: list[Any], kind: str, model: str, platform: str | None = None) -> InputError:
+    """Return the error for a kind of stage (of a model, on a platform) that no client serves; it lists the served
+    ones."""
     where = "" if platform is None else f" on platform {platform!r}"
     of = f" of model {model!r}" if model or kind in GENERATIONS else ""
     same = [client for client in clients if kind in client.stages]

@@ -1,4 +1,4 @@
-"""A graph written out as YAML, to be changed into one of one's own."""
+"""YAML export of a pipeline's graph, as a template for a scenario."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_yaml", "parameter_lines"]
 
 
 def as_data(graph: Graph) -> dict[str, Any]:
-    """The graph as plain data, without what is as by default."""
+    """Return the graph as plain data, without fields at their defaults."""
     return {name: _node(node) for name, node in graph.nodes.items()}
 
 
@@ -28,12 +28,12 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def as_yaml(name: str, graph: Graph) -> str:
-    """What a scenario would say under `pipelines:`; reads back to the same graph."""
+    """Return the YAML for a scenario's `pipelines:`; it reads back to the same graph."""
     return to_yaml({"pipelines": {name: {"stages": as_data(graph)}}})
 
 
 def parameter_lines(entry: Any) -> Iterator[str]:
-    """What may be set of a registered pipeline, one line each; nothing for a function, which has no parameters."""
+    """Yield one line per parameter of a registered pipeline; one line about the request for a function."""
     fields = getattr(entry, "model_fields", None)
     if fields is None:
         from hermes.pipelines.tracing import OUTPUT, PROMPT

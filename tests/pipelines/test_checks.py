@@ -13,8 +13,8 @@ from hermes.core.clock import Clock
 from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.pipelines.builtin import GraphTemplate
+from hermes.pipelines.checks import check_options, no_client_error
 from hermes.pipelines.graph import Graph, GraphPipeline
-from hermes.pipelines.needs import check_options, nobody_serves
 from hermes.pipelines.nodes import GraphNodes, ServiceNode
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -55,7 +55,8 @@ def test_options_that_a_service_reads_are_taken():
 
 @pytest.mark.parametrize(("stages", "message"), [
     (changed("find", options={"nprobes": 5}),
-     r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k: .*'cpu'.* \(did you mean 'nprobe'"),
+     r"pipelines\.p\.stages\.find\.options\.nprobes: expected one of nprobe, top_k that 'cpu' reads for 'retrieve', "
+     r"found 'nprobes' \(did you mean 'nprobe'"),
     (changed("find", options={"nprobe": "lots"}), r"find\.options\.nprobe: expected an integer .*, found 'lots'"),
     (changed("find", options={"nprobe": True}), r"options\.nprobe: expected an integer"),
     (changed("find", options={"top_k": 0}), r"options\.top_k: expected an integer of at least 1, found 0"),
@@ -173,7 +174,7 @@ def test_a_scan_by_who_does_not_read_its_bytes_is_refused_before_the_run():
 
 def test_a_stage_of_another_model_than_is_served_says_whose_there_is():
     with pytest.raises(InputError, match=r"serves stage 'generate' of model 'x', found 'generate' on 'one' \(y\)$"):
-        raise nobody_serves([SimpleNamespace(name="one", model="y", stages={"generate"})], "generate", "x")
+        raise no_client_error([SimpleNamespace(name="one", model="y", stages={"generate"})], "generate", "x")
 
 
 def test_platforms_of_a_group_are_numbered():
