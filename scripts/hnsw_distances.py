@@ -4,7 +4,7 @@
 
 Prints candidates expanded and distances evaluated per query on generated clustered vectors, and the share of neighbours
 that were not seen before (`new_share`) that would make the formula's distances on the bottom level meet the measured
-ones. docs/rag.md quotes the table.
+ones. docs/how-to/retrieval.md quotes the table.
 """
 
 from __future__ import annotations

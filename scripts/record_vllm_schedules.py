@@ -15,8 +15,8 @@ again between the making of the worker and that of the scheduler (`schedule_asyn
 synchronous one: a batch is computed when it is submitted, but its results are handed to the scheduler only when the
 engine core takes them from its queue, so that the scheduler knows exactly what it would know on a GPU.
 
-What lives elsewhere: the file format (docs/vllm-v1.md, and `Recording` below) and the simulator that has to reproduce
-the files.
+What lives elsewhere: the file format (docs/reference/schedules.md, and `Recording` below) and the simulator that has
+to reproduce the files.
 
 Examples (DIR and PYTHON are yours):
     PYTHON scripts/record_vllm_schedules.py --replay tests/data/vllm-schedules/given/*.json

@@ -19,6 +19,7 @@ from pydantic import Field
 from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.plugins.telerag.overlap import (
     Curve,
@@ -200,7 +201,5 @@ def load_overlap(path: Path) -> IvfOverlap:
 
 def save_overlap(found: IvfOverlap, path: Path) -> None:
     """Write it as YAML."""
-    import yaml
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")
+    path.write_text(to_yaml(found.model_dump(mode="json")), encoding="utf-8")

@@ -16,8 +16,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from sklearn.model_selection import LeaveOneOut
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
+from hermes.calibration.comparison import compare_times
+from hermes.calibration.fit.estimators import NonNegativeRegressor
 from hermes.calibration.journal import JournalError, read_journal
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.config.validation import load
@@ -120,24 +123,20 @@ class _Measured:
 
 def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
     """(latency, seconds per byte), both at least 0, of least squares on relative errors."""
-    from scipy.optimize import nnls
-
-    design = np.column_stack([pieces, sizes]) / seconds[:, None]
-    scale = np.linalg.norm(design, axis=0)
-    coefficients = nnls(design / scale, np.ones(len(seconds)))[0] / scale
-    return float(coefficients[0]), float(coefficients[1])
+    latency, slope = NonNegativeRegressor(relative=True).fit(np.column_stack([pieces, sizes]), seconds).coef_
+    return float(latency), float(slope)
 
 
 def _held_out(pieces: Any, sizes: Any, seconds: Any, use: Any) -> list[float | None]:
     """Relative error at each size of a fit without it; None where too few sizes are left."""
     out: list[float | None] = []
-    for index in range(len(sizes)):
-        rest = use & (np.arange(len(sizes)) != index)
-        if len(np.unique(sizes[rest])) < 3:
+    for rest, held in LeaveOneOut().split(sizes):
+        fitted = rest[use[rest]]
+        if len(np.unique(sizes[fitted])) < 3:
             out.append(None)
             continue
-        latency, slope = _solve(pieces[rest], sizes[rest], seconds[rest])
-        out.append(float((latency * pieces[index] + slope * sizes[index]) / seconds[index] - 1))
+        latency, slope = _solve(pieces[fitted], sizes[fitted], seconds[fitted])
+        out.append(float(((latency * pieces + slope * sizes) / seconds)[held[0]] - 1))
     return out
 
 
@@ -153,13 +152,14 @@ def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
     latency, slope = _solve(pieces[use], sizes[use], seconds[use])
     if slope <= 0 or len(np.unique(sizes)) < 2:
         return None
-    errors = (latency * pieces + slope * sizes) / seconds - 1
+    predicted = latency * pieces + slope * sizes
+    errors, found_errors = predicted / seconds - 1, compare_times(predicted[use], seconds[use])
     held_out = _held_out(pieces, sizes, seconds, use)
     known = [abs(error) for error, used in zip(held_out, use, strict=True) if used and error is not None]
     return MeasuredLink(
         path=points[0]["path"], memory=points[0].get("memory", ""), streams=points[0].get("streams", 1),
         latency=latency, bandwidth=1 / slope,
-        mape=float(np.abs(errors[use]).mean()), worst=float(np.abs(errors[use]).max()),
+        mape=found_errors.mape, worst=abs(found_errors.worst),
         held_out_mape=float(np.mean(known)) if known else None,
         sizes=[
             SizeError(bytes=one.point["bytes"], block_bytes=one.point.get("block_bytes", 0), median_s=one.times.p50,

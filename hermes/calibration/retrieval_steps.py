@@ -7,7 +7,6 @@ it holds a row per repetition. Contended repetitions and noisy points are kept, 
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import yaml
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
@@ -24,6 +22,7 @@ from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 
@@ -191,10 +190,8 @@ def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
     """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
     rows = _tidy(searches.rows, str(path))
     header = searches.header.model_copy(update=write_rows(rows, path))
-    # plain values only: text from a file remembers where it stood
-    known = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
-    content = json.loads(json.dumps(known, default=str))
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
+    content = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
+    path.write_text(to_yaml(content), encoding="utf-8")
     return header
 
 

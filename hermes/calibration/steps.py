@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import yaml
 from pydantic import Field
 
 from hermes.calibration.table_files import read_rows, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
@@ -101,16 +102,9 @@ class MeasuredSteps:
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes text that came out of a document, and remembers its position there, as plain text."""
-
-
-_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
-
-
-def phase_of(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
+def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
     """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
-    prefill, decode = rows["prefill_tokens"].to_numpy() > 0, rows["decode_seqs"].to_numpy() > 0
+    prefill, decode = np.asarray(rows["prefill_tokens"]) > 0, np.asarray(rows["decode_seqs"]) > 0
     return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
 
 
@@ -153,8 +147,7 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     rows = tidy_rows(steps.rows, str(path))
     header = steps.header.model_copy(update=write_rows(rows, path))
     content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(to_yaml(content), encoding="utf-8")
     return header
 
 

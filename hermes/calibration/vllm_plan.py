@@ -52,8 +52,8 @@ class _Cost:
 
 
 def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
-    """The steps of a workload as the engine schedules them (rules 1 to 6 and 15 of docs/vllm-v1.md; memory never
-    binds)."""
+    """The steps of a workload as the engine schedules them (rules 1 to 6 and 15 of docs/background/vllm.md; memory
+    never binds)."""
     budget, seats = limits
     waiting = sorted(enumerate(requests), key=lambda item: item[1][0])
     running: list[list[int]] = []   # computed, tokens there are, outputs to come

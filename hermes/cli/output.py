@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,7 +18,10 @@ from hermes.errors import printable
 if TYPE_CHECKING:
     from hermes.results import Results
 
-__all__ = ["Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show", "show_run"]
+__all__ = [
+    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show",
+    "show_run",
+]
 
 Scenario = Annotated[str, typer.Argument(
     help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
@@ -29,6 +32,10 @@ Overrides = Annotated[
                  "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DiagramFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
+DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
+    "--format", help="The language; that of the file's suffix, or Mermaid, where left out.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import DiagramFile, DiagramFormat, Json, print_json, print_table
 
 if TYPE_CHECKING:
+    from hermes.cli.diagram import Diagram
     from hermes.pipelines.graph import Graph, Node
-    from hermes.pipelines.layout import Describe
+
+Describe = Callable[[str, "Node"], list[str]]
+"""What a box says about a node: lines, by its name and what the graph says of it."""
 
 __all__ = ["add_to"]
 
@@ -66,32 +69,63 @@ def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer
 def draw(
     name: Annotated[str, typer.Argument(
         metavar="NAME|SCENARIO", help="A pipeline, or a scenario whose pipelines are drawn.", show_default=False)],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg, .pdf, .dot or .txt file.")
-    ] = None,
+    output: DiagramFile = None,
+    language: DiagramFormat = None,
     overrides: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter, or a key of the scenario."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Draw a pipeline: as text, or into a file. Of a scenario's, boxes also say who serves them."""
+    """Draw a pipeline in Mermaid or DOT. In a scenario's pipelines, boxes also name the clients that serve them."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
+    from hermes.cli.diagram import show_diagram
     from hermes.pipelines import PIPELINES
-    from hermes.pipelines.draw import write_drawing
-    from hermes.pipelines.layout import describe
-    from hermes.pipelines.text import draw_text
 
-    graphs: dict[str, Graph] = {}
-    says: dict[str, Describe] = {}
-    if name in PIPELINES:
-        graphs[name] = _graph(name, overrides)
+    def make() -> Diagram:
+        if name in PIPELINES:
+            return pipeline_diagram({name: _graph(name, overrides)}, {})
+        return pipeline_diagram(*_of_scenario(name, overrides))
+
+    show_diagram(make, language, output)
+
+
+def pipeline_diagram(graphs: Mapping[str, Graph], says: Mapping[str, Describe]) -> Diagram:
+    """One frame per graph, under its name. says: what the boxes of a graph say where that is not `describe`."""
+    from hermes.cli.diagram import Box, Diagram
+
+    return Diagram({name: Box([name], _diagram(graph, says.get(name, describe))) for name, graph in graphs.items()})
+
+
+def _diagram(graph: Graph, say: Describe) -> Diagram:
+    from hermes.cli.diagram import Box, Diagram, Edge
+
+    boxes = {}
+    for name in graph.order:
+        node, loop = graph.nodes[name], graph.loops.get(name)
+        inside = None if loop is None else _diagram(loop, say)
+        boxes[name] = Box(say(name, node), inside, dashed=node.background)
+    return Diagram(boxes, [Edge(parent, name) for name in graph.order for parent in graph.nodes[name].after])
+
+
+def describe(name: str, node: Node) -> list[str]:
+    """What a box says about a node: its name, kind and model, and whatever is not as usual."""
+    lines = [name]
+    if node.kind == "loop":
+        return [f"{name}: again with probability {node.again or 0:g}, at most {node.max_times or 1} times"]
+    if node.model or name != node.kind:
+        lines.append(node.kind + (f" · {node.model}" if node.model else ""))
+    if node.kind == "generate":
+        lines += [f"{key}: {getattr(node, key)}" for key in ("prompt", "output")]
     else:
-        graphs, says = _of_scenario(name, overrides)
-    if output is not None:
-        write_drawing(graphs, output, says)
-        print(f"written: {output}")
-        return
-    for label, graph in graphs.items():
-        print(f"{label}\n{draw_text(graph, says.get(label, describe))}")
+        lines.append(f"tokens: {node.tokens}")
+        lines += [f"items: {node.items}"] if node.items != 1 else []
+    lines += [f"{key}: {value}" for key, value in node.options.items()]
+    lines += [f"needs no prefill of {node.kv}"] if node.kv else []
+    lines += [f"receives {node.input_bytes} bytes"] if node.input_bytes != 0 else []
+    lines += [f"{node.copies} side by side"] if node.copies != 1 else []
+    lines += [f"{node.branches} branches"] if node.branches != 1 else []
+    lines += [f"probability {node.probability:g}"] if node.probability < 1 else []
+    lines += [f"choice {node.choice}, weight {node.share:g}"] if node.choice else []
+    return lines + (["in the background"] if node.background else [])
 
 
 def _graph(name: str, parameters: list[str]) -> Graph:
@@ -146,7 +180,6 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
 
 def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
     """A description that adds the clients that may serve a node."""
-    from hermes.pipelines.layout import describe
     from hermes.pipelines.mixing import OF_THE_MODEL
 
     def say(name: str, node: Node) -> list[str]:

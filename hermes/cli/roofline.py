@@ -33,7 +33,7 @@ def fit_roofline(
     Each model is held out in turn (with one model, its configurations); the error is printed and stored. A scenario
     names the file as `efficiency:`.
     """
-    from hermes.calibration.roofline_fit import data_set, efficiency_file, fit_card
+    from hermes.calibration.fit.roofline import data_set, efficiency_file, fit_card
     from hermes.calibration.steps import load_steps
     from hermes.errors import inside
     from hermes.hardware.devices import load_device

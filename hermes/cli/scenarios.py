@@ -110,7 +110,7 @@ def _tell(remarks: list[str]) -> None:
 def schema(
     sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
+    """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
     from hermes.explore import sweep_schema
     from hermes.scenario import json_schema
 

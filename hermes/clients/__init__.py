@@ -1,4 +1,4 @@
-"""Who serves."""
+"""Clients: serving instances of LLMs, retrieval, KV stores and other services."""
 
 import hermes.services  # noqa: F401  (registers its services)
 from hermes.clients.base import CLIENTS
@@ -6,9 +6,9 @@ from hermes.clients.config import LLMClientConfig
 from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConfig
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig
+from hermes.clients.resources import PowerConfig
 from hermes.clients.service import ProcessingClientConfig, RagClientConfig, ServiceClient
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
 from hermes.core.client import LOADS, Client
 
 __all__ = [

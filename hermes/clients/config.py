@@ -1,4 +1,4 @@
-"""What a user writes about an LLM client, and how it becomes one."""
+"""Configuration of LLM clients, and construction of the clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
-from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
+from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -29,7 +29,7 @@ from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
-from hermes.hardware.facts import HardwareFacts, facts_of
+from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
 from hermes.schedulers import SCHEDULERS
 
@@ -47,46 +47,46 @@ class LLMClientConfig(ConfigModel):
     """Number of equal clients."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
-    memory and its context limit are those of the model that its hardware was measured with, if that has a description.
+    memory and context limit are then those of the model that its hardware was measured with, if that has a description.
     """
     role: Literal["both", "prefill", "decode"] = "both"
-    """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
+    """Phases that the client serves: both, or one of the two (disaggregated serving)."""
     platform: str | None = None
-    """Group of clients that are local to each other (routing and local disaggregation); `{i}` stands for the client's
-    number, `{i//4}` for a quarter of it."""
+    """Group of clients that are local to each other (routing and local disaggregation). `{i}` stands for the client's
+    number, `{i//4}` for the number divided by 4."""
     devices: int | None = Field(default=None, ge=1, le=2**20)
-    """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
-    none) where left out."""
+    """Devices of one client, for memory, power and cost. Left out, the hardware model's parallelism (1 if it has
+    none)."""
     engine: Annotated[str, Field(max_length=100)] | None = None
-    """Engine that the client runs, e.g. `vllm-0.32`: the rules of the `chunked` scheduler, and the defaults of this
-    version on this device for what `scheduler` and `memory` leave out. Left out: the newest that is known. Other
+    """Engine that the client runs, e.g. `vllm-0.32`. It sets the rules of the `chunked` scheduler, and the defaults of
+    this version on this device for what `scheduler` and `memory` leave out. Left out, the newest known engine. Other
     schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
-    """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
-    given. Left out, the hardware model's device, if it has one."""
+    """Device description: a shipped name or a YAML file. Its memory, power and price apply unless others are given.
+    Left out, the hardware model's device, if it has one."""
     hardware: Annotated[Any, Component(HARDWARE)]
-    """How long a step takes."""
+    """Hardware model: the duration of a step."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
-    """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
-    where left out."""
+    """Limit of prompt plus output tokens. The client rejects longer requests, as `vllm serve` does. Left out, the
+    model's context."""
     allow_mismatch: bool = False
-    """Accept a hardware model of another model, device, number of devices or precision than the client's, and requests
-    beyond the model's context. For deliberate stand-ins; contradictions are errors otherwise."""
+    """Accept a hardware model for another model, device, number of devices or precision than the client's, and requests
+    beyond the model's context. Use it for deliberate stand-ins; otherwise contradictions are errors."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
-    """In which order the client serves."""
+    """Scheduler: the order in which the client serves sequences."""
     memory: MemoryConfig = MemoryConfig()
-    """KV memory; may be left out where the client, or its hardware model, has a device."""
+    """KV memory. May be left out if the client or its hardware model has a device."""
     request_overhead: RequestOverhead | None = None
-    """Time of the serving stack for each request, beside the steps; none where left out."""
+    """Time of the serving stack for each request, beside the steps. Left out, none."""
     frontend: FrontEnd | None = None
-    """Time of the API server for each request, before and after the engine, which runs on meanwhile; none where left
-    out."""
+    """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
+    none."""
     kv_offload: OffloadConfig | None = None
-    """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
+    """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
-    """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
+    """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one device; the device's (a rough list price) where left out."""
+    """Dollars per hour of one device. Left out, the device's (a rough list price)."""
 
     @property
     def names(self) -> list[str]:
@@ -94,7 +94,7 @@ class LLMClientConfig(ConfigModel):
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
-        """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        """Return this configuration with the engine's defaults filled in, and the built hardware model."""
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
@@ -105,18 +105,18 @@ class LLMClientConfig(ConfigModel):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
-        facts = facts_of(hardware)
-        device = self._device(facts, base_dir)
-        defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
+        info = hardware_info(hardware)
+        device = self._device(info, base_dir)
+        defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
-        longest = longest_request(self, self._memory_model(facts, base_dir), base_dir)
+        longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
 
     def _engine_name(self) -> str:
-        """The engine named here, or by its old name in the scheduler; the newest where neither is."""
+        """Return the engine given here or by the scheduler's deprecated key, or the newest."""
         old = getattr(self.scheduler, "engine_version", None)
         if old is None:
             return self.engine or NEWEST_ENGINE
@@ -128,17 +128,18 @@ class LLMClientConfig(ConfigModel):
               base_dir: Path | None,
               moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
-        """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
+        """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 
-        moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
-        hardware: the model that `completed` built; built here where left out.
+        Args:
+            moves_kv: Granularity of KV transfers between clients, "" for none; layer-wise needs the model's layers.
+            hardware: The model that `completed` built. Left out, it is built here.
         """
         if hardware is None:
             with inside("hardware"):
                 hardware = self.hardware.build(base_dir)
-        facts = facts_of(hardware)
-        check_agreement(self, facts, base_dir)
-        model = self._memory_model(facts, base_dir)
+        info = hardware_info(hardware)
+        check_agreement(self, info, base_dir)
+        model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         pool_type: Any = BlockPool
@@ -163,7 +164,7 @@ class LLMClientConfig(ConfigModel):
             if longest is not None:
                 client.max_model_len = longest
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(model, facts, base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(model, info, base_dir)
                 if moves_kv == "layerwise":
                     client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
@@ -190,39 +191,39 @@ class LLMClientConfig(ConfigModel):
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
             tiers = tiers_of(offload.tiers, env, index, name, platform)
-        facts = facts_of(hardware)
-        model = self._memory_model(facts, base_dir)
+        info = hardware_info(hardware)
+        model = self._memory_model(info, base_dir)
         return OffloadingClient(
             env, index, name, scheduler, hardware, runs, events, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
+            kv_bytes_per_token=self.memory.kv_bytes(model, info, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
-        """For each of the group's clients, what the record says of it when the run has ended."""
+        """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
-    def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
-        """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
-        return self.model or described_model(facts.model, base_dir)
+    def _memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
+        """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
+        return self.model or described_model(info.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
-        """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
-        facts = facts_of(hardware)
-        devices = self._num_devices(facts)
-        device = self._device(facts, base_dir)
-        model = self._memory_model(facts, base_dir)
-        budget = self.memory.budget(model, devices, facts, device, self.scheduler, base_dir)
+        """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
+        info = hardware_info(hardware)
+        devices = self._num_devices(info)
+        device = self._device(info, base_dir)
+        model = self._memory_model(info, base_dir)
+        budget = self.memory.budget(model, devices, info, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
-        power = power_model(self.power, facts, device, model, devices, base_dir)
+        power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
 
-    def _num_devices(self, facts: HardwareFacts) -> int:
-        return facts.tp * facts.pp if self.devices is None else self.devices
+    def _num_devices(self, info: HardwareInfo) -> int:
+        return info.tp * info.pp if self.devices is None else self.devices
 
-    def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
+    def _device(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
         if not self.device:
-            return facts.device
+            return info.device
         with inside("device"):
             return load_device(self.device, base_dir)

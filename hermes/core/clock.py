@@ -1,9 +1,9 @@
-"""The clock: SimPy with integer nanoseconds, and the order of things that happen at the same time.
+"""The clock: a SimPy environment with integer nanoseconds and a fixed order of events at equal times.
 
-SimPy's heap orders by (time, priority, creation). The priorities below make the order at equal times: step ends (by
-client), then transfers, then arrivals, then new steps start (by client). Ordering step ends by client rather than by
-creation is what lets a run of steps and its single steps agree exactly: the two create their events at different
-moments.
+SimPy's heap orders by (time, priority, creation). The priorities below set the order at equal times: step ends (by
+client), then transfers, then arrivals, then starts of steps (by client). Step ends are ordered by client rather than by
+creation because a run of steps and the same steps one by one create their events at different moments, and must still
+agree exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MANY = range(1 << 16)          # events between two looks at the progress
 
 
 class Tick(Event):
-    """A plain event with one callback: it is going to happen at the time it is scheduled for, and cannot fail."""
+    """An event with one callback that happens at its scheduled time and cannot fail."""
 
     _ok = True
     _value = None
@@ -39,28 +39,28 @@ class Tick(Event):
 
 
 class Clock(Environment):
-    """SimPy's environment, with its inner loop and its scheduling call written out for the hot path.
+    """SimPy's environment, with the inner loop and the scheduling call inlined for speed.
 
-    Any SimPy event, timeout or process works on it. `_queue`, `_eid` and `_now` are what SimPy's own `schedule` and
-    `step` use (SimPy 4.1, pinned below 5).
+    Every SimPy event, timeout and process works on it. `_queue`, `_eid` and `_now` are the fields that SimPy's own
+    `schedule` and `step` use (SimPy 4.1, pinned below 5).
     """
 
     _now: int
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
-        self.shared: dict[Any, Any] = {}   # what several clients of a simulation share, by name (stores, links)
+        self.shared: dict[Any, Any] = {}   # objects that several clients share, by name (stores, links)
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
-        """Call `callback(tick)` at `time_ns`, which is not before now."""
-        tick: Tick = _new(Tick)   # and its `__init__`, written out
+        """Call `callback(tick)` at `time_ns`, which must not be in the past."""
+        tick: Tick = _new(Tick)   # `__init__` inlined
         tick.env = self
         tick.callbacks = [callback]
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
     def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
-        """Run until nothing is scheduled, or what is comes after `until_ns`; call `watch()` now and then."""
+        """Run until the queue is empty or the next event is after `until_ns`; call `watch()` every 65,536 events."""
         queue = self._queue
         last = until_ns if until_ns is not None else 1 << 62
         while queue and queue[0][0] <= last:
@@ -80,12 +80,12 @@ class Clock(Environment):
 
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
-    """Call `callback(tick)` at `time_ns` (not before now) on any SimPy environment with integer times."""
+    """Call `callback(tick)` at `time_ns` (not in the past) on any SimPy environment with integer times."""
     return calls_of(env)(time_ns, priority, callback)
 
 
 def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
-    """`at` for one environment: what it decides for every call, decided once."""
+    """Return `at` for one environment, with the choice of implementation made once."""
     return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.config.yaml_document import Mark, Node
+from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.loading import set_value
-from hermes.scenario.resolved import to_flow
 
 __all__ = ["MAX_POINTS", "RESERVED", "Point", "located", "points", "scenario"]
 

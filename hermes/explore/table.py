@@ -1,7 +1,7 @@
 """The table of a sweep: one row per point, with the figures that decide between configurations.
 
-Rates are those of the steady state where a point has one (`headline` in docs/results.md), else of the whole run, with a
-star; where the queue grows, that is said instead of a number.
+Rates are those of the steady state where a point has one (`headline` in docs/reference/results.md), else of the whole
+run, with a star; where the queue grows, that is said instead of a number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a step takes: hardware models, fitted profiles, and descriptions of language models and devices."""
+"""Hardware models (step times), fitted profiles, and descriptions of language models and devices."""
 
 from hermes.hardware.base import HARDWARE, HardwareModel, StepStats, VectorHardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device

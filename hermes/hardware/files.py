@@ -1,7 +1,7 @@
-"""Finding description files (profiles, models, devices): a name or a path from a scenario becomes a file.
+"""Find description files (profiles, models, devices) by the name or path that a scenario gives.
 
-YAML is read by `hermes.config.yaml_document` and checked by `hermes.config.validation`. Nothing here knows what the
-files mean.
+`hermes.config.yaml_document` reads YAML, and `hermes.config.validation` checks it. This module does not depend on the
+content of the files.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hermes.errors import InputError, suggest
 __all__ = ["ALIASES", "find", "names_in", "read_json"]
 
 ALIASES = {"devices": {"h100": "h100-sxm"}}
-"""Other names of shipped files, by folder: what a device is called where there is only one that it can be."""
+"""Other names of shipped files, by folder: short names of devices that are unambiguous."""
 
-# Measured on an engine of 2023 (the data of splitwise-sim); their names did not say so.
+# Profiles measured on an engine of 2023 (the data of splitwise-sim), under names without the year.
 _OF_2023 = re.compile(r"(splitwise-)?((?:llama-2-70b|bloom-176b)-(?:a100|h100)-tp[248])\Z")
 
 
 def names_in(folder: str) -> list[str]:
-    """Names of the YAML files that ship in `hw_profiles/<folder>` ("" for `hw_profiles` itself), sorted."""
+    """Return the sorted names of the YAML files in `hw_profiles/<folder>` ("" for `hw_profiles` itself)."""
     return sorted(path.stem for path in (resource_dir("hw_profiles") / folder).glob("*.yaml"))
 
 
 def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str) -> Path:
-    """The file meant by a name (`hw_profiles/<folder>/<name>.yaml`) or a path relative to `base_dir`.
+    """Return the file of a name (`hw_profiles/<folder>/<name>.yaml`) or of a path relative to `base_dir`.
 
-    Something with a separator or a file suffix of ours is a path, everything else a name. `what` is how the message
-    calls it ("a hardware profile"). Raises `InputError` for a name that does not exist and a path that is no file.
+    A text with a separator or a known file suffix is a path, any other a name. `what` is the kind of file in messages
+    ("a hardware profile"). Raises `InputError` for an unknown name and for a path that is not a file.
     """
     text = str(name_or_path)
     if "\0" in text:
@@ -43,7 +43,7 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
                 path /= "config.json"
             if path.is_file():
                 return path
-        except OSError:  # a name too long, or a folder we may not enter: reported like a missing file
+        except OSError:  # a name too long, or a folder without permission: reported like a missing file
             pass
         raise InputError(f"{what}: an existing file", text)
     names = names_in(folder)

@@ -1,6 +1,6 @@
-"""What a transfer costs: from no time at all to max-min fair shares of a topology's links.
+"""Networks: the time of transfers, from none at all to max-min fair shares of a topology's links.
 
-`NETWORKS` holds the components that can stand in YAML; their `build(env, nodes)` gives a `Network`.
+`NETWORKS` registers the components that YAML can name; their `build(env, nodes)` returns a `Network`.
 """
 
 from hermes.core.layerwise import LayerStream, exposed_bytes

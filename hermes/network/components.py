@@ -1,4 +1,4 @@
-"""The networks without a graph: none at all, a link for each pair of nodes, one link for everybody."""
+"""Networks without a graph: ideal, a link for each pair of nodes, one shared link."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hermes.units import s_to_ns
 
 __all__ = ["Ideal", "IdealNetwork", "Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
 
-LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below a byte/s, integer rates would get coarse
+LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below one byte/s, integer rates would be too coarse
 
 
 class IdealNetwork(BaseNetwork):
-    """Everything is there at once."""
+    """A network that delivers everything at once."""
 
     def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
         self.known(src)
@@ -38,7 +38,7 @@ class IdealNetwork(BaseNetwork):
 
 
 class LinkNetwork(BaseNetwork):
-    """Every pair of nodes has a link of its own on which transfers do not wait for each other."""
+    """A network with a link for each pair of nodes; transfers do not wait for each other."""
 
     def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
         super().__init__(env, nodes)
@@ -67,7 +67,7 @@ class LinkNetwork(BaseNetwork):
 
 
 class SharedLinkNetwork(LinkNetwork):
-    """One link carries all transfers; those under way at the same time have equal shares of it."""
+    """One link for all transfers; concurrent ones have equal shares of it."""
 
     def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
         super().__init__(env, nodes, bandwidth, latency_s)
@@ -108,15 +108,15 @@ class Ideal(ConfigModel):
 
 @NETWORKS.register("link")
 class Link(ConfigModel):
-    """A transfer takes bytes / bandwidth + latency between any two clients."""
+    """A network in which a transfer between any two clients takes bytes / bandwidth + latency."""
 
     kind: Literal["link"] = "link"
     bandwidth: LinkBandwidth
     """Bytes/s of a link, e.g. `50 GB/s`."""
     latency: Duration = 0.0
-    """Time until the first byte is there, e.g. `10 us`."""
+    """Time until the first byte arrives, e.g. `10 us`."""
     shared: bool = False
-    """One link for everybody, shared fairly by the transfers under way, in place of a link for each pair of clients."""
+    """One link for all clients, shared fairly by concurrent transfers, instead of a link for each pair of clients."""
 
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
         cls = SharedLinkNetwork if self.shared else LinkNetwork

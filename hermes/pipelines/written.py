@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes.config import field_docs
+from hermes.config.yaml_writer import to_yaml
 from hermes.pipelines.graph import Graph, Node
 
 __all__ = ["as_yaml", "parameter_lines"]
@@ -27,11 +28,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 def as_yaml(name: str, graph: Graph) -> str:
     """What a scenario would say under `pipelines:`; reads back to the same graph."""
-    import yaml
-
-    data = {"pipelines": {name: {"stages": as_data(graph)}}}
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110, default_flow_style=False)
-    return text
+    return to_yaml({"pipelines": {name: {"stages": as_data(graph)}}})
 
 
 def parameter_lines(entry: Any) -> Iterator[str]:

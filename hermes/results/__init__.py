@@ -1,4 +1,4 @@
-"""From what a simulation leaves behind (`RunRecord`) to metrics, tables, files, plots and comparisons."""
+"""Results of a simulation: metrics, tables, files, plots and comparisons computed from its `RunRecord`."""
 
 from hermes.core.record import ClientInfo, RunRecord
 from hermes.results.export import write_results

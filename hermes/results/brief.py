@@ -1,6 +1,6 @@
-"""The ten lines that a run prints: what was asked and served, latencies, goodput, what binds, memory, cost, what next.
+"""The ten-line report of a run: requests, rates, latencies, goodput, binding resource, memory, cost, next command.
 
-Everything else is a table of `hermes.results.render`. No line is longer than 80 columns.
+The tables of `hermes.results.render` show everything else. No line is longer than 80 columns.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
 LABEL = 9        # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
 REASONS = 3
-OUTSIDE = 0.01   # share of steps outside the measured range that a reader has to know of
+OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
-Line = tuple[str, str]   # its first word, and the rest
+Line = tuple[str, str]   # the first word of a line, and the rest
 
 
 def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
-    """One line: how many requests in what time, and the medians."""
+    """Return one line: the number of requests, their time, and the median latencies."""
     requests, latency = summary["requests"], summary["latency"]
     parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
     parts += [f"{label} p50 {format_s(latency[metric]['p50'])}" for metric, label in _LATENCIES.items()]
@@ -51,8 +51,8 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
 
 
 def brief(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
-    """The lines, in order; more than ten only where something is wrong. `meta` may say where the files are and what to
-    type next (`files`)."""
+    """Return the lines in order; more than ten only with warnings. `meta` may give the files and the next command
+    (`files`)."""
     latency = summary["latency"]
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
     out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}")
@@ -78,7 +78,7 @@ def _requests(summary: dict[str, Any], meta: dict[str, Any]) -> str:
 
 
 def _wrong(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
-    """What a reader has to know before any figure."""
+    """Return warnings that a reader must see before any figure."""
     out: list[Line] = []
     reasons = summary["requests"]["reject_reasons"]
     for reason, count in list(reasons.items())[:REASONS]:
@@ -115,7 +115,7 @@ def _per_s(rate: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three significant digits."""
+    """Return a value with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -197,7 +197,7 @@ def _text_lines(lines: Sequence[Line]) -> list[str]:
 
 
 def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> str:
-    """The ten lines; with `verbose`, every table after them."""
+    """Return the ten lines as text; with `verbose`, every table after them."""
     text = "\n".join(_text_lines(brief(summary, meta))) + "\n"
     if not verbose:
         return text
@@ -205,7 +205,7 @@ def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
 
 
 def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> Group:
-    """The same for a terminal."""
+    """Return the same for a terminal."""
     lines = []
     for line in _text_lines(brief(summary, meta)):
         text = Text(printable(line))
@@ -218,7 +218,7 @@ def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
 
 
 def to_html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
-    """The ten lines as a table, everything else folded below."""
+    """Return the ten lines as a table, with everything else folded below."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(word)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
         for word, text in brief(summary, meta))

@@ -1,14 +1,14 @@
-"""Results on disk: what is written (`hermes.results.stored` reads it back).
+"""Write results to a folder (`hermes.results.stored` reads them back).
 
-    summary.json             the summary, and under `run` what it is a summary of
+    summary.json             the summary, and under `run` the run's name, seed and version
     requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
-    steps.parquet            when each step of each client ended: every token's time
+    steps.parquet            end times of the steps of each client: the time of every token
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
-    resources.json           what links, tiers, machines and shared memory did
+    resources.json           use of links, tiers, machines and shared memory
     scenario.resolved.yaml   the scenario with every default filled in
     trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
 
-Every file is written beside its place and renamed into it. `summary.json` is removed first and written last: a folder
+Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
 that has one is complete. Equal results give equal bytes (with one version of pyarrow).
 """
 
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from hermes.config.writing import locked, remove_strays, replacing, write_text
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
@@ -46,7 +46,7 @@ _ROWS = 1 << 20
 
 
 def written_files() -> list[str]:
-    """The names of the files that a run writes; `summary.json` first."""
+    """Return the names of the files that a run writes; `summary.json` first."""
     return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
 
 
@@ -77,7 +77,7 @@ def _write_table(path: Path, columns: Columns) -> None:
 
 
 def _write_steps(record: RunRecord, path: Path) -> None:
-    """Client by client, so that the steps of all clients never stand in memory twice."""
+    """Write steps client by client, so that memory never holds the steps of all clients twice."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,7 +115,7 @@ def _scenario_yaml(results: Results) -> str | None:
     if "scenario_text" in results.meta:
         return str(results.meta["scenario_text"])
     if "scenario" in results.meta:
-        return str(yaml.safe_dump(results.meta["scenario"], sort_keys=False, allow_unicode=True))
+        return to_yaml(results.meta["scenario"])
     return None
 
 
@@ -129,7 +129,7 @@ def write_results(
     results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
     held: bool = False,
 ) -> Path:
-    """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
+    """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
     A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where. held: the caller holds
     the folder's lock (`hermes.config.writing.locked`).

@@ -1,8 +1,8 @@
-"""Per-request times measured or simulated elsewhere: a CSV, JSON-lines or Parquet file and a mapping of its columns.
+"""References: per-request times measured or simulated elsewhere, from a CSV, JSON-lines or Parquet file.
 
-A mapping says which column holds what (`ttft: ttft_times`), and in which unit. Missing durations follow from what is
-there: TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of
-output tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
+A mapping gives the column of each field (`ttft: ttft_times`) and its unit. Missing durations follow from other columns:
+TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of output
+tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ class Column(ConfigModel):
     """Its name; in JSON lines and Parquet `a.b` is the key b of the object a."""
 
     unit: Unit | None = None
-    """Its unit, where it differs from the mapping's."""
+    """Its unit, if it differs from the mapping's."""
 
 
 class ReferenceMapping(ConfigModel):
-    """Which column of the reference holds what."""
+    """Columns of the reference by field."""
 
     unit: Unit = "s"
-    """Unit of all times that name none."""
+    """Unit of all times without their own."""
 
     id: str | None = None
-    """The request's number (or a text that ends in it, `bench-12`), for joining with our requests."""
+    """Number of the request (or a text that ends in it, `bench-12`), to join it with a request of the run."""
 
     arrival: Column | str | None = None
-    """When the request arrived. Instants may count from any moment."""
+    """Time of arrival. All times may count from any origin."""
 
     seen: Column | str | None = None
-    """When the engine had it, where `arrival` counts on another clock than the other instants: the smallest delay
-    between the two is taken for none."""
+    """Time at which the engine got the request, if `arrival` is on another clock than the other times: the smallest
+    delay between the two counts as none."""
 
     first_token: Column | str | None = None
-    """When the first output token was there."""
+    """Time of the first output token."""
 
     finish: Column | str | None = None
-    """When the last output token was there."""
+    """Time of the last output token."""
 
     ttft: Column | str | None = None
     """First token - arrival."""
@@ -87,19 +87,19 @@ class ReferenceMapping(ConfigModel):
     """Finish - arrival."""
 
     prompt_tokens: str | None = None
-    """Number of prompt tokens: only to check that both sides served the same requests."""
+    """Number of prompt tokens, only to check that both sides served the same requests."""
 
     output_tokens: str | None = None
     """Number of output tokens."""
 
     token_times: Column | str | None = None
-    """All token times of a request, as a JSON list or separated by semicolons: for inter-token latencies."""
+    """All token times of a request, as a JSON list or separated by semicolons, for inter-token latencies."""
 
     join: Literal["id", "order"] | None = None
-    """Compare request by request: by `id`, or in order of the rows. Default: by id where one is mapped."""
+    """Compare request by request: by `id`, or in order of the rows. Default: by id if one is mapped."""
 
     def column(self, field: str) -> tuple[str, float] | None:
-        """(column name, units per second) of a field, or None if it is not mapped."""
+        """Return (column name, units per second) of a field, or None if it is not mapped."""
         value = getattr(self, field)
         if value is None:
             return None
@@ -117,16 +117,17 @@ PRESETS = {
         finish="last_token_ts", output_tokens="output_toks",
     ),
 }
-_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # not in every file of the format
+_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # missing in some files of the format
 
 
 @dataclass
 class Reference:
-    """A reference's columns, seconds, each of shape (requests,), NaN where a row has no value.
+    """A reference's columns, each of shape (requests,), NaN for rows without a value.
 
-    columns: in seconds, except for the numbers of tokens
-    ids: our request ids, or None
-    itl_s: pooled inter-token latencies, or None
+    Attributes:
+        columns: In seconds, except for the numbers of tokens.
+        ids: Request ids of the run, or None.
+        itl_s: Pooled inter-token latencies, or None.
     """
 
     columns: dict[str, FloatArray]
@@ -136,7 +137,7 @@ class Reference:
 
 
 def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[str] | None = None) -> ReferenceMapping:
-    """A mapping from a YAML file and `field=column[:unit]` options (which win), or `unit=ms`, `join=order`."""
+    """Return a mapping from a YAML file and `field=column[:unit]` options (which win), `unit=ms` or `join=order`."""
     data: dict[str, Any] = {}
     if file is not None:
         data = validate(ReferenceMapping, load_yaml(os.fspath(file))).model_dump(exclude_none=True)
@@ -153,7 +154,7 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
 
 
 def preset(name: str, path: str | os.PathLike[str]) -> ReferenceMapping:
-    """One of `PRESETS`, with the prompt tokens where `path` has them; `InputError` for another name."""
+    """Return one of `PRESETS`, with the prompt tokens if `path` has them; `InputError` for another name."""
     if name not in PRESETS:
         raise InputError(f"one of {', '.join(PRESETS)}", name, field="mapping", suggestion=suggest(name, PRESETS))
     return _with_prompts(name, _first_row(path))
@@ -169,7 +170,7 @@ def _first_row(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
-    """The mapping that a file's column names suggest: that of a preset, or `ttft_s`, `e2e_ms`, ... as we call them."""
+    """Return the mapping that a file's column names suggest: of a preset, or of names such as `ttft_s`, `e2e_ms`."""
     row = _first_row(path)
     if {"response_times", "ttft_times"} <= row.keys():
         return _with_prompts("splitwise", row)
@@ -200,7 +201,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _lookup(row: dict[str, Any], column: str) -> Any:
-    """A row's value; KeyError if there is none under that name."""
+    """Return a row's value; KeyError if it has no such column."""
     if column in row or "." not in column:
         return row[column]
     value: Any = row
@@ -248,7 +249,7 @@ _PARSERS: dict[str, tuple[Any, str]] = {
 
 
 def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> Reference:
-    """Read a reference; `InputError` names the file, line and column of what is wrong."""
+    """Read a reference; `InputError` gives the file, line and column of an error."""
     wanted = {field: spec for field in FIELDS if (spec := mapping.column(field)) is not None}
     if not wanted:
         raise InputError(f"a mapping of at least one of {', '.join(FIELDS)}", field="mapping")

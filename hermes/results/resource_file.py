@@ -1,7 +1,7 @@
-"""What links, tiers, machines and shared memory did, as a file beside the tables: `resources.json`.
+"""Read and write `resources.json`: the use of links, tiers, machines and shared memory, beside the tables.
 
-They are few, and not alike: records with curves inside, which no table of columns would hold. Numbers are written in
-full, so that what is read back is equal.
+These records are few, of different shapes, and contain curves, so that no table of columns fits them. Numbers are
+written in full, so that a file reads back equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS: dict[str, type[Any]] = {"links": LinkUse, "tiers": TierInfo, "machines":
 
 
 def resources_json(record: RunRecord) -> str:
-    """The file's text; one line for each resource."""
+    """Return the file's text, one line per resource."""
     parts = []
     for kind in _KINDS:
         rows = [json.dumps(asdict(one), allow_nan=False, ensure_ascii=False) for one in getattr(record, kind)]

@@ -1,7 +1,7 @@
-"""`Results`: what a simulation answers, as a summary, tables, text and token times.
+"""`Results`: the results of a simulation as a summary, tables, text and token times.
 
-Nothing is computed before somebody asks for it, and everything only once. `hermes.results.export` writes a `Results`
-to a folder and reads it back as one whose tables are read from that folder.
+Everything is computed at first use, and only once. `hermes.results.export` writes a `Results` to a folder;
+`hermes.results.stored` reads it back as one whose tables come from that folder.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ FloatArray = npt.NDArray[np.float64]
 class Results:
     """The results of one simulation.
 
-    record: what the kernel left behind, or a function that reads it when it is needed
-    meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
-        `seed`, `interrupted`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give
-        equal files
-    slo: what counts as served well; measure: a window of the run that the summary tells of
+    Args:
+        record: The kernel's record, or a function that reads it at first use.
+        meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
+            `seed`, `interrupted`. Other entries (`wall_s`) are shown but never written, so that equal runs give equal
+            files.
+        slo: Service-level objectives.
+        measure: Measured window of the run, for the summary.
     """
 
     def __init__(
@@ -57,12 +59,12 @@ class Results:
 
     @cached_property
     def record(self) -> RunRecord:
-        """The columns that everything else is computed from."""
+        """Columns from which everything else is computed."""
         return self._source() if callable(self._source) else self._source
 
     @cached_property
     def answer(self) -> _metrics.Answer:
-        """Which stages gave the tokens that a request's user reads."""
+        """Stages that gave the tokens that a request's user reads."""
         return _metrics.answer(self.record)
 
     @cached_property
@@ -79,7 +81,7 @@ class Results:
         return summary
 
     def columns(self, table: str) -> Columns:
-        """One of `hermes.results.frames.TABLES` as columns."""
+        """Return one of `hermes.results.frames.TABLES` as columns."""
         return table_columns(table, self.record, self.metrics)
 
     def _frame(self, table: str) -> pd.DataFrame:
@@ -109,7 +111,7 @@ class Results:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client: what it is, and what it did."""
+        """One row per client: properties and usage."""
         return self._frame("clients")
 
     @property
@@ -121,17 +123,17 @@ class Results:
 
     @property
     def utilisation(self) -> pd.DataFrame:
-        """One row per link, tier, machine and client: how much of it was used, on the whole and at its peak."""
+        """One row per link, tier, machine and client: its utilisation, overall and at its peak."""
         return self._frame("utilisation")
 
     @property
     def links(self) -> pd.DataFrame:
-        """The rows of `utilisation` that are links of the network."""
+        """Rows of `utilisation` for the links of the network."""
         rows = self.utilisation
         return rows[rows["kind"] == "link"].drop(columns="kind").reset_index(drop=True)
 
     def client_index(self, client: str | int) -> int:
-        """A client's index from its name or index; `InputError` for one that does not exist."""
+        """Return a client's index from its name or index; `InputError` for an unknown one."""
         names = client_names(self.record)
         if isinstance(client, str) and client in names:
             return names.index(client)
@@ -146,11 +148,11 @@ class Results:
         return int(request)
 
     def client_timeseries(self, client: str | int, bins: int = 200, **window: float) -> pd.DataFrame:
-        """Bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
+        """Return bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
         return to_frame(dict(client_timeseries(self.record, self.client_index(client), bins, **window)))
 
     def step_ends_s(self, client: str | int) -> FloatArray:
-        """When each step of a client ended, shape (steps,)."""
+        """Return the end times of a client's steps, shape (steps,)."""
         return seconds(self.record.step_ends[self.client_index(client)])
 
     @cached_property
@@ -160,9 +162,9 @@ class Results:
         return order, np.searchsorted(owner[order], np.arange(len(self.record.arrival_ns) + 1))
 
     def token_times_s(self, request: int, *, all_stages: bool = False) -> FloatArray:
-        """When the tokens of a request's answer were there, shape (tokens,), sorted; empty without an answer.
+        """Return the times of the tokens of a request's answer, shape (tokens,), sorted; empty without an answer.
 
-        all_stages: those of every completed LLM stage. Tokens of clients that do not work in steps are left out.
+        all_stages: Tokens of every completed LLM stage. Tokens of clients that do not work in steps are left out.
         """
         order, bounds = self._stages_by_request
         index = self._request_index(request)
@@ -171,7 +173,7 @@ class Results:
         return seconds(_metrics.token_times_ns(self.record, rows))
 
     def itl_s(self, requests: Sequence[int] | npt.NDArray[Any] | None = None) -> Distribution:
-        """Pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
+        """Return pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
         if requests is None:
             return _metrics.itl(self.record, self.answer)
         select = np.zeros(len(self.record.arrival_ns), dtype=bool)
@@ -182,11 +184,11 @@ class Results:
         return _metrics.itl(self.record, self.answer, select)
 
     def table(self, *, verbose: bool = False) -> Group:
-        """Ten lines for a terminal; with `verbose`, the whole summary as tables after them."""
+        """Return the ten-line report for a terminal; with `verbose`, the whole summary as tables after it."""
         return to_rich(self.summary, self.meta, verbose=verbose)
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """The same as plain text, at most 80 columns wide."""
+        """Return the same as plain text, at most 80 columns wide."""
         return to_text(self.summary, self.meta, verbose=verbose)
 
     def _repr_html_(self) -> str:

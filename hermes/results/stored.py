@@ -1,4 +1,4 @@
-"""Results read back from a folder that `hermes.results.export` filled.
+"""Read results back from a folder that `hermes.results.export` wrote.
 
 The summary comes from `summary.json`, tables from their Parquet files; token times, time series and traces from the
 `RunRecord` that those files rebuild when they are asked for. What is read is checked, whoever wrote it
@@ -26,7 +26,7 @@ KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
 
 
 class StoredResults(Results):
-    """Results that were written to a folder. Tables are read when asked for; the summary is the one on disk."""
+    """Results from a folder. Tables are read at first use; the summary is the one on disk."""
 
     def __init__(self, folder: Path, run: StoredRun, summary: dict[str, Any]) -> None:
         meta = {key: getattr(run, key) for key in KEPT_META if key in run.model_fields_set}

@@ -1,4 +1,4 @@
-"""Which client serves a stage."""
+"""Routers: the choice of a client for each stage."""
 
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.routing.affinity import LocalityConfig, SessionConfig

@@ -1,4 +1,4 @@
-"""Routers that remember, know or measure where a request's data is: sessions, contexts, platforms, locality."""
+"""Affinity routers: send a request to its data, by session, context, platform or transfer time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
 @ROUTERS.register("session")
 class SessionConfig(ConfigModel):
-    """A session's requests go where its first went; a new session, and a request without one, to the least loaded."""
+    """Send a session's requests to one client. A new session, and a request without one, goes to the least loaded."""
 
     kind: Literal["session"] = "session"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> SessionAffinity:
         return SessionAffinity(self, context)
@@ -44,13 +44,13 @@ class SessionAffinity:
 
 @ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
-    """The client to which the least has to move, measured by the time that all of it takes on an idle network: a
-    stage's inputs (passages, KV that was found), and the KV of a generation that goes on elsewhere. Among equals the
-    least loaded."""
+    """Send a stage to the client to which its data moves fastest, by the time of all transfers on an idle network: the
+    stage's inputs (passages, found KV), and the KV of a generation that continues elsewhere. Ties go to the least
+    loaded."""
 
     kind: Literal["locality"] = "locality"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> Locality:
         return Locality(self, context)
@@ -67,12 +67,12 @@ class Locality:
 
 @ROUTERS.register("context")
 class ContextConfig(ConfigModel):
-    """Where the request's past context is kept: client number key modulo their number, as `start: home` fills the
-    stores of one group (several of one model are refused); a request without one goes to the least loaded."""
+    """Send a request to the client that holds its past context: number key modulo clients, as `start: home` fills the
+    stores of one group (one group per model). A request without context goes to the least loaded."""
 
     kind: Literal["context"] = "context"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> ContextHome:
         return ContextHome(self, context)
@@ -94,13 +94,13 @@ class ContextHome:
 
 @ROUTERS.register("platform")
 class PlatformConfig(ConfigModel):
-    """The least loaded client of the platform where the request was served last; of all, where it has none yet."""
+    """Send a stage to the least loaded client of the platform that served the request last; at first, of all."""
 
     kind: Literal["platform"] = "platform"
     by: Literal["platform", "rack"] = "platform"
-    """What has to be the same: the whole name of the platform, or its rack (up to the first slash)."""
+    """Part of the name that must be the same: the whole platform, or its rack (up to the first slash)."""
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> SamePlatform:
         return SamePlatform(self, context)

@@ -1,4 +1,4 @@
-"""Random routing."""
+"""Random router."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK = 1024   # numbers drawn at a time
 
 @ROUTERS.register("random")
 class RandomConfig(ConfigModel):
-    """A client drawn at random, each as likely as any other, whatever its load."""
+    """Send a stage to a client drawn uniformly at random, regardless of load."""
 
     kind: Literal["random"] = "random"
 

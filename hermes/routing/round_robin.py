@@ -1,4 +1,4 @@
-"""Round robin."""
+"""Round-robin router."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RoundRobinConfig"]
 
 @ROUTERS.register("round_robin")
 class RoundRobinConfig(ConfigModel):
-    """Clients in turn."""
+    """Send stages to the clients in turn."""
 
     kind: Literal["round_robin"] = "round_robin"
 

@@ -1,4 +1,4 @@
-"""What the user writes: the scenario's schema, how it is loaded, overridden, checked and written out again."""
+"""Scenarios: their schema, loading, overrides, checks and resolved form."""
 
 from hermes.scenario.document import load_scenario, resolved_yaml, scenario_of
 from hermes.scenario.editor_schema import json_schema

@@ -1,4 +1,4 @@
-"""From a validated scenario to a simulation that is ready to run."""
+"""Build a simulation from a validated scenario."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the or
 
 
 def build(scenario: Scenario) -> Simulation:
-    """Clients, request tables, network and routers of a scenario, on a clock.
+    """Build the simulation of a scenario: clients, request tables, network and routers on a clock.
 
-    Raises `InputError` at the place in the scenario's file where what is wrong was written.
+    Raises `InputError` that points at the wrong field in the scenario's file.
     """
     return build_with_ways(scenario)[0]
 
 
 def build_with_ways(scenario: Scenario) -> tuple[Simulation, list[list[Way]]]:
-    """As `build`, and of each workload the pipelines that its requests may take, with the models they then ask for."""
+    """Build as `build` does; also return, per workload, the pipelines of its requests with the models they ask for."""
     try:
         builder = _Builder(scenario, scenario.source.base_dir)
         return builder.simulation(), builder.ways
@@ -56,14 +56,14 @@ def build_with_ways(scenario: Scenario) -> tuple[Simulation, list[list[Way]]]:
 
 
 class _Builder:
-    """The parts of one simulation, made one after the other: each knows those before it."""
+    """Builder of one simulation's parts, in order: each part uses those before it."""
 
     def __init__(self, scenario: Scenario, base_dir: Path) -> None:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self._events = ClientEvents()
         self.warnings: list[str] = []
-        self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
+        self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self._describe: list[Describe] = []
@@ -96,7 +96,7 @@ class _Builder:
         )
 
     def _build_handoff(self) -> Handoff | None:
-        """What moves KV from clients that prefill to others, if there are any."""
+        """Return the KV transfer between clients, or None if no KV moves."""
         scenario = self.scenario
         places_both = getattr(scenario.router, "places_both_phases", False)
         if places_both and scenario.kv_transfer_scope == "local":
@@ -130,7 +130,7 @@ class _Builder:
         return clients
 
     def _build_ways(self) -> list[list[Way]]:
-        """Per workload the pipelines its requests may take, and the models they then ask for."""
+        """Return, per workload, the pipelines of its requests with the models they ask for."""
         finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
         found = []
         for i, config in enumerate(self.scenario.workload):
@@ -169,7 +169,7 @@ class _Builder:
         return streams
 
     def _prepare_tiers(self) -> None:
-        """Clients with KV tiers learn what a prefill costs, and begin with the contexts they are to begin with."""
+        """Give clients with KV tiers the cost of a prefill, and their initial contexts."""
         populations = {t.population.name: t.population for t in (s.table for s in self.streams) if t.population}
         for stream in self.streams:
             own = stream.table.population
@@ -188,7 +188,7 @@ class _Builder:
                 client.fill(population)
 
     def _model_of(self, wanted: str | None) -> str:
-        """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
+        """Return the model that a workload asks for; left open, the clients' model if they have only one."""
         engines = [c for c in self.clients if GENERATIONS & c.stages] or self.clients
         served = list(dict.fromkeys(c.model for c in engines if c.model))
         if wanted is None:
@@ -212,7 +212,7 @@ class _Builder:
         return network
 
     def _sites(self) -> list[Site]:
-        """The clients, as a network that places them has to know them."""
+        """Return the clients as sites, for networks that place them."""
         sites: list[Site] = []
         for config in self.scenario.clients:
             group = self.clients[len(sites) : len(sites) + config.count]
@@ -222,7 +222,7 @@ class _Builder:
         return sites
 
     def _build_routers(self) -> dict[tuple[str, str], Router]:
-        """One router for every (stage kind, model) that the workload can ask for."""
+        """Return one router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
         for way in (way for ways in self.ways for way in ways):
             for kind, model in asked(way.pipeline):
@@ -234,12 +234,12 @@ class _Builder:
         return routers
 
     def _serving(self, default: str, kind: str, model: str) -> list[Any]:
-        """The clients that may serve a stage of a request that asks for the model `default`."""
+        """Return the clients that may serve a stage of a request that asks for the model `default`."""
         model = model or (default if kind in OF_THE_MODEL else "")
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
-        """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""
+        """Add routers of KV transfers: to any decode client of the model, or only within the prefill's platform."""
         if self.scenario.kv_transfer_scope == "global":
             self._add_router(routers, "decode", model, required=False)
             return
@@ -280,7 +280,7 @@ class _Builder:
                 self._cells[client.index].append((cell, pos))
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
-        """Time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
+        """Return the time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
         source, total = stage.source, 0
         if source is not None and source is not client:
             num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
@@ -291,7 +291,7 @@ class _Builder:
         return total
 
     def _labels(self) -> Labels:
-        """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""
+        """Return every request's workload, pipeline and model as codes, with the names of the codes."""
         owners = zip(self.scenario.workload, self.ways, strict=True)
         each = [(config.name, way) for config, ways in owners for way in ways]
         firsts = np.cumsum([0, *(len(ways) for ways in self.ways)])

@@ -1,4 +1,4 @@
-"""Before a run: what prefix caches hold at first, what they are going to miss, and what a workload's rate counts."""
+"""Initial contents of prefix caches, and remarks on a workload before its run: coarse hashes, conversation rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["coarse_hashes", "remarks", "start_caches"]
 
 
 def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
-    """Fill the prefix caches that are to start warm. models: of each stream those that its requests may ask for."""
+    """Fill the prefix caches that start warm. models: For each stream the models that its requests may ask for."""
     first = 0
     for i, config in enumerate(configs):
         group = clients[first : first + config.count]
@@ -30,10 +30,10 @@ def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], 
 
 
 def _fill(pool: Any, streams: list[Stream]) -> None:
-    """Put the beginnings that prompts of these streams share into a prefix cache, as far as they fit: those most used
-    first, whole blocks only, as if each had been computed and freed once, the most used last.
+    """Put the shared beginnings of these streams' prompts into a prefix cache, as far as they fit: the most used first,
+    whole blocks only, as if each had been computed and freed once, the most used last.
 
-    Raises `InputError` where there is no prefix cache or nothing is shared.
+    Raises `InputError` without a prefix cache or without shared beginnings.
     """
     if not pool.caching:
         raise InputError("empty, or prefix_caching: true", "warm", field="prefix_start")
@@ -56,7 +56,7 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
 
 
 def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
-    """A warning for each workload whose prompts are hashed in larger blocks than a client that may serve it caches."""
+    """Return a warning for each workload whose prompts are hashed in larger blocks than a client's cache blocks."""
     pools = [c.scheduler.pool for c in clients if c.role != "service" and c.scheduler.pool.caching]
     sizes = [pool.block_size for pool in pools]
     found = []
@@ -74,14 +74,14 @@ def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
 
 
 def _lost(table: RequestTable, size: int) -> float:
-    """Share of the prompt tokens that stand in whole engine blocks beyond the last whole hash block."""
+    """Return the share of prompt tokens in whole engine blocks beyond the last whole hash block."""
     tokens = table.prompt_tokens
     lost = tokens % table.hash_block_tokens // size * size
     return float(lost.sum() / max(int(tokens.sum()), 1))
 
 
 def remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
-    """A line for each workload of conversations: how many there are, and that arrivals say when they start."""
+    """Return a line for each workload of conversations: their number, and that `rate` counts their starts."""
     found = []
     for config, stream in zip(configs, streams, strict=True):
         turn = stream.table.turn

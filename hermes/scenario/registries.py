@@ -1,7 +1,7 @@
-"""The models of a scenario, kept in step with the registries they draw their components from.
+"""Keep the scenario's models in step with the registries of their components.
 
-A component field lists its choices when its model's schema is built. When something registers afterwards, the models
-that contain such fields are built again, innermost first, so that a plug-in is valid the moment it registers.
+The schema of a model lists the choices of its component fields when it is built. If a component registers later, the
+models with such fields are rebuilt, innermost first, so that a plug-in is valid from the moment it registers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from hermes.config.registry import Registry
 
 __all__ = ["kinds_in", "reachable", "refresh"]
 
-# root model -> the registries it uses, and the version of each that it was built with
+# root model -> its registries, and the version of each at the latest build
 _built: dict[type[BaseModel], list[tuple[Registry[Any], int]]] = {}
 
 
 def refresh(root: type[BaseModel], names: Iterable[object] | None = ()) -> None:
-    """Rebuild `root` and the models in it if any registry they use has changed since.
+    """Rebuild `root` and the models in it if any registry they use has changed since the last build.
 
     Args:
-        names: Import first what installed packages offer under these names; None: everything they offer.
+        names: Names whose installed packages are imported first; None: all packages.
 
-    Raises `InputError` where a package that offers one of the names cannot be imported.
+    Raises `InputError` if a package that offers one of the names cannot be imported.
     """
-    # Only what registers in one of these can bring others in. This is asked for every scenario, so nothing is walked.
+    # Only registrations in these can add others. This runs for every scenario, so it walks no models.
     while True:
         for registry, _ in _built.get(root, ()):
             registry.load(names)
@@ -41,7 +41,7 @@ def refresh(root: type[BaseModel], names: Iterable[object] | None = ()) -> None:
 
 
 def kinds_in(document: object) -> set[object]:
-    """Every value of a key `kind` in plain data: the names of the components that it may be made of."""
+    """Return the values of all keys `kind` in plain data: names of components that it may use."""
     found: set[object] = set()
     inside = [document]
     while inside:
@@ -56,7 +56,7 @@ def kinds_in(document: object) -> set[object]:
 
 
 def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Registry[Any]]]:
-    """Every model that can stand below `root`, innermost first and `root` last, and every registry in between."""
+    """Return every model below `root`, innermost first and `root` last, and every registry in between."""
     models: dict[type[BaseModel], None] = {}
     registries: list[Registry[Any]] = []
     entered: set[type[BaseModel]] = set()
@@ -84,7 +84,7 @@ def reachable(root: type[BaseModel]) -> tuple[list[type[BaseModel]], list[Regist
 
 
 def _parts(annotation: Any, metadata: Any = ()) -> Iterator[type[BaseModel] | Component | Named]:
-    """The models and component markers anywhere inside a type annotation."""
+    """Yield the models and component markers inside a type annotation."""
     yield from (item for item in metadata if isinstance(item, Component | Named))
     is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     if is_model or isinstance(annotation, Component | Named):

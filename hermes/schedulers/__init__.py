@@ -1,4 +1,4 @@
-"""In which order a client serves: step plans for a batch of generations."""
+"""Schedulers of LLM clients: step plans for a batch of generations."""
 
 from hermes.core.sequence import Sequence
 from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan

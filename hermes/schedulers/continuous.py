@@ -1,7 +1,7 @@
-"""Continuous batching: prefills first, and a step is either a prefill batch or a decode batch (Orca, vLLM v0).
+"""Continuous batching: a step is either a prefill batch or a decode batch, prefills first (Orca, vLLM v0).
 
-While sequences wait and fit, a step computes whole prompts and running decodes stall; otherwise every running sequence
-decodes. When blocks run out, the youngest running sequence is preempted and recomputed.
+While waiting sequences fit, a step computes whole prompts and running decodes stall. Otherwise every running sequence
+decodes. When blocks run out, the scheduler preempts the youngest running sequence, which is recomputed later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
 @SCHEDULERS.register("continuous")
 class ContinuousConfig(ConfigModel):
-    """Orca's and vLLM v0's batching: a prefill batch if one can start, else a decode batch."""
+    """Orca's and vLLM v0's batching: a prefill batch if one can start, otherwise a decode batch."""
 
     kind: Literal["continuous"] = "continuous"
     max_num_batched_tokens: int = Field(default=8192, ge=1, le=2**31)
@@ -57,7 +57,7 @@ class ContinuousScheduler(LLMScheduler):
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _prefill_batch(self, plan: Plan) -> None:
-        """Whole prompts, as long as tokens, slots and blocks last; one that is over the budget goes alone."""
+        """Add whole prompts while tokens, slots and blocks last; a prompt above the budget is computed alone."""
         pool, budget = self.pool, self.max_num_batched_tokens
         while self.num_waiting and len(self.running) < self.max_num_seqs:
             seq = self.next_waiting()
@@ -76,7 +76,7 @@ class ContinuousScheduler(LLMScheduler):
             budget -= n
 
     def _decode_batch(self, plan: Plan, max_steps: int) -> None:
-        """Everybody decodes; the youngest make room where blocks are short."""
+        """Let all running sequences decode; preempt the youngest if blocks run out."""
         group, pool = self.group, self.pool
         while group.n and group.blocks_for(1) > pool.free_blocks:
             self._preempt(next(reversed(self.running)), plan)

@@ -1,4 +1,4 @@
-"""Services of clients without an LLM engine: what a batch of embeddings, retrievals or rerankings costs."""
+"""Services of clients without an LLM engine: the work of a batch of embeddings, retrievals or rerankings."""
 
 from hermes.services.base import (
     SERVICES,

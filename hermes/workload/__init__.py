@@ -1,7 +1,7 @@
-"""Workloads: who arrives when, how long, with which priorities, prefixes and sessions.
+"""Workloads: arrivals and lengths of requests, with priorities, prefixes and sessions.
 
-`WorkloadConfig` is what stands in a scenario; `WorkloadConfig.draw` makes it a `RequestTable`, which is all that the
-simulator sees. Importing this package registers the built-in arrival processes, length models and trace importers.
+`WorkloadConfig` is a scenario's workload. `WorkloadConfig.draw` makes it a `RequestTable`, the only form that the
+simulator reads. Importing this package registers the built-in arrival processes, length models and trace importers.
 """
 
 from hermes.config.streams import stream

@@ -1,10 +1,9 @@
-"""Trace files: requests that were observed, one per row.
+"""Trace files: observed requests, one per row.
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
 `hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
-key `hermes-trace/1`, or CSV with a header line and the same names. Foreign formats come in through
-`hermes.workload.importers`.
+key `hermes-trace/1`, or CSV with a header line and the same names. `hermes.workload.importers` reads foreign formats.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ ZeroTokens = Literal["refuse", "drop", "one"]
 
 
 def read_trace(path: str | Path) -> RequestTable:
-    """The requests of a trace file, Parquet or (by the suffix `.csv`) CSV.
+    """Read the requests of a trace file: Parquet, or CSV by the suffix `.csv`.
 
-    Raises `InputError` naming file, row and column for whatever is not a trace.
+    Raises `InputError` with file, row and column if it is not a trace.
     """
     frame, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
@@ -60,7 +59,7 @@ def read_trace(path: str | Path) -> RequestTable:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Figures of a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
+    """Describe a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
 
     Raises `InputError` as `read_trace` does.
     """
@@ -69,7 +68,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
-    """`describe` of a trace in memory."""
+    """Describe a trace in memory, as `describe`."""
     prompt, output = (frame[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
     return {
         "requests": len(frame),
@@ -82,7 +81,7 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
-    """Write a checked trace as Parquet; `source` says where it comes from (shown by `describe`).
+    """Write a checked trace as Parquet. source: its origin, which `describe` shows.
 
     Raises `HermesError` where the file cannot be written.
     """
@@ -101,10 +100,13 @@ def check_trace(
     columns: Mapping[str, Any], file: str, locate: Locate | None = None, *, sort: bool = False,
     zero_tokens: ZeroTokens = "refuse",
 ) -> pd.DataFrame:
-    """The columns as a trace: right types, bounds kept, arrivals in order; `InputError` at the first offence.
+    """Return the columns as a checked trace: types, bounds, order of arrivals; `InputError` at the first violation.
 
-    columns: per name a sequence of numbers or of their texts; locate: says where a row stands in the file; sort: bring
-    rows into order instead of refusing them; zero_tokens: what becomes of rows without prompt or output tokens
+    Args:
+        columns: For each name a sequence of numbers or of their texts.
+        locate: Function from a column and row to their place in the file.
+        sort: Sort the rows instead of refusing rows out of order.
+        zero_tokens: Treatment of rows without prompt or output tokens.
     """
     import pandas as pd
 
@@ -142,7 +144,7 @@ def check_trace(
 
 
 def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str) -> None:
-    """`InputError` where one of `names` is missing."""
+    """Raise `InputError` if one of `names` is missing."""
     for name in names:
         if name not in columns:
             found = Verbatim(f"columns {', '.join(map(str, columns))}"[:200] if columns else "no columns")
@@ -160,7 +162,7 @@ def _refuse(expected: str, values: Any, name: str, row: int, file: str, locate: 
 
 
 def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
-    """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
+    """Return a column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
     plain = _plain(values)
     if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
         raise InputError("a column of numbers", Verbatim(f"one of {plain.dtype}"), field=name, file=file)
@@ -196,7 +198,7 @@ def _plainly_numbers(values: Any) -> bool:
 
 
 def _plain(values: Any) -> Any:
-    """A column as an array or a sequence: something whose rows are found by their position."""
+    """Return a column as an array or a sequence, whose rows are found by position."""
     return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
@@ -281,7 +283,7 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[s
 
 
 def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
-    """Move the rows to the ends of the columns."""
+    """Append the rows to the columns."""
     for column, values in zip(columns.values(), zip(*rows, strict=True), strict=False):
         column.extend(values)
     rows.clear()

@@ -1,4 +1,4 @@
-"""One change to a file by what it holds (JSON, JSON lines, YAML, CSV, Parquet), and what differs between two of them."""
+"""Change one thing in a file of JSON, JSON lines, YAML, CSV or Parquet; find where two such files differ."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def mutate(content: bytes, suffix: str, rng: random.Random) -> tuple[str, bytes]
     if rng.random() < 0.2:
         damage = rng.choice(TEXT_MUTATIONS)
         return damage.__name__, damage(content, rng)
+    if not content.strip():
+        return "something", b"x"
     return {".json": _json, ".jsonl": _lines, ".yaml": _yaml, ".csv": _csv}[suffix](content, rng)
 
 
@@ -115,9 +117,10 @@ def _parquet(content: bytes, rng: random.Random) -> tuple[str, bytes]:
     elif kind == "extra":
         table = table.append_column("extra", pa.array([1] * len(table)))
     elif kind == "rows":
-        table = rng.choice([table.slice(0, 0), table.slice(0, max(len(table) - 1, 0)), pa.concat_tables([table, table])])
+        shorter = table.slice(0, max(len(table) - 1, 0))
+        table = rng.choice([table.slice(0, 0), shorter, pa.concat_tables([table, table])])
     elif kind == "order":
-        table = table.take(list(reversed(range(len(table)))))
+        table = table.take(pa.array(range(len(table) - 1, -1, -1), pa.int64()))
     else:
         made = _column(column, kind, rng)
         table = table.set_column(place, name, made)
@@ -154,7 +157,8 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
 def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
-        ".json": json.loads, ".jsonl": _read_lines, ".yaml": yaml.safe_load, ".csv": _read_csv, ".parquet": _read_parquet,
+        ".json": json.loads, ".jsonl": _read_lines, ".yaml": yaml.safe_load, ".csv": _read_csv,
+        ".parquet": _read_parquet,
     }[suffix]
     if before == after:
         return None

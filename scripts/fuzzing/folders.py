@@ -21,7 +21,7 @@ import yaml
 from fuzzing.contents import changed_place, mutate
 from fuzzing.running import Ran, run_here
 
-__all__ = ["FAMILIES", "FolderCase", "folder_case"]
+__all__ = ["FAMILIES", "FolderCase", "folder_case", "template"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = """\
@@ -105,7 +105,8 @@ def _reference(folder: Path) -> None:
 def _golden(folder: Path) -> None:
     (folder / "small.yaml").write_text(SCENARIO)
     for name in ("golden.yaml", "golden.json"):
-        _hermes("regress", "record", str(folder / "small.yaml"), "-f", str(folder / name), "--tolerance", "energy.*=1e-9")
+        _hermes("regress", "record", str(folder / "small.yaml"), "-f", str(folder / name), "--tolerance",
+                "energy.*=1e-9")
 
 
 def _schedule(folder: Path) -> None:
@@ -133,8 +134,8 @@ def _sign(folder: Path, changed: Path) -> None:
 
 
 def _journal(folder: Path) -> None:
-    _hermes("calibrate", "plan", "--model",
-            str(ROOT / "hermes/calibration/engine_validation/small-llama.json"), "--device", "cpu", "--points", "4", "-o",
+    model = ROOT / "hermes/calibration/engine_validation/small-llama.json"
+    _hermes("calibrate", "plan", "--model", str(model), "--device", "cpu", "--points", "4", "-o",
             str(folder / "plan.json"))
     plan = json.loads((folder / "plan.json").read_text())
     row = {"prefill_seqs": 0, "prefill_tokens": 0, "prefill_past": 0, "prefill_attn": 0, "decode_seqs": 1,
@@ -218,7 +219,8 @@ FAMILIES: dict[str, Family] = {
 
 
 @cache
-def _template(family: str, root: Path) -> Path:
+def template(family: str, root: Path) -> Path:
+    """The folder below `root` that the cases of a family are copies of, made when it is first asked for."""
     folder = root / f"template-{family}"
     folder.mkdir(parents=True)
     FAMILIES[family].make(folder)
@@ -230,21 +232,21 @@ def _baseline(family: str, command: tuple[str, ...], root: Path) -> Ran:
     """What the command answers on an unchanged copy."""
     here = root / f"baseline-{family}"
     shutil.rmtree(here, ignore_errors=True)
-    shutil.copytree(_template(family, root), here)
+    shutil.copytree(template(family, root), here)
     ran = run_here([part.replace("HERE", str(here)) for part in command])
     return ran.without(here, [])
 
 
 def folder_case(family: str, number: int, rng: random.Random, root: Path) -> FolderCase:
     """A case of one of `FAMILIES`, in a folder below `root`."""
-    what, template = FAMILIES[family], _template(family, root)
-    files = sorted(path for pattern in what.files for path in template.glob(pattern))
+    what, original = FAMILIES[family], template(family, root)
+    files = sorted(path for pattern in what.files for path in original.glob(pattern))
     source = rng.choice(files)
-    file = source.relative_to(template)
+    file = source.relative_to(original)
     command = what.commands(file.name, rng)
     baseline = _baseline(family, tuple(command), root)
     here = root / f"{family}-{number}"
-    shutil.copytree(template, here)
+    shutil.copytree(original, here)
     mutation, changed = mutate(source.read_bytes(), source.suffix, rng)
     (here / file).write_bytes(changed)
     if what.signed is not None and rng.random() < 0.8:

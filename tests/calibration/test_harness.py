@@ -209,7 +209,7 @@ def test_noise_is_the_median_over_repeated_steps():
 
 def test_check_prices_what_was_measured(tmp_path, capsys):
     """Steps made of a profile's own prices: off by what was put in."""
-    from hermes.calibration.check import check_steps
+    from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader
     from hermes.hardware.base import StepStats
     from hermes.hardware.polynomial import Polynomial
@@ -226,8 +226,8 @@ def test_check_prices_what_was_measured(tmp_path, capsys):
                          source="s")
     save_steps(MeasuredSteps(header, rows), tmp_path / "steps.yaml")
     lines, table = check_steps(load_steps(tmp_path / "steps.yaml"), model)
-    assert [(line.phase, line.steps) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
-    assert all(line.mape == pytest.approx(0.25, rel=1e-6) == line.bias for line in lines)
+    assert [(line.phase, line.errors.points) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
+    assert all(line.errors.mape == pytest.approx(0.25, rel=1e-6) == line.errors.median for line in lines)
     assert len(table) == 5
     assert main(["calibrate", "check", str(tmp_path / "steps.yaml"), "splitwise-2023-llama-2-70b-h100-tp8"]) == 0
     assert "25.0%" in capsys.readouterr().out

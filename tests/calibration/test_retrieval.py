@@ -14,8 +14,8 @@ from long_runs import quick_and_full
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
+from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.retrieval_fit import fit_retrieval, index_of
 from hermes.calibration.retrieval_plan import KINDS, Grid, memory_bytes, retrieval_plan
 from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main

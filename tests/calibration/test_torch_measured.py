@@ -1,4 +1,4 @@
-"""What was measured with the torch engine on a CPU, against the shipped profile. docs/fidelity.md has the figures."""
+"""What was measured with the torch engine on a CPU, against the shipped profile. docs/accuracy.md has the figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.check import check_steps
+from hermes.calibration.comparison import check_steps
 from hermes.calibration.engine_validation.comparison import compare
 from hermes.calibration.engine_validation.prediction import predict
 from hermes.calibration.engine_validation.result import Times

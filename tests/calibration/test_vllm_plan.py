@@ -100,7 +100,7 @@ def test_what_cannot_be_measured_is_refused(more, field):
 
 
 def test_the_collected_steps_are_whole():
-    """Steps of the live validation in docs/fidelity.md: kept whole, those without a CPU marked."""
+    """Steps of the live validation in docs/accuracy.md: kept whole, those without a CPU marked."""
     steps = load_steps(TRACE)
     rows = steps.rows
     assert len(rows) > 2500

@@ -1,9 +1,9 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
 A recording shows that a rule is right only if it would have come out differently without it. `python
-tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md (it takes minutes); `test_vllm_page.py` checks that
-every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text. Where that
-piece is gone, the method was rewritten, and the mutation has to be written anew.
+tests/docs/rule_mutations.py` prints the table of docs/reference/schedules.md (it takes minutes); `test_vllm_page.py`
+checks that every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text.
+Where that piece is gone, the method was rewritten, and the mutation has to be written anew.
 """
 
 from __future__ import annotations

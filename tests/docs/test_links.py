@@ -12,7 +12,7 @@ from hermes.scenario import load_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = {"network", "pipeline", "profile", "regress", "trace"}
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""docs/vllm-v1.md: the totals it states, the names it uses, and the recordings it says would notice a broken rule."""
+"""The pages on vLLM: totals, names, and the recordings that they say would notice a broken rule."""
 
 import json
 import re
@@ -18,7 +18,7 @@ import hermes.schedulers.queues
 from hermes.clients.schedule_replay import conform_file, find_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "vllm-v1.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "background" / "vllm.md").read_text(encoding="utf-8")
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
 MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory, hermes.schedulers.base, hermes.schedulers.chunked,
            hermes.schedulers.decode_group, hermes.schedulers.queues)

@@ -15,6 +15,7 @@ from hermes.calibration.plan import ENGINES
 from hermes.config import Component, ConfigModel, Named
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.memory.eviction import EVICTION
 from hermes.pipelines.base import PIPELINES
@@ -22,7 +23,6 @@ from hermes.plugins.orthrus.slots import SLOTS
 from hermes.plugins.telerag.overlap.families import FAMILIES
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.registries import reachable, refresh
-from hermes.scenario.resolved import to_yaml
 from hermes.services import SERVICES
 
 SCALARS: tuple[Any, ...] = ("a", 0.75, 3, 0.5, 2, 1.5, 16, 0.25, 1, 5000, 0, 1e6, True, False, "1 ms", "prompt")

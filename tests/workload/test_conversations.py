@@ -155,7 +155,7 @@ def chatbot(tmp_path: Path) -> Path:
 
 
 def test_the_chatbot_of_the_page_is_a_dozen_lines() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "workloads.md").read_text(encoding="utf-8")
     text = page.split("```yaml\n# chatbot.yaml\n")[1].split("```")[0]
     assert len(text.splitlines()) <= 12
     simulation = build(load_scenario(parse_yaml(text).plain(), ["workload.requests=30"]))

@@ -154,8 +154,8 @@ def test_malformed(tmp_path: Path, row: Any, message: str) -> None:
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:
-    """docs/kv-tiers.md shows two prompts with one block of four in common."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "kv-tiers.md").read_text(encoding="utf-8")
+    """docs/how-to/kv-tiers.md shows two prompts with one block of four in common."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "kv-tiers.md").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in page.splitlines() if line.startswith('    {"arrival"')]
     frame = import_trace("tokens", lines(tmp_path, rows), block_tokens=4)
     assert frame["hash_ids"].tolist() == [[0, 1], [0, 2]]

@@ -35,7 +35,7 @@ class ValidationEngine(Protocol):
 
 class _Chunked:
     def scheduler(self, workload: OnlineWorkload) -> dict[str, Any]:
-        """Chunked prefill as vLLM V1 schedules it (docs/vllm-v1.md)."""
+        """Chunked prefill as vLLM V1 schedules it (docs/background/vllm.md)."""
         engine = workload.engine
         return {"kind": "chunked", "max_num_batched_tokens": engine.max_num_batched_tokens,
                 "max_num_seqs": engine.max_num_seqs, "async_scheduling": False}

@@ -22,7 +22,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Price measured steps with a profile: by how much it is off, phase by phase."""
-    from hermes.calibration.check import check_steps
+    from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import load_steps
     from hermes.hardware.polynomial import Polynomial
 
@@ -34,7 +34,7 @@ def check(
     print_table(
         f"{profile} on {measured.header.name} ({measured.header.hardware}, {measured.header.engine})",
         ["phase", "steps", "MAPE", "median", "p10", "p90", "worst", "outside", "worst step"],
-        [[line.phase, line.steps, *(f"{value:+.1%}" if index else f"{value:.1%}" for index, value in enumerate(
-            (line.mape, line.bias, line.p10, line.p90, line.worst))), line.out_of_range, line.worst_step]
-         for line in lines],
+        [[line.phase, line.errors.points, f"{line.errors.mape:.1%}",
+          *(f"{value:+.1%}" for value in (line.errors.median, line.errors.p10, line.errors.p90, line.errors.worst)),
+          line.out_of_range, line.worst_step] for line in lines],
     )

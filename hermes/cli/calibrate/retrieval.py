@@ -82,8 +82,8 @@ def retrieval(
     as_json: Json = False,
 ) -> None:
     """Measure searches (IVF, HNSW, BM25) and fit what they cost. An interrupted run continues when started again."""
+    from hermes.calibration.fit.retrieval import fit_retrieval
     from hermes.calibration.points import PointPlan, measure
-    from hermes.calibration.retrieval_fit import fit_retrieval
     from hermes.calibration.retrieval_plan import Grid, retrieval_plan
     from hermes.calibration.retrieval_steps import load_searches, pack_searches, save_searches
     from hermes.services.retrieval_profile import save_retrieval_profile

@@ -18,6 +18,7 @@ import numpy as np
 
 from hermes.api import simulate
 from hermes.clients.overhead import OverheadProfile, load_overhead
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.results.measure import steps_within
 from hermes.scenario import Scenario, load_scenario
@@ -116,11 +117,11 @@ def _root(scenario: Scenario, kind: str, mode: str, target: float, bare: float) 
 
 def write_overhead(fitted: list[FittedRate], name: str, provenance: list[str], path: Path) -> OverheadProfile:
     """Write the profile, format `hermes-overhead/1`, to 10 us, and read it back."""
-    lines = [f"# Time of the serving stack per request: {name}.", "format: hermes-overhead/1", f"name: {name}"]
+    profile: dict[str, object] = {"format": "hermes-overhead/1", "name": name}
     for mode in MODES:
-        parts = ", ".join(f"{one.kind}: {one.overhead_s * 1e3:.2f} ms" for one in fitted if one.mode == mode)
-        lines.append(f"{mode}: {{{parts}}}")
-    lines += ["provenance:", *(f'- "{line}"' for line in provenance)]
+        profile[mode] = {one.kind: f"{one.overhead_s * 1e3:.2f} ms" for one in fitted if one.mode == mode}
+    profile["provenance"] = provenance
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = to_yaml(profile, f"Time of the serving stack per request: {name}.", compact=True)
+    path.write_text(text, encoding="utf-8")
     return load_overhead(path.resolve())
