@@ -4,6 +4,7 @@
 #   make test-long           property tests with many more examples, whole studies, notebooks (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make lint                ruff and mypy
+#   make docs                the documentation as a site, in build/site
 
 # The tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint 
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long bench lint clean
+.PHONY: run test test-long bench lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -31,6 +32,9 @@ bench: $(VENV)/.stamp
 lint: $(VENV)/.stamp-dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+
+docs: $(VENV)/.stamp-docs
+	$(PY) scripts/build_docs.py
 
 clean:
 	rm -rf $(VENV) build dist runs
@@ -49,4 +53,8 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp
+	$(PIP) --editable '.[docs]'
 	@touch $@

@@ -80,8 +80,10 @@ def measure(genz_python: str | None = None) -> dict[str, float]:
     """All figures, flat."""
     from hermes.calibration.fit import fit_steps
     from hermes.calibration.importers.roofline import RooflineSteps
-    from hermes.hardware import PolynomialModel, Roofline, load_profile
+    from hermes.hardware import load_profile
     from hermes.hardware.files import names_in
+    from hermes.hardware.polynomial import PolynomialModel
+    from hermes.hardware.roofline import Roofline
 
     shipped = {name: price_costs(PolynomialModel(load_profile(name))) for name in names_in("")}
     roofline = price_costs(Roofline(model=MODEL, device=DEVICE, tp=TP).build())

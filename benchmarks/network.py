@@ -18,8 +18,7 @@ from collections.abc import Callable
 from simpy.core import Environment
 
 from hermes.core.clock import ARRIVAL, at
-from hermes.network import Attachment, Topology, TopologyLink
-from hermes.network.topology import TopologyNetwork
+from hermes.network.topology import Attachment, Topology, TopologyLink, TopologyNetwork
 
 RACKS, PER_RACK = 4, 32
 CLIENTS = [f"client-{i}" for i in range(RACKS * PER_RACK)]

@@ -1,19 +1,23 @@
-"""What a notebook imports: `simulate`, `open_run`."""
+"""What a notebook or a script imports: simulate a scenario, open the results of a run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
 from hermes.errors import InputError, warn_all
-from hermes.results import Results, open_run
+from hermes.results import Results
+from hermes.results.progress import ProgressBar
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
-__all__ = ["open_run", "simulate"]
+if TYPE_CHECKING:
+    from hermes.results.stored import StoredResults
+
+__all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
 
 
 def simulate(
@@ -43,8 +47,8 @@ def simulate(
         simulation = build(checked)
         warn_all(simulation.warnings)
         if progress is True:
-            with _Bar() as bar:
-                record = simulation.run(bar.update)
+            with ProgressBar("requests") as bar:
+                record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
         else:
             record = simulation.run(progress or None)
     except InputError as error:   # some amounts show only when a request is there
@@ -61,26 +65,11 @@ def simulate(
     return Results(record, meta, checked.slo, checked.measure)
 
 
-class _Bar:
-    """A progress bar that appears only for runs of some length, and only on a terminal."""
+def open_run(folder: str | Path) -> StoredResults:
+    """The results of a run that `hermes run SCENARIO -o FOLDER` kept, tables read as they are asked for.
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    Raises `InputError` where there are none, or unfinished ones.
+    """
+    from hermes.results.stored import open_run as read
 
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
-            disable=not console.is_terminal, transient=True,
-        )
-        self._task = self._progress.add_task("requests", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, done: int, total: int, simulated_s: float) -> None:
-        self._progress.update(self._task, completed=done, total=total, description=f"t = {simulated_s:.0f} s")
+    return read(folder)

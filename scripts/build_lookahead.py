@@ -2,8 +2,8 @@
 
     python scripts/build_lookahead.py hw_profiles/overlap/generated-2m.yaml --real hw_profiles/overlap/sentences.yaml
 
-The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate
-retrieval --ivf`); the bias from the bytes of Self-RAG's probed clusters; one strength per pipeline from its overlap at
+The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate plan
+ivf`); the bias from the bytes of Self-RAG's probed clusters; one strength per pipeline from its overlap at
 256 clusters; each CPU's rate from one figure. Nothing else of the paper's is looked at. An index of real sentences says
 how unequally real rewrites move their queries: the best family is fitted with that spread too, beside the others.
 """

@@ -13,7 +13,8 @@ import sys
 
 import numpy as np
 
-from hermes.services import Hnsw, MachineSpec
+from hermes.services import MachineSpec
+from hermes.services.hnsw import Hnsw
 
 SIZES = ((10_000, 32), (100_000, 32), (30_000, 128))
 QUERIES = 200

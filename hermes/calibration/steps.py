@@ -18,11 +18,10 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from hermes.calibration.table_files import read_rows, write_rows
+from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
-from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.profile import ProfileMemory
@@ -121,12 +120,8 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
         raise InputError(
             f"the columns {', '.join(COLUMNS)}", f"unknown {sorted(unknown)}, missing {sorted(missing)}", file=what
         )
-    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
-    columns = {name: rows[name] if name in rows else pd.Series(defaults[name], index=rows.index) for name in COLUMNS}
-    try:
-        out = pd.DataFrame(columns).astype(types)
-    except (ValueError, TypeError) as error:  # text or nothing where a number has to be
-        raise InputError("numbers in the columns of numbers", str(error).splitlines()[0], file=what) from None
+    given = {name: value for name, value in defaults.items() if name not in rows}
+    out = typed_rows(rows.assign(**given), COLUMNS, what)
     used = out[out["excluded"] == ""]
     good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
     good &= used["prefill_tokens"] + used["decode_seqs"] > 0
@@ -146,8 +141,7 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
     """
     rows = tidy_rows(steps.rows, str(path))
     header = steps.header.model_copy(update=write_rows(rows, path))
-    content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
-    path.write_text(to_yaml(content), encoding="utf-8")
+    write_header(header.model_dump(), path)
     return header
 
 

@@ -186,7 +186,7 @@ class TorchPlanner:
         points = list(self._points(request, limit))
         if not points:
             raise InputError(f"a grid that fits into {limit} tokens of KV cache", request.max_context,
-                             field="--max-context")
+                             field="max_context")
         context, count = min(REFERENCE[0], request.max_context - 1), min(REFERENCE[1], request.max_num_seqs)
         reference = Batch(decodes=((context, count),))
         memory = self._memory(request, [batch_of(point) for point in points])
@@ -210,21 +210,21 @@ class TorchPlanner:
         if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
                 and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
             raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
-                             model.name, field="--model")
+                             model.name, field="model")
         kind = request.config_json.get("model_type")
         if kind not in MODEL_TYPES:
-            raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="--model: model_type")
+            raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="model: model_type")
         if request.dtype not in DTYPES:
             raise InputError(f"one of {', '.join(DTYPES)} (the torch engine has no quantised matrices)", request.dtype,
-                             field="--dtype")
+                             field="dtype")
         tp = request.tensor_parallel
         model.check_tp(tp)
         if model.intermediate_size % tp or (model.num_kv_heads % tp and tp % model.num_kv_heads):
             raise InputError(f"a number that divides the {model.num_kv_heads} key/value heads and the inner width "
-                             f"{model.intermediate_size}", tp, field="--tp")
+                             f"{model.intermediate_size}", tp, field="tensor_parallel")
         if request.max_context < 64 or request.max_num_batched_tokens < 32:
             raise InputError("a context of at least 64 tokens and a budget of at least 32",
-                             [request.max_context, request.max_num_batched_tokens], field="--max-context")
+                             [request.max_context, request.max_num_batched_tokens], field="max_context")
 
     def _points(self, request: Request, limit: int) -> Iterator[dict[str, Any]]:
         """Points of all levels, none twice, at most as many as asked for."""
@@ -281,7 +281,7 @@ class TorchPlanner:
             raise InputError(
                 f"a model whose {weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations fit "
                 f"into {KV_SHARE:.0%} of {request.hardware.memory / 1e9:.1f} GB ({request.hardware_name}); "
-                f"{-left / 1e9:.1f} GB are missing", request.model.name, field="--model",
+                f"{-left / 1e9:.1f} GB are missing", request.model.name, field="model",
             )
         if request.device == "cpu":
             left = min(left, CPU_KV_BYTES)

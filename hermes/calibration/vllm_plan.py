@@ -180,10 +180,10 @@ class VllmPlanner:
         """Workloads under every pair of limits, those that span the space first."""
         if request.dtype not in DTYPES:
             raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype,
-                             field="--dtype")
+                             field="dtype")
         if request.max_num_batched_tokens < 64 or request.max_context < 512:
             raise InputError("a budget of at least 64 tokens and a context of at least 512",
-                             [request.max_num_batched_tokens, request.max_context], field="--max-context")
+                             [request.max_num_batched_tokens, request.max_context], field="max_context")
         cost = _Cost(request)
         tokens = self._tokens(cost)
         points = list(self._points(request, cost, tokens))[: request.points]

@@ -17,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def fit(
-    steps: Annotated[Path, typer.Argument(help="The header of measured steps (hermes-steps/1).", show_default=False)],
+    steps: Annotated[Path, typer.Argument(help="The header of measured steps, or searches.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the profile.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in Markdown.")] = None,
     plot: Annotated[
@@ -45,7 +45,30 @@ def fit(
         return
     if estimator_set:
         raise InputError("--estimator NAME with it", field="--estimator-set")
+    from hermes.config.yaml_document import load_yaml
+
+    stated = load_yaml(steps).child("format")
+    if stated is not None and stated.value == "hermes-retrieval/1":
+        if report is not None or plot is not None:
+            raise InputError("no --report and no --plot: these are searches")
+        _searches(steps, output, name, as_json)
+        return
     _polynomials(steps, output, report, plot, name, as_json)
+
+
+def _searches(steps: Path, output: Path | None, name: str, as_json: bool) -> None:
+    """Fit the cost model of searches."""
+    from hermes.calibration.fit.retrieval import fit_retrieval
+    from hermes.calibration.retrieval_steps import load_searches
+    from hermes.cli.calibrate import command_line
+    from hermes.cli.calibrate.show import fitted_searches
+    from hermes.services.retrieval_profile import save_retrieval_profile
+
+    searches = load_searches(steps)
+    fitted = fit_retrieval(searches, name or (output or steps).stem, command_line())
+    if output is not None:
+        save_retrieval_profile(fitted, output)
+    fitted_searches(searches, fitted, [output], True, as_json)
 
 
 def _polynomials(

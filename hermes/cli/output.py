@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,6 +40,7 @@ DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
 
 
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # also a dash and nothing: no value
 _AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
@@ -53,14 +55,14 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """A table for people; numbers to the right."""
+def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people; columns of numbers, written out or not, to the right."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
+        numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
         table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:   # names come from files: no markup is interpreted
         table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))

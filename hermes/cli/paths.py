@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Overwrite", "free_folder", "plugins_as_overrides", "refuse_empty_names"]
+__all__ = ["Overwrite", "free_folder", "is_sweep", "plugins_as_overrides", "refuse_empty_names"]
 
 OUTPUT = ("-o", "--output")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
@@ -40,6 +40,11 @@ def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
     return out
 
 
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds a sweep, of this format or of an old one (a `sweep.json`)."""
+    return any((folder / name).is_file() for name in ("sweep.sqlite", "sweep.json"))
+
+
 @contextmanager
 def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
     """Make `folder` and hold its lock, so that no other run writes into it.
@@ -53,7 +58,7 @@ def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
 
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "a folder that no other run is writing into"):
-        if (folder / "sweep.json").exists():
+        if is_sweep(folder):
             raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
         found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
         if found:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes.cli import complete
+from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ def plot(
         raise InputError(f"one of {', '.join(KINDS)}", kind, field="--kind", suggestion=suggest(kind, KINDS))
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
-    if (run / "sweep.json").is_file():
+    if is_sweep(run):
         if kind is not None:
             raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
                              field="--kind")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -13,9 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from hermes.calibration.importers import Progress
+    pass
 
 __all__ = ["ImportGroup"]
 
@@ -88,12 +85,13 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
     from hermes.calibration.steps import save_steps
     from hermes.config.validation import validate
     from hermes.errors import InputError
+    from hermes.results.progress import ProgressBar
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file that ends in .yaml", str(output), field="--output")
     built = validate(importer, values)
-    with _bar() as progress:
-        steps = built.steps(progress)
+    with ProgressBar("importing") as bar:
+        steps = built.steps(bar.update)
     header = save_steps(steps, output)
     out = steps.rows.get("excluded", [])
     reasons = sum(reason != "" for reason in out)
@@ -101,19 +99,3 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
           + (f"; {reasons} rows marked excluded" if reasons else ""))
     for text in header.excluded:
         print(f"left out: {text}")
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from hermes.calibration.importers import no_progress
-
-    if not sys.stderr.isatty():
-        yield no_progress
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("importing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

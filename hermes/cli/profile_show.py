@@ -54,7 +54,7 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 def described_names() -> dict[str, list[str]]:
     """Names of everything but hardware profiles that ships, by what it is."""
     from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
+    from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
 
@@ -168,8 +168,9 @@ def plot(
     profile = load_profile(name)
     target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
     figure = plot_profile(profile)
-    if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+    kind = target.suffix.lstrip(".").lower()
+    if kind not in figure.canvas.get_supported_filetypes():
         raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    with replacing(target) as path:
-        figure.savefig(path, dpi=110, format=target.suffix[1:])
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=110, format=kind)
     print(f"written: {target}")

@@ -40,8 +40,7 @@ def run(
     """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
     from hermes import __version__
     from hermes.api import simulate
-    from hermes.results import write_results
-    from hermes.results.export import TRACE
+    from hermes.results.export import TRACE, write_results
     from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
@@ -112,7 +111,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
     from hermes.explore import sweep_schema
-    from hermes.scenario import json_schema
+    from hermes.scenario.editor_schema import json_schema
 
     print_json(sweep_schema() if sweep else json_schema())
 

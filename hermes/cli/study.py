@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import print_table, show
+from hermes.cli.output import print_table
 
 if TYPE_CHECKING:
     from hermes.studies import Report
@@ -55,7 +55,7 @@ def _print(report: Report) -> None:
     for table in report.tables:
         print()
         columns, cells = table.rows()
-        _print_table(table.title, columns, cells)
+        print_table(table.title, columns, cells)
         if table.note:
             print(table.note)
     if report.findings:
@@ -63,16 +63,3 @@ def _print(report: Report) -> None:
         for line in report.findings:
             print(f"- {line}")
     print()
-
-
-def _print_table(title: str, columns: list[str], cells: list[list[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        numeric = any(row[index][:1].isdigit() or row[index][:1] == "-" for row in cells)
-        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))
-    show(table)

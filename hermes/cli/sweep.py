@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from hermes.cli import complete
 from hermes.cli.output import Json, Overrides, print_json, print_table
+from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
@@ -44,8 +44,9 @@ def sweep(
     """
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
+    from hermes.results.progress import ProgressBar
 
-    if output is None and not dry_run and (Path(source) / "sweep.json").is_file():
+    if output is None and not dry_run and is_sweep(Path(source)):
         opened = open_sweep(source)
         if as_json:
             print_json(opened.frame().to_dict("records"))
@@ -53,23 +54,31 @@ def sweep(
             print(opened.to_text(), end="")
             _show_failed(opened, opened.failed())
         return
-    with _Bar(show=not quiet and sys.stderr.isatty()) as bar:
+    ran: list[int] = []   # how many points have an outcome, at the start and after each that is run
+    with ProgressBar("points", show=not quiet) as bar:
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(done, total, what)
+            if what == "run":
+                ran.append(done)
+
         if dry_run:
-            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
+            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
         elif output is None:
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
-            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
+            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
             took = time.perf_counter() - started
     if dry_run:
         _show_plan(plan, as_json)
         return
     failed = results.failed()
     if as_json:
-        print_json({"name": results.name, "points": len(results), "failed": failed, "run": bar.run, "wall_s": took})
+        print_json({
+            "name": results.name, "points": len(results), "failed": failed, "run": len(ran) - 1, "wall_s": took,
+        })
     else:
-        _show_results(results, failed, bar.run, took)
+        _show_results(results, failed, len(ran) - 1, took)
     if failed:
         raise typer.Exit(1)
 
@@ -105,32 +114,3 @@ def _show_failed(results: SweepResults, failed: dict[int, str]) -> None:
         print(f"point {number} ({said}): {reason}")
     if len(failed) > SHOWN:
         print(f"... and {len(failed) - SHOWN} more")
-
-
-class _Bar:
-    """A progress bar over points, on a terminal; counts what was run."""
-
-    def __init__(self, show: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=Console(stderr=True), disable=not show, transient=True,
-        )
-        self._task = self._progress.add_task("points", total=None)
-        self.run = 0
-        self._before: int | None = None
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, what: str, done: int, total: int) -> None:
-        if what == "run":
-            self._before = done if self._before is None else self._before
-            self.run = done - self._before
-        self._progress.update(self._task, description=what, completed=done, total=total)

@@ -36,8 +36,8 @@ def import_(
     from hermes.config.validation import validate
     from hermes.config.yaml_document import as_node
     from hermes.scenario.loading import apply_override
-    from hermes.workload import TRACE_IMPORTERS, write_trace
-    from hermes.workload.traces import describe_frame
+    from hermes.workload.importers import TRACE_IMPORTERS
+    from hermes.workload.traces import describe_frame, write_trace
 
     importer: Any = TRACE_IMPORTERS.get(format_)
     options = as_node({})
@@ -52,7 +52,7 @@ def import_(
 
 def describe(file: TraceFile, as_json: Json = False) -> None:
     """Count, rate, burstiness, lengths and their correlation."""
-    from hermes.workload import describe as figures
+    from hermes.workload.traces import describe as figures
 
     _print(figures(file), as_json)
 
@@ -70,7 +70,7 @@ def cache(
     """What share of a trace's prompt blocks a cache would find: one without limit, and such of the given capacities."""
     from hermes.errors import InputError
     from hermes.memory.replay import replay
-    from hermes.workload import read_trace
+    from hermes.workload.traces import read_trace
 
     table = read_trace(file)
     if table.hash_ids is None:

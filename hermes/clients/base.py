@@ -9,7 +9,12 @@ from hermes.config.registry import Registry
 
 __all__ = ["CLIENTS", "platform_name"]
 
-CLIENTS: Registry[Any] = Registry("clients", "a client")
+CLIENTS: Registry[Any] = Registry("clients", "a client", {
+    "kv_retrieval": "hermes.clients.kv_retrieval:KvRetrievalClientConfig",
+    "llm": "hermes.clients.config:LLMClientConfig",
+    "processing": "hermes.clients.service:ProcessingClientConfig",
+    "rag": "hermes.clients.service:RagClientConfig",
+})
 
 
 def platform_name(pattern: str | None, number: int) -> str:

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
-from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
+from hermes.clients.tier_config import OffloadConfig
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
-@CLIENTS.register("llm")
 class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
 
@@ -99,7 +97,7 @@ class LLMClientConfig(ConfigModel):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
-                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
@@ -121,12 +119,12 @@ class LLMClientConfig(ConfigModel):
         if old is None:
             return self.engine or NEWEST_ENGINE
         if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
         return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0, hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
         """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 
@@ -142,21 +140,17 @@ class LLMClientConfig(ConfigModel):
         model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type: Any = BlockPool
-        if self.memory.prefix_caching:
-            pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
+        make_pool = self._pool(every_step)
         options: dict[str, Any] = {}
-        if self.memory.prefix_eviction != "lru":
-            pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
+            pool = make_pool(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
-                raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
-                                 field="scheduler.kind")
+                raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
+                                          "another scheduler"), field="scheduler.kind")
             client = self._client(
                 env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
@@ -169,6 +163,21 @@ class LLMClientConfig(ConfigModel):
                     client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
         return clients
+
+    def _pool(self, every_step: bool) -> Callable[..., BlockPool]:
+        """What makes the KV memory of a client."""
+        memory = self.memory
+        if memory.prefix_eviction != "lru":
+            from hermes.memory.prefix_eviction import RankedPrefixPool
+
+            return partial(RankedPrefixPool, policy=memory.prefix_eviction)
+        if not memory.prefix_caching:
+            return BlockPool
+        if not every_step:
+            return PrefixBlockPool
+        from hermes.memory.reference import ReferencePrefixPool
+
+        return ReferencePrefixPool
 
     def _client(
         self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
@@ -186,11 +195,14 @@ class LLMClientConfig(ConfigModel):
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
+        from hermes.clients.kv_tier import build_tiers
+        from hermes.clients.offload import OffloadingClient
+
         with inside("kv_offload"):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
-            tiers = tiers_of(offload.tiers, env, index, name, platform)
+            tiers = build_tiers(offload.tiers, env, index, name, platform)
         info = hardware_info(hardware)
         model = self._memory_model(info, base_dir)
         return OffloadingClient(

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import InputError, Verbatim
-from hermes.hardware.devices import DeviceDescription, device_in_words, load_device
+from hermes.hardware.devices import DeviceDescription, device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 
 __all__ = ["check_agreement", "described_model", "longest_request"]
 
-ALLOW = "`allow_mismatch: true` overrides"
+ALLOW = "or set `allow_mismatch: true`"
 _SHAPE = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size", "gated_ffn",
           "num_experts", "experts_per_token")
 _BITS_APART = 1.4   # ratio of another precision: scales and 16-bit embeddings add some bits, the next precision is 2
@@ -57,8 +57,8 @@ def longest_request(config: Any, model: str, base_dir: Path | None) -> int | Non
     if given is None:
         return found.max_context
     if given > found.max_context:
-        raise InputError(f"at most {found.max_context}, the context of {found.name} ({ALLOW})", given,
-                         field="max_model_len")
+        raise InputError(Verbatim(f"{given} is more than {found.max_context}, the context of {found.name}; lower it, "
+                                  f"{ALLOW}"), field="max_model_len")
     return given
 
 
@@ -76,7 +76,7 @@ def check_agreement(config: Any, info: HardwareInfo, base_dir: Path | None) -> N
 
 
 def _device(info: HardwareInfo) -> DeviceDescription | None:
-    return info.device or device_in_words(info.hardware)
+    return info.device or device_named_in(info.hardware)
 
 
 def _device_name(info: HardwareInfo) -> str:
@@ -118,7 +118,8 @@ def _check_model(config: Any, info: HardwareInfo, base_dir: Path | None) -> None
         instead = "write the same model in both"
     else:
         instead = f"for {ours.name} write {_instead(ours.name, device)}"
-    raise InputError(f"{info.model}, the model of {_source(info)} ({instead}; {ALLOW})", config.model, field="model")
+    raise InputError(Verbatim(f"{config.model} is not {info.model}, the model of {_source(info)}; {instead}, {ALLOW}"),
+                     field="model")
 
 
 def _check_device(config: Any, info: HardwareInfo, theirs: DeviceDescription, base_dir: Path | None) -> None:
@@ -133,8 +134,8 @@ def _check_device(config: Any, info: HardwareInfo, theirs: DeviceDescription, ba
     else:
         model = described_model(config.model or info.model, base_dir)
         instead = f"for {ours.name} write {_instead(model, ours.name)}"
-    raise InputError(f"{theirs.name}, the device of {_source(info)} ({instead}; {ALLOW})", config.device,
-                     field="device")
+    raise InputError(Verbatim(f"{config.device} is not {theirs.name}, the device of {_source(info)}; {instead}, "
+                              f"{ALLOW}"), field="device")
 
 
 def _devices_error(config: Any, info: HardwareInfo, base_dir: Path | None) -> InputError:
@@ -145,7 +146,7 @@ def _devices_error(config: Any, info: HardwareInfo, base_dir: Path | None) -> In
         parts = f"the tensor parallelism of {_source(info)}"
         model = described_model(config.model or info.model, base_dir)
         instead = f"leave it out, or for {config.devices} write {_instead(model, _device_name(info), config.devices)}"
-    return InputError(f"{info.devices}, {parts} ({instead}; {ALLOW})", config.devices, field="devices")
+    return InputError(Verbatim(f"{config.devices} is not {info.devices}, {parts}; {instead}, {ALLOW}"), field="devices")
 
 
 def _check_bits(memory: Any, info: HardwareInfo) -> None:
@@ -156,8 +157,8 @@ def _check_bits(memory: Any, info: HardwareInfo) -> None:
     bits = 8 * stored.layer_bytes
     if memory.weight_bits is not None and not 1 / _BITS_APART < memory.weight_bits / bits < _BITS_APART:
         raise InputError(
-            f"about {bits:.3g} bits, the precision of {_source(info)}, {info.dtype} (leave it out; {ALLOW})",
-            Verbatim(f"{memory.weight_bits:g}"), field="memory.weight_bits",
+            Verbatim(f"{memory.weight_bits:g} is not about {bits:.3g} bits, the precision of {_source(info)}, "
+                     f"{info.dtype}; leave it out, {ALLOW}"), field="memory.weight_bits",
         )
     if memory.kv_bits is None:
         return
@@ -168,6 +169,6 @@ def _check_bits(memory: Any, info: HardwareInfo) -> None:
         instead = (f"write hardware.kv_dtype: fp{memory.kv_bits:g}" if info.kind == "roofline" and memory.kv_bits in
                    (8, 16, 32) else "leave it out")
         raise InputError(
-            f"{' or '.join(f'{n:g}' for n in sorted(expected))} bits, as steps of {_source(info)} read KV "
-            f"({instead}; {ALLOW})", Verbatim(f"{memory.kv_bits:g}"), field="memory.kv_bits",
+            Verbatim(f"{memory.kv_bits:g} is not {' or '.join(f'{n:g}' for n in sorted(expected))} bits, with which "
+                     f"steps of {_source(info)} read KV; {instead}, {ALLOW}"), field="memory.kv_bits",
         )

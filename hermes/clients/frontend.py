@@ -37,5 +37,5 @@ class FrontEnd(ConfigModel):
 
     @property
     def times_ns(self) -> tuple[int, float, int]:
-        """Return (before, per prompt token, after) in nanoseconds."""
+        """(before, per prompt token, after) in nanoseconds."""
         return s_to_ns(self.before), self.per_prompt_token * NS_PER_S, s_to_ns(self.after)

@@ -20,32 +20,33 @@ starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
+from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tiers
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
+from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
+from hermes.core.request_table import Population
 from hermes.core.stage import ServiceStage, Stage
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
+from hermes.hardware.devices import MachineSpec
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
-from hermes.services import MachineSpec
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig", "KvTierConfig"]
+__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig"]
 
 
 class KvRetrievalClient(TaskClient):
@@ -198,8 +199,22 @@ class KvRetrievalClient(TaskClient):
 
     # -- before the run ------------------------------------------------------------------------------------------
 
-    def fill(self, population: Any) -> None:
-        """Fill the tiers with the most requested part of a population (`hermes.core.request_table.Population`)."""
+    def prepare(self, clients: Iterable[Any], populations: Iterable[Population]) -> None:
+        """Learn from the other clients what a prefill costs, and begin with the contexts it is to begin with.
+
+        Raises `InputError` where no client computes prompts of its model.
+        """
+        if self.needs_prefill and self.prefill is None:
+            engines = [c for c in clients if c.role in ("both", "prefill") and c.model in ("", self.model)]
+            if not engines:
+                raise InputError(f"what a prefill costs, or an LLM client of model {self.model!r}", None,
+                                 field="clients.recompute")
+            self.prefill = engines[0].hardware   # clients of these roles are engines, which have one
+        for population in populations if self.config.start != "empty" else ():
+            self.fill(population)
+
+    def fill(self, population: Population) -> None:
+        """Fill the tiers with the most requested part of a population."""
         first, step = (0, 1) if self.config.start == "popular" else self.home
         keys = range(first, len(population.tokens), step)
         for tier in self.tiers:
@@ -226,7 +241,6 @@ class WarmingConfig(ConfigModel):
     """Accesses after which the sketch halves its counts."""
 
 
-@CLIENTS.register("kv_retrieval")
 class KvRetrievalClientConfig(TaskClientConfig):
     """Clients that fetch past KV from a hierarchy of stores."""
 
@@ -272,18 +286,20 @@ class KvRetrievalClientConfig(TaskClientConfig):
         if self.mode == "expected":
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
-                    raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
+                    raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
+                                     field=f"tiers.{i}.hit_rate")
         else:
-            refuse_hit_rates(self.tiers, "tiers")
+            check_no_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
-            raise InputError("none, but for two stateful tiers or more", field="warming")
+            raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
-            raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
+            raise InputError(Verbatim(f"{self.start} needs mode: stateful and entries: contexts; write start: empty"),
+                             field="start")
         return self
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[KvRetrievalClient]:
         """Build the group's clients, numbered from `first_index`."""
         with inside("model"):
             model = load_model(self.model, base_dir)
@@ -293,7 +309,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
-            tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
+            tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
                 home=(i, self.count),

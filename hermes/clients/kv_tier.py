@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import Field
-
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.clients.tier_config import KvTierConfig
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
@@ -23,42 +21,9 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "refuse_hit_rates", "tiers_of"]
+__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "build_tiers"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
-
-
-class KvTierConfig(ConfigModel):
-    """One tier of the hierarchy."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name. Shared tiers of one name are one tier."""
-    capacity: Annotated[Bytes, Field(gt=0)]
-    """Capacity in bytes."""
-    bandwidth: Bandwidth
-    """Bytes/s of all its reads and writes together."""
-    lookup: Duration = 0.0
-    """Time of a lookup, charged if it finds the key."""
-    scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Clients that share the tier: one client alone, those of one platform, of one rack (the platform up to its first
-    slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Eviction policy: which entry leaves a full tier."""
-    admission: Literal["all", "frequency"] = "all"
-    """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
-    evicted, by a Count-Min sketch of recent accesses."""
-    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch halves its counts."""
-    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
-
-
-def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
-    for i, tier in enumerate(tiers):
-        if tier.hit_rate is not None:
-            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
-                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
 
 
 class Tier:
@@ -82,7 +47,7 @@ class Tier:
 
     @property
     def share(self) -> float:
-        """Return the bytes/s that one more flow would get now."""
+        """Bytes/s that one more flow would get now."""
         return self.config.bandwidth / (self._active + 1)
 
     def info(self, names: list[str]) -> TierInfo:
@@ -134,23 +99,25 @@ class Tier:
         return self.busy_ns + (self.env._now - self._since_ns if self._active else 0)
 
 
-def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
+def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
     """Return the tiers of one client, nearest first. Shared tiers are made once per scope."""
     scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
     tiers: list[Tier] = []
     for i, config in enumerate(configs):
         where = scopes[config.scope]
         if not where and config.scope in ("platform", "rack"):
-            raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
+            raise InputError(Verbatim(f"missing: tier {config.name!r} is shared by the {config.scope} of its clients"),
+                             field="platform")
         key = ("kv tier", config.name, config.scope, where)
         if key not in env.shared:
             env.shared[key] = Tier(config, env, where)
         tier: Tier = env.shared[key]
         if tier.config != config:
-            raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
-                             field="tiers")
+            raise InputError(Verbatim(f"shared tier {config.name!r} is described in two ways; give it one capacity, "
+                                      "bandwidth and policy"), field="tiers")
         if tier in tiers:
-            raise InputError("another name for each tier of a client", config.name, field=f"tiers.{i}.name")
+            raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
+                             field=f"tiers.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers

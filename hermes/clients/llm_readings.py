@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hermes.clients.block_time import block_ns_of_client
-from hermes.clients.kv_tier import Tier
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
@@ -17,6 +17,9 @@ from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, IntArray
 from hermes.schedulers.base import LLMScheduler, Plan
+
+if TYPE_CHECKING:
+    from hermes.clients.kv_tier import Tier
 
 __all__ = ["LLMReadings"]
 

@@ -16,7 +16,7 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
-from hermes.memory.prefix_eviction import PrefixEviction
+from hermes.memory.eviction import PrefixEviction
 
 __all__ = ["MemoryConfig", "describe_model"]
 
@@ -78,15 +78,15 @@ class MemoryConfig(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.num_blocks is not None and self.capacity is not None:
-            raise InputError("either num_blocks or capacity", "both", field="num_blocks")
+            raise InputError(Verbatim("num_blocks and capacity exclude each other; give one"), field="num_blocks")
         if self.num_blocks is not None and self.reserved:
-            raise InputError("nothing reserved where num_blocks is given", self.reserved, field="reserved")
+            raise InputError(Verbatim("has no effect with num_blocks; leave it out"), field="reserved")
         self._check_eviction()
         return self
 
     def _check_eviction(self) -> None:
         if self.prefix_eviction != "lru" and self.prefix_caching is False:
-            raise InputError("lru without prefix_caching: nothing is evicted", self.prefix_eviction,
+            raise InputError(Verbatim(f"{self.prefix_eviction} needs prefix_caching: true; nothing else is evicted"),
                              field="prefix_eviction")
 
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
@@ -147,10 +147,8 @@ class MemoryConfig(ConfigModel):
             return Part(device.memory, f"device {device.name}")
         if info.memory is not None:
             return Part(info.memory.capacity_bytes, f"profile {info.name}: {info.memory.source}")
-        raise InputError(
-            "num_blocks, the capacity of a device, or a client that names its `device`", Verbatim("none of them"),
-            field="memory",
-        )
+        raise InputError(Verbatim("unknown size: give num_blocks, the capacity of a device, or the client's `device`"),
+                         field="memory")
 
     def _kv_and_weights(
         self, model: str, devices: int, info: HardwareInfo, base_dir: Path | None

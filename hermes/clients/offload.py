@@ -13,41 +13,17 @@ sequence is admitted.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
+from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
 from hermes.clients.llm import LLMClient
-from hermes.config import ConfigModel
+from hermes.clients.tier_config import OffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.units import NS_PER_S
 
-__all__ = ["OffloadConfig", "OffloadingClient"]
-
-
-class OffloadConfig(ConfigModel):
-    """Tiers that hold blocks of the prefix cache besides the device."""
-
-    tiers: list[KvTierConfig] = Field(min_length=1)
-    """The hierarchy, nearest first."""
-    block_tokens: int = Field(default=512, ge=1, le=2**20)
-    """Tokens of an entry: whole blocks of this size are stored and found."""
-    overlap: bool = False
-    """Start a prefill while the rest of its KV is read, layer by layer."""
-    write: Literal["all", "nearest"] = "all"
-    """Tiers that stored blocks go to. Only what a tier does not have yet is moved."""
-    promote: bool = True
-    """Write what a lower tier had to the tiers above it, once read."""
-    demote: bool = False
-    """Write what a tier evicts to the tier below."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        refuse_hit_rates(self.tiers, "tiers")
-        return self
+__all__ = ["OffloadingClient"]
 
 
 class OffloadingClient(LLMClient):

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.files import find
 from hermes.units import s_to_ns
 
@@ -60,7 +60,7 @@ class RequestOverhead(ConfigModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.profile and (self.generate or self.embed):
-            raise InputError("either a profile or figures", self.profile, field="profile")
+            raise InputError(Verbatim("a profile and figures exclude each other; give one"), field="profile")
         return self
 
     def times_ns(self, base_dir: Path | None) -> dict[str, int]:

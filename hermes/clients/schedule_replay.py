@@ -30,7 +30,8 @@ from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
-from hermes.memory import BlockPool, PrefixBlockPool, ReferencePrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.base import Plan
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
 
@@ -237,9 +238,9 @@ class _Recorder(AsyncChunkedScheduler):
         self._free_blocks = self.pool.free_blocks
         super()._let_go()
 
-    def _preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Stage, plan: Plan) -> None:
         self._victims.append(seq)
-        super()._preempt(seq, plan)
+        super().preempt(seq, plan)
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         seq = super()._preempt_ending(order)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
@@ -162,7 +161,7 @@ class _ServiceConfig(TaskClientConfig):
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[ServiceClient]:
         """Build the group's clients, numbered from `first_index`."""
         machine = machine_of(self.device, self.cores, base_dir)
         services: dict[str, Service] = {}
@@ -172,8 +171,8 @@ class _ServiceConfig(TaskClientConfig):
         used = sum(service.memory_bytes for service in services.values())
         if machine.memory_bytes and used > machine.memory_bytes:
             raise InputError(
-                f"services that fit in {machine.memory_bytes / 1e9:,.0f} GB", Verbatim(f"{used / 1e9:,.0f} GB"),
-                field="serves",
+                Verbatim(f"the services need {used / 1e9:,.0f} GB, and the machine has "
+                         f"{machine.memory_bytes / 1e9:,.0f} GB; put some on another client"), field="serves",
             )
         max_batch, per_kind = self._limits()
         return [
@@ -185,7 +184,6 @@ class _ServiceConfig(TaskClientConfig):
         ]
 
 
-@CLIENTS.register("rag")
 class RagClientConfig(_ServiceConfig):
     """Clients that embed, retrieve and rerank. A batch takes all waiting tasks of one kind."""
 
@@ -204,7 +202,6 @@ class RagClientConfig(_ServiceConfig):
         return self.max_batch, True
 
 
-@CLIENTS.register("processing")
 class ProcessingClientConfig(_ServiceConfig):
     """Clients that tokenize, filter, score: one task per free core, in order of arrival."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from hermes.clients.base import platform_name
 from hermes.clients.describe import service_info
-from hermes.clients.kv_tier import Tier
 from hermes.clients.resources import PowerConfig
 from hermes.config import ConfigModel
 from hermes.core.client import ClientEvents, ClientView, Columns, LoadLine, Track
@@ -21,8 +20,11 @@ from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo
 from hermes.core.stage import Stage
 from hermes.hardware.base import IntArray
-from hermes.services import MachineSpec
+from hermes.hardware.devices import MachineSpec
 from hermes.units import s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.clients.kv_tier import Tier
 
 __all__ = ["TaskClient", "TaskClientConfig"]
 

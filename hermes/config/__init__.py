@@ -17,8 +17,12 @@ from hermes.config.component import (
     field_docs,
     quantity,
 )
+from hermes.config.registry import Registry
+from hermes.config.streams import request_stream, stream
+from hermes.config.validation import load, validate
+from hermes.config.yaml_writer import to_yaml
 
 __all__ = [
-    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Shorthand", "Tokens", "field_docs",
-    "quantity",
+    "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Registry", "Shorthand", "Tokens",
+    "field_docs", "load", "quantity", "request_stream", "stream", "to_yaml", "validate",
 ]

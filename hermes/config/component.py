@@ -21,10 +21,11 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    TypeAdapter,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from hermes.config.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
@@ -142,18 +143,63 @@ class Named:
 class Component:
     """Field annotation: one of the components of a registry, chosen by its `kind:`.
 
-    Use as `router: Annotated[Any, Component(ROUTERS)]`. The choices are those registered when the enclosing model's
-    schema is built; models with such fields are rebuilt when something registers later (`hermes.scenario`).
+    Use as `router: Annotated[Any, Component(ROUTERS)]`. The registry is asked when a value is validated, so that a
+    component is imported when a document names it, and one that registers later is valid at once.
     """
 
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        choices = {name: handler.generate_schema(self.registry.get(name)) for name in self.registry.loaded()}
-        if not choices:
-            return core_schema.any_schema()
-        return core_schema.tagged_union_schema(choices, discriminator="kind")
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        classes = self.registry.working()
+        if not classes:
+            return handler(core_schema.any_schema())
+        outer = frozenset(_described)
+        choices = {name: _definition(cls, cls in outer) for name, cls in classes.items()}
+        _described.update(classes.values())
+        try:
+            return handler(core_schema.tagged_union_schema(choices, "kind"))
+        finally:
+            _described.intersection_update(outer)
+
+    def _checked(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            kind = value.get("kind")
+        elif isinstance(value, BaseModel):
+            kind = getattr(value, "kind", None)
+        else:
+            raise PydanticKnownError("model_attributes_type")
+        if kind is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        if not isinstance(kind, str) or kind not in self.registry:
+            names = ", ".join(self.registry.names())
+            raise PydanticKnownError(
+                "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": names})
+        return _validator(self.registry.get(kind), kind).validate_python(value)
+
+
+_described: set[type] = set()
+"""Components whose JSON Schema is being made: a service may hold services."""
+
+
+def _definition(cls: type, described: bool) -> core_schema.CoreSchema:
+    """The schema of a component, under the name that pydantic gives it; only that name inside itself."""
+    ref = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
+    if described:
+        return core_schema.definition_reference_schema(ref)
+    schema = TypeAdapter(cls).core_schema
+    if schema["type"] == "definitions":
+        return {**schema, "schema": {**schema["schema"], "ref": ref}}
+    return {**schema, "ref": ref}
+
+
+@cache
+def _validator(cls: type, kind: str) -> SchemaValidator:
+    """Validates a component; its errors have the kind in their location, as those of a discriminated union do."""
+    return SchemaValidator(core_schema.tagged_union_schema({kind: TypeAdapter(cls).core_schema}, "kind"))
 
 
 class Shorthand:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from hermes.config.data_files import note_file, resource_dir
+from hermes.config.registry import Registry
 from hermes.config.yaml_document import Node, as_node, load_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
@@ -200,21 +201,20 @@ def _outline(node: Node) -> Verbatim:
     return Verbatim("a mapping" if isinstance(node.value, dict) else "a list")
 
 
-_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[object, dict[str, Any]]] = {}
-"""By model: what it was built from, and its JSON Schema."""
+_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[int, dict[str, Any]]] = {}
+"""By model: how much was registered, and its JSON Schema then."""
 
 
 def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a model, made once until the model is rebuilt because something registered: 0.1 s otherwise
-    for each mistake in a scenario; empty where a plug-in's field type has none."""
-    built = model.__pydantic_core_schema__
+    """The JSON Schema of a model, made once until something registers: 0.1 s otherwise for each mistake in a scenario;
+    empty where a plug-in's field type has none."""
     known = _KNOWN_SCHEMAS.get(model)
-    if known is None or known[0] is not built:
+    if known is None or known[0] != Registry.version:
         try:
             schema = model.model_json_schema()
         except (PydanticInvalidForJsonSchema, PydanticUserError):
             schema = {}
-        known = _KNOWN_SCHEMAS[model] = (built, schema)
+        known = _KNOWN_SCHEMAS[model] = (Registry.version, schema)   # making it imports what it names
     return known[1]
 
 

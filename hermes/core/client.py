@@ -105,7 +105,7 @@ class Client(Protocol):
         steps: End times of the steps.
         ticks: Steps in which all decoding sequences advance; None if every step does that.
         returns_together: Whether all answers of a batch come back together (static batches).
-        moved_in_run: (row of the table of runs, blocks x ns) for blocks that change hands in the middle of a run.
+        moved_in_run: (row of the table of runs, blocks x ns) of blocks taken or freed from outside during a run.
         tiers: KV stores outside its devices.
         out_of_range_tasks: Tasks in batches outside the range on which their costs were measured.
     """

@@ -14,9 +14,11 @@ from heapq import heappop, heappush
 from typing import Any
 
 from simpy.core import Environment
-from simpy.events import Event
+from simpy.events import Event, Process, ProcessGenerator
 
-__all__ = ["ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Clock", "Tick", "at", "calls_of"]
+__all__ = [
+    "ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
+]
 
 MAX_CLIENTS = 1_000_000
 STEP_END = 0                    # + client index
@@ -25,6 +27,8 @@ ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
 _new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
+_BEGUN = Event(Environment())   # what the first step of a process is the answer to
+_BEGUN._ok, _BEGUN._value = True, None
 
 
 class Tick(Event):
@@ -36,6 +40,27 @@ class Tick(Event):
     def __init__(self, env: Environment, callback: Callable[[Any], None]) -> None:
         self.env = env
         self.callbacks = [callback]
+
+
+class Acting(Process):
+    """A SimPy process that begins at once. SimPy's own begins with an event, and what it does first would lose its
+    place among other things at the same time."""
+
+    def __init__(self, env: Environment, generator: ProcessGenerator) -> None:
+        self.env = env
+        self.callbacks = []
+        self._generator = generator
+        self._resume(_BEGUN)
+
+
+def happen(tick: Tick) -> None:
+    """Let an event that is not scheduled happen at once, ahead of everything that is scheduled for now.
+
+    Processes that wait for it go on before this returns; those that wait for it later find that it has happened.
+    """
+    callbacks, tick.callbacks = tick.callbacks, None  # type: ignore[assignment]
+    for callback in callbacks:
+        callback(tick)
 
 
 class Clock(Environment):
@@ -56,6 +81,19 @@ class Clock(Environment):
         tick: Tick = _new(Tick)   # `__init__` inlined
         tick.env = self
         tick.callbacks = [callback]
+        heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
+        return tick
+
+    def pending(self) -> Tick:
+        """An event for a process to wait for, which happens when it is given to `happen`."""
+        tick: Tick = _new(Tick)
+        tick.env = self
+        tick.callbacks = []
+        return tick
+
+    def moment(self, time_ns: int, priority: int) -> Tick:
+        """An event for a process to wait for, which happens at `time_ns`, not before now."""
+        tick = self.pending()
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
@@ -81,10 +119,10 @@ class Clock(Environment):
 
 def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
     """Call `callback(tick)` at `time_ns` (not in the past) on any SimPy environment with integer times."""
-    return calls_of(env)(time_ns, priority, callback)
+    return bind_at(env)(time_ns, priority, callback)
 
 
-def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
+def bind_at(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
     """Return `at` for one environment, with the choice of implementation made once."""
     return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
 

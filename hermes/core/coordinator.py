@@ -22,7 +22,7 @@ from hermes.core.network import Network
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Segments, Stage
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 
 __all__ = ["Coordinator"]
 
@@ -183,7 +183,8 @@ class Coordinator:
         model = stage.model or request.model
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
-            raise InputError(f"a client that serves stage {stage.kind!r} of model {model!r}", field="clients")
+            raise InputError(Verbatim(f"no client serves stage {stage.kind!r} of model {model!r}; add one"),
+                             field="clients")
         client = router.choose(stage)
         reason = self._refusal(client, stage)
         if reason is not None:

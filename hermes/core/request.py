@@ -8,27 +8,28 @@ workload may have a *gate*: a limit of requests in flight, at which others that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from simpy.events import ProcessGenerator
 
 from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt, PromptContent
 from hermes.core.client import Client, ClientView
-from hermes.core.clock import ARRIVAL, Clock, Tick
+from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
-__all__ = ["Arrivals", "Request", "Stream"]
+__all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 
 _BLOCK = 4096   # requests turned from columns into Python numbers at a time
 
 
-Pipeline = Iterator[Any]
-"""A generator. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
+Pipeline = Generator[Any, Any, None]
+"""A pipeline under way. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
 S = TypeVar("S", bound=Stage)
 
 
@@ -70,6 +71,7 @@ class Request:
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
+    answer: Tick | None = None   # happens when it is answered or rejected, where a user waits for that
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -244,7 +246,38 @@ class Arrivals:
                 self._open_loop(stream)
             else:
                 for _ in range(min(stream.table.users, len(stream.table))):
-                    self._next_of_closed(stream)
+                    Acting(self._env, self._user(stream))
+
+    def _user(self, stream: Stream) -> ProcessGenerator:
+        """A user of a closed loop: takes a request or a conversation, thinks, has it, and takes the next, if any is
+        left."""
+        for request in self._waiting[stream]:
+            yield self._thought(request)
+            yield from self._conversation(request)
+        if self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
+
+    def _conversation(self, request: Request) -> ProcessGenerator:
+        """Submit a request, wait for the answer, think, submit the next turn, and so on to the last."""
+        following = request.following
+        while True:
+            answer = request.answer = self._env.pending()
+            self._due(request)
+            yield answer
+            if not following:
+                return
+            request = following.pop()
+            yield self._thought(request)
+
+    def _thought(self, request: Request) -> Tick:
+        """When the user has thought, and submits a request."""
+        stream, due = request.stream, self._env._now
+        think_ns = stream.table.think_ns
+        if think_ns is not None:
+            due += int(think_ns[request.id - stream.first_id])
+        if stream not in self._gates:
+            request.arrival_ns = self.times_ns[request.id] = due
+        return self._env.moment(due, ARRIVAL)
 
     def _open_loop(self, stream: Stream) -> None:
         requests = stream.beginnings()
@@ -260,6 +293,9 @@ class Arrivals:
             if upcoming is not None:
                 env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
+                if request.following:
+                    Acting(env, self._conversation(request))
+                    return
                 if gated:
                     self._due(request)
                     return
@@ -282,30 +318,8 @@ class Arrivals:
                 self._env.tick_at(now, ARRIVAL, lambda tick: self._send(waited))
             else:
                 gate.free += 1
-        if request.following:
-            later = request.following.pop()
-            later.following = request.following
-            self._after_thinking(later)
-        elif stream.closed:
-            self._next_of_closed(stream)
-
-    def _next_of_closed(self, stream: Stream) -> None:
-        """Give a user of a closed loop the next request or conversation, if one is left."""
-        request = next(self._waiting[stream], None)
-        if request is not None:
-            self._after_thinking(request)
-        elif self.out_of_requests_ns < 0:
-            self.out_of_requests_ns = self._env._now
-
-    def _after_thinking(self, request: Request) -> None:
-        """Submit a request after the user's think time."""
-        stream, due = request.stream, self._env._now
-        think_ns = stream.table.think_ns
-        if think_ns is not None:
-            due += int(think_ns[request.id - stream.first_id])
-        if stream not in self._gates:
-            request.arrival_ns = self.times_ns[request.id] = due
-        self._env.tick_at(due, ARRIVAL, lambda tick: self._due(request))
+        if request.answer is not None:
+            happen(request.answer)
 
     def _due(self, request: Request) -> None:
         """Send a request that is due now, unless its workload's gate holds it back."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hermes.core.block_hashes import NameRuns, PromptContent
+from hermes.errors import InputError
 
 if TYPE_CHECKING:
     from hermes.core.branches import Branches
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hermes.core.common_prompt import CommonPrompt
     from hermes.core.request import Request
 
-__all__ = ["AnyOf", "Segments", "ServiceStage", "Stage"]
+__all__ = ["AnyOf", "Segments", "ServiceStage", "Stage", "check_count"]
 
 _NOTHING: Mapping[str, Any] = {}   # option values depend on the service: numbers, texts, lists
 Segments = list[tuple[int, int, int]]
@@ -184,3 +185,10 @@ class AnyOf:
         if not stages:
             raise ValueError("AnyOf needs at least one stage to wait for")
         self.stages = stages
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return the value of an option that counts something; `InputError` unless it is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
+    return value

@@ -18,6 +18,7 @@ from hermes.explore.jobs import Job, Outcome, perform
 
 __all__ = ["Executor", "InProcess", "Processes", "executor"]
 
+STARTS = 3   # of a worker process that is killed before it has begun
 # each worker is one thread: numeric libraries must not start one per core in every process
 _ONE_THREAD = dict.fromkeys((
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -97,25 +98,31 @@ class _Worker:
     def __init__(self, modules: list[str]) -> None:
         self.modules = modules
         self.process: subprocess.Popen[str] | None = None
+        self._stopped = False
 
     def perform(self, job: Job) -> Outcome:
-        if self.process is None or self.process.poll() is not None:
-            self.process = self._start()
+        starts = 0
+        while self.process is None or self.process.poll() is not None:
+            starts += 1
+            code = self._start()
+            if code is not None and (code >= 0 or self._stopped):   # the next would end in the same way
+                raise HermesError(f"a worker process could not start: it {_ending(code)}")
+            if code is not None and starts == STARTS:
+                return Outcome(job.key, "failed", f"the process {_ending(code)}, {STARTS} times while it started")
         answer = self._ask(self.process, asdict(job))
         if answer is None:
             return Outcome(job.key, "failed", f"the process {_ending(self.process.wait())}")
         return Outcome(**answer)
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> int | None:
+        """Start the process; what it ended with (the negative number of a signal) if it did, None if it is ready."""
         # the whole sys.path: what this process can import, its workers can
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()"], text=True, encoding="utf-8",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
         )
-        if self._ask(process, {"modules": self.modules}) is None:
-            raise HermesError(f"a worker process could not start: it {_ending(process.wait())}")
-        return process
+        return None if self._ask(self.process, {"modules": self.modules}) is not None else self.process.wait()
 
     @staticmethod
     def _ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
@@ -131,6 +138,7 @@ class _Worker:
         return json.loads(line) if line.endswith("\n") else None
 
     def stop(self) -> None:
+        self._stopped = True
         if self.process is not None:
             self.process.kill()
             self.process.wait()

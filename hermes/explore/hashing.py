@@ -20,26 +20,19 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
-from hermes.pipelines import PIPELINES
 from hermes.scenario import Scenario, resolved_yaml
-from hermes.scenario.registries import reachable
 
-__all__ = ["code_digest", "extract_sources", "file_digests", "plugin_modules", "point_hash", "text_of"]
+__all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
 
 # nothing in these decides what a simulation answers
 _BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "studies", "trace_importers", "validation_engines"))
+"""Registries whose implementations no scenario can name."""
 
 
 def text_of(scenario: Scenario) -> str:
     """The resolved scenario as it is run and hashed: without what only describes it."""
     return resolved_yaml(scenario.model_copy(update={"name": "point", "description": ""}))
-
-
-def plugin_modules() -> list[str]:
-    """The modules, other than of this package, that registered something a scenario can name."""
-    _, registries = reachable(Scenario)
-    found = {registry.get(name).__module__ for registry in [*registries, PIPELINES] for name in registry}
-    return sorted(module for module in found if module.partition(".")[0] != "hermes")
 
 
 def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:
@@ -84,17 +77,17 @@ def _source(module: str) -> Path | None:
     return Path(file) if file is not None and os.path.isfile(file) else None
 
 
-def file_digests(paths: Iterable[str | Path], base_dir: Path) -> dict[str, str]:
-    """Name -> digest of the content of each file; a shipped file by its place in the product, others by their path
-    relative to `base_dir`. A file that is gone has the digest ""."""
-    shipped = resource_dir("hw_profiles").parent.resolve()
-    digests = {}
-    for path in paths:
-        full = Path(path).resolve()
-        inside = full.is_relative_to(shipped)
-        name = full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
-        digests[name] = hashlib.sha256(full.read_bytes()).hexdigest() if full.is_file() else ""
-    return dict(sorted(digests.items()))
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """Digest of the content of each file, by path; "" for a file that is gone."""
+    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.isfile(path) else ""
+            for path in sorted(set(paths))}
+
+
+def portable_name(path: str, base_dir: Path) -> str:
+    """A shipped file by its place in the product, any other by its path relative to `base_dir`."""
+    shipped, full = resource_dir("hw_profiles").parent.resolve(), Path(path).resolve()
+    inside = full.is_relative_to(shipped)
+    return full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
 
 
 def point_hash(text: str, code: str, files: Mapping[str, str], extract: str | None) -> str:

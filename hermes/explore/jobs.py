@@ -21,7 +21,8 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError, Verbatim
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.points import RESERVED
-from hermes.results import Results, write_results
+from hermes.results import Results
+from hermes.results.export import write_results
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 

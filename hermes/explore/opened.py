@@ -10,7 +10,8 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.store import Folder, columns_of, table_of
 from hermes.explore.table import point_table
-from hermes.results import Results, open_run
+from hermes.results import Results
+from hermes.results.stored import open_run
 from hermes.scenario import Scenario, scenario_of
 
 if TYPE_CHECKING:
@@ -22,11 +23,9 @@ __all__ = ["SweepResults", "merged", "open_sweep"]
 
 def merged(folder: Folder, manifest: dict[str, Any]) -> pa.Table:
     """One row per point that has an outcome: number, settings, seed, hash, status, reason, figures."""
-    rows = []
-    for number, point in enumerate(manifest["points"]):
-        part = folder.part(point["hash"])
-        if part is not None:
-            rows.append({"point": number, **point["settings"], "seed": point["seed"], **part})
+    outcomes = folder.outcomes()
+    rows = [{"point": number, **point["settings"], "seed": point["seed"], **outcomes[point["hash"]]}
+            for number, point in enumerate(manifest["points"]) if point["hash"] in outcomes]
     settings = columns_of(point["settings"] for point in manifest["points"])
     first = ["point", *settings, "seed", "hash", "status", "reason"]
     return table_of(rows, [*first, *(name for name in columns_of(rows) if name not in first)])
@@ -50,14 +49,14 @@ class SweepResults:
     @property
     def complete(self) -> bool:
         """Whether every point has an outcome."""
-        return all(self.folder.part(point["hash"]) is not None for point in self.manifest["points"])
+        return {point["hash"] for point in self.manifest["points"]} <= self.folder.reasons().keys()
 
     def __len__(self) -> int:
         return len(self.manifest["points"])
 
     def table(self) -> pa.Table:
         """`frame()` as an Arrow table."""
-        return merged(self.folder, self.manifest)
+        return self.folder.results() or merged(self.folder, self.manifest)
 
     def frame(self) -> pd.DataFrame:
         """One row per finished point, in the sweep's order.
@@ -71,7 +70,7 @@ class SweepResults:
 
     def outcome(self, number: int) -> dict[str, Any] | None:
         """The row of a point: status, reason and figures; None as long as it has none."""
-        return self.folder.part(self._point(number)["hash"])
+        return self.folder.outcome(self._point(number)["hash"])
 
     def to_text(self) -> str:
         """The points as a table of at most 80 columns: rates, latencies, goodput, devices, dollars."""
@@ -79,8 +78,9 @@ class SweepResults:
 
     def failed(self) -> dict[int, str]:
         """Why, by number of the point, for those that failed."""
-        parts = ((i, self.folder.part(point["hash"])) for i, point in enumerate(self.manifest["points"]))
-        return {i: str(part["reason"]) for i, part in parts if part is not None and part["status"] == "failed"}
+        reasons = self.folder.reasons()
+        found = ((i, reasons.get(point["hash"])) for i, point in enumerate(self.manifest["points"]))
+        return {i: reason for i, reason in found if reason is not None}
 
     def _point(self, number: int) -> dict[str, Any]:
         if not 0 <= number < len(self):
@@ -120,7 +120,7 @@ class SweepResults:
         import pandas as pd
 
         names = ["hash", "status", "wall_s", "cpu_s", "traceback"]
-        return pd.DataFrame(self.folder.journal_entries(), columns=names)
+        return pd.DataFrame(self.folder.journal(), columns=names)
 
     def __repr__(self) -> str:
         return f"<SweepResults {self.name}: {len(self)} points in {self.path}>"

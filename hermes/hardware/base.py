@@ -19,7 +19,12 @@ __all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray",
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-HARDWARE: Registry[Any] = Registry("hardware", "a hardware model")
+HARDWARE: Registry[Any] = Registry("hardware", "a hardware model", {
+    "layerwise": "hermes.hardware.layerwise:Layerwise",
+    "polynomial": "hermes.hardware.polynomial:Polynomial",
+    "roofline": "hermes.hardware.roofline:Roofline",
+    "table": "hermes.hardware.table:Table",
+})
 
 BATCH_STATS: tuple[str, ...] = (
     "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs", "prefill_tokens",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "device_in_words", "load_device"]
+__all__ = ["DeviceDescription", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -53,13 +53,23 @@ class DeviceDescription(ConfigModel):
         return next(iter(flops.values()))
 
 
+class MachineSpec(NamedTuple):
+    """The machine of a client: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
+
+    cores: int
+    flops: float
+    memory_bandwidth: float
+    memory_bytes: int
+    device: DeviceDescription | None = None
+
+
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
     """Load a shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
     return load(DeviceDescription, path)
 
 
-def device_in_words(text: str) -> DeviceDescription | None:
+def device_named_in(text: str) -> DeviceDescription | None:
     """Return the shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
 
     A text names a device if it contains all parts of the device's name. Of several matches, the one with most parts

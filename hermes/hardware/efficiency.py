@@ -129,7 +129,7 @@ class EfficiencyFile(ConfigModel):
 
     @property
     def mape(self) -> float | None:
-        """Return the mean held-out error over data sets, a fraction; None without held-out sets."""
+        """Mean held-out error over data sets, a fraction; None without held-out sets."""
         return sum(row.mape for row in self.held_out) / len(self.held_out) if self.held_out else None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.hf_quantization import stored_dtype
 
 __all__ = ["SUPPORTED", "from_hf_config"]
@@ -64,7 +64,7 @@ class _Config:
                 raise InputError("a positive integer", value, field=name)
             return value
         if default is None:
-            raise InputError("this field", field=key)
+            raise InputError(Verbatim("missing: every config.json of this kind has it"), field=key)
         return default
 
     def flag(self, key: str, default: bool) -> bool:

@@ -1,7 +1,7 @@
-"""Properties of a built hardware model beside step times: devices, parallelism, precision, memory, watts.
+"""Properties of a hardware model beside step times: devices, parallelism, precision, memory, watts.
 
-Analytical models know their device. Fitted profiles know what was measured beside the steps. Tables know neither.
-Memory sizing and energy accounting read these properties instead of the models.
+A model that knows any of them has a property `info`. Analytical models know their device. Fitted profiles know what was
+measured beside the steps. Memory sizing and energy accounting read these properties.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ from typing import Any
 
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription
-from hermes.hardware.layerwise import LayerwiseModel
 from hermes.hardware.models import PRECISIONS
 from hermes.hardware.operators import Work
-from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import ProfileMemory, ProfilePower, Provenance
-from hermes.hardware.roofline import RooflineModel
-from hermes.hardware.table import TableModel
 
-__all__ = ["HardwareInfo", "hardware_info"]
+__all__ = ["HardwareInfo", "hardware_info", "measured_info"]
 
 _NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "fp8-static": "fp8", "fp8-block": "fp8",
           "int4": "int4-awq"}
@@ -49,24 +45,13 @@ def _dtype(text: str) -> str | None:
     return name if name in PRECISIONS else None
 
 
-def _measured(source: Provenance) -> dict[str, Any]:
-    """The fields that a profile or table states about its measurement."""
+def measured_info(name: str, kind: str, source: Provenance, **more: Any) -> HardwareInfo:
+    """Return the fields that a profile or table states about its measurement."""
     tp = source.tensor_parallel
-    return {"model": source.model, "hardware": source.hardware, "devices": tp, "tp": tp, "dtype": _dtype(source.dtype)}
+    return HardwareInfo(name, kind, source.model, tp, tp, dtype=_dtype(source.dtype), hardware=source.hardware, **more)
 
 
 def hardware_info(hardware: HardwareModel) -> HardwareInfo:
-    """Return the properties of `hardware`."""
-    if isinstance(hardware, RooflineModel):
-        options = hardware.options
-        return HardwareInfo(hardware.name, "roofline", options.model, options.tp * options.pp, options.tp,
-                             options.pp, options.dtype, options.kv_dtype, hardware.device, work=hardware.work)
-    if isinstance(hardware, PolynomialModel):
-        profile = hardware.profile
-        return HardwareInfo(profile.name, "profile", **_measured(profile.provenance), memory=profile.memory,
-                             power=profile.power)
-    if isinstance(hardware, TableModel):
-        return HardwareInfo(hardware.name, "table", **_measured(hardware.tables.provenance))
-    if isinstance(hardware, LayerwiseModel):
-        return HardwareInfo(hardware.name, "operator tables", hardware.model)
-    return HardwareInfo(getattr(hardware, "name", ""))
+    """Return the `info` of a hardware model; only its name if it has none."""
+    known: HardwareInfo | None = getattr(hardware, "info", None)
+    return HardwareInfo(getattr(hardware, "name", "")) if known is None else known

@@ -32,7 +32,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import load_model
 from hermes.hardware.operator_curves import AttentionCube, Curve, brackets
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, OperatorTables, load_operator_tables
@@ -67,6 +68,11 @@ class LayerwiseModel:
         self._counts = dict.fromkeys(ONCE, 1) | {name: count * num_layers for name, count in PER_LAYER.items()}
         self.attention = AttentionCube(tables.attention, self._scale * num_layers)
         self._fixed: dict[tuple[int, int], float] = {}   # (tokens, sampled) -> ns: cache of earlier results
+
+    @property
+    def info(self) -> HardwareInfo:
+        """The model that the tables price."""
+        return HardwareInfo(self.name, "operator tables", self.model)
 
     def _dense_ns(self, tokens: int) -> dict[str, float]:
         return {name: self.dense[name].at(tokens) * self._scale * count for name, count in self._counts.items()}
@@ -131,7 +137,6 @@ class LayerwiseModel:
         return steps_outside(ranges, columns, num_steps)
 
 
-@HARDWARE.register("layerwise")
 class Layerwise(ConfigModel):
     """Sums of per-operator tables measured layer by layer."""
 

@@ -16,7 +16,6 @@ from hermes.config import ConfigModel
 from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
-from hermes.hardware.hf_config import from_hf_config
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 
@@ -114,22 +113,22 @@ class ModelDescription(ConfigModel):
 
     @property
     def qkv_params(self) -> int:
-        """Return the weights of the query, key and value projections of one layer."""
+        """Weights of the query, key and value projections of one layer."""
         return self.hidden_size * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     @property
     def o_params(self) -> int:
-        """Return the weights of the attention output projection of one layer."""
+        """Weights of the attention output projection of one layer."""
         return self.num_heads * self.head_dim * self.hidden_size
 
     @property
     def expert_params(self) -> int:
-        """Return the weights of one feed-forward network (one expert)."""
+        """Weights of one feed-forward network (one expert)."""
         return (3 if self.gated_ffn else 2) * self.hidden_size * self.intermediate_size
 
     @property
     def layer_matrix_params(self) -> int:
-        """Return the weights of all matrices of one layer, to which quantisation applies."""
+        """Weights of all matrices of one layer, to which quantisation applies."""
         return self.qkv_params + self.o_params + self.expert_params * max(1, self.num_experts)
 
     def _layer_vector_params(self) -> int:
@@ -201,6 +200,8 @@ def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelD
     if path.suffix != ".json":
         return load(ModelDescription, path)
     try:
+        from hermes.hardware.hf_config import from_hf_config
+
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
     except InputError as error:
         raise error.located(file=str(path)) from None

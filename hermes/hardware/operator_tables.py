@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config.data_files import note_file
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
         raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
     missing = [column for column in columns if column not in frame]
     if missing:
-        raise InputError(f"the columns {', '.join(columns)}", f"no {', '.join(missing)}", file=str(path))
+        raise InputError(f"the columns {', '.join(columns)}", Verbatim(f"no {', '.join(missing)}"), file=str(path))
     numbers = [column for column in columns if column != "layer"]
     for column in numbers:
         values = pd.to_numeric(frame[column], errors="coerce")
@@ -139,7 +139,8 @@ def _attention(frame: pd.DataFrame, path: Path) -> Attention:
         cube = _fill_along(axes[axis], cube, axis, extend=axis == 2)
     if np.isnan(cube).any():
         where = [float(axis[i]) for axis, i in zip(axes, np.argwhere(np.isnan(cube))[0], strict=True)]
-        raise InputError(f"entries around {dict(zip(AXES, where, strict=True))}", "none", file=str(path))
+        raise InputError(Verbatim(f"no entries around {dict(zip(AXES, where, strict=True))}; measure some"),
+                         file=str(path))
     return Attention((axes[0], axes[1], axes[2], axes[3]), cube)
 
 

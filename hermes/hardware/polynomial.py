@@ -30,7 +30,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.errors import inside
-from hermes.hardware.base import HARDWARE, IntArray, StepStats
+from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import PREFILL_SAMPLED, VARYING, CompiledTerms, Term, compile_terms
@@ -103,6 +104,12 @@ class PolynomialModel:
         self._prefill_step, self._prefill_run, _ = self.prefill
         self._decode_step, self._decode_run, _ = self.decode
 
+    @property
+    def info(self) -> HardwareInfo:
+        """What was measured besides the steps."""
+        profile = self.profile
+        return measured_info(profile.name, "profile", profile.provenance, memory=profile.memory, power=profile.power)
+
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
         if not stats.decode_seqs:
@@ -144,7 +151,6 @@ class PolynomialModel:
         return out
 
 
-@HARDWARE.register("polynomial")
 class Polynomial(ConfigModel):
     """Regression on measured steps: polynomials of batch statistics from a profile."""
 

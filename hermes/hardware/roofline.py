@@ -28,12 +28,13 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
 from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
@@ -60,7 +61,6 @@ class RooflineOptions(NamedTuple):
     step_overhead: float | None = None
 
 
-@HARDWARE.register("roofline")
 class Roofline(ConfigModel):
     """Analytical step times for any model description on any device."""
 
@@ -98,7 +98,7 @@ class Roofline(ConfigModel):
             return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):
-                raise InputError("a name or a path (or a `profile` that says it)", field=name)
+                raise InputError(Verbatim("missing: give a name or a path, or a `profile` that has it"), field=name)
         with inside("model"):
             model = load_model(self.model, base_dir)
         with inside("device"):
@@ -109,7 +109,7 @@ class Roofline(ConfigModel):
 
     @property
     def options(self) -> RooflineOptions:
-        """Return the options given, with the defaults for the rest."""
+        """Options given, with the defaults for the rest."""
         return RooflineOptions(**self._given(RooflineOptions._fields))
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
@@ -124,8 +124,8 @@ class Roofline(ConfigModel):
         if name == "auto":
             if not device.efficiency:
                 raise InputError(
-                    f"efficiency factors: {device.name} names none (`ideal` is the plain roofline, `generic` the "
-                    "median of measured cards)", "auto",
+                    Verbatim(f"device {device.name} names no efficiency factors; write `ideal` for the plain roofline, "
+                             "or `generic` for the median of measured cards"),
                 )
             name = device.efficiency
         return load_efficiency(name, base_dir)
@@ -171,6 +171,13 @@ class RooflineModel:
         self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
                             f"efficiency factors {file.name}")
         self._set_rates(factors, options.step_overhead)
+
+    @property
+    def info(self) -> HardwareInfo:
+        """The device, the options and the work that they leave to each device."""
+        options = self.options
+        return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
+                             options.dtype, options.kv_dtype, self.device, work=self.work)
 
     def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
         work, device = self.work, self.device

@@ -6,12 +6,12 @@ the prefill table at all tokens of the step (or a mixed table of their own).
 More work is never cheaper (`monotone`): falls between the points are smoothed (`rising` in
 `hermes.hardware.operator_curves`), the line past the last point has at least the slope of the upper half of the table,
 and a step with both phases takes at least as long as its prefills or its decodes alone. With `monotone: false` and a
-table made from medians of splitwise-sim's measurements the answers are those of splitwise-sim, which take the points as
-they are and extend the first and the last line.
+table of medians of splitwise-sim's measurements the times are those of splitwise-sim, which takes the points as they
+are and extends the first and the last line.
 
-A table over several features lists its whole grid. Between the points it is multilinear; past the last value of a
-feature it grows by the slope that the upper half of that feature has where all others are largest, so that it rises
-with every feature everywhere; below the first value it is flat.
+A table over several features lists its whole grid. It is multilinear between the points, and flat below the first
+value. Past the last value of a feature it grows with the slope of that feature's upper half at the largest values of
+all others, so that it rises with every feature everywhere.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from pydantic import Field, model_validator
 from hermes.config import ConfigModel
 from hermes.config.validation import load
 from hermes.errors import InputError, Verbatim, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.operator_curves import brackets, rising
 from hermes.hardware.profile import FitError, Provenance
 from hermes.hardware.ranges import steps_outside
@@ -45,26 +46,26 @@ X = Literal[
 
 
 class TableData(ConfigModel):
-    """Step times over one feature of the batch, or over up to four."""
+    """Step times as a function of one feature of the batch, or of up to four."""
 
     x: X | Annotated[list[X], Field(min_length=2, max_length=4)]
     """The feature, or a list of features; `tokens` is prefill_tokens + decode_seqs."""
     points: Annotated[
         list[Annotated[list[float], Field(min_length=2, max_length=5)]], Field(min_length=2, max_length=100_000)]
-    """[x, seconds], x rising; with several features [x1, x2, ..., seconds] for every point of a grid, the last feature
-    running fastest."""
+    """[x, seconds], x rising. With several features [x1, x2, ..., seconds] for every point of a grid, in which the last
+    feature changes fastest."""
     error: FitError | None = None
-    """How far the estimator that was sampled into this table is off on steps it has not seen."""
+    """Held-out error of the estimator from which this table was sampled."""
     sampling_mape: Annotated[float, Field(ge=0)] | None = None
     """Mean absolute relative difference between the table and that estimator, at the measured steps."""
 
     @property
     def features(self) -> list[str]:
-        """The features, also where there is one."""
+        """Names of the features, one or several."""
         return [self.x] if isinstance(self.x, str) else list(self.x)
 
     def axes(self) -> list[FloatArray]:
-        """The values of each feature, rising."""
+        """Return the values of each feature, rising."""
         table = np.array(self.points)
         return [np.unique(table[:, i]) for i in range(len(self.features))]
 
@@ -145,15 +146,15 @@ class _Curve:
 
     @property
     def ranges(self) -> dict[str, list[float]]:
-        """First and last value of each feature."""
+        """Return the first and last value of each feature."""
         return {self.features[0]: self.range}
 
     def step(self, stats: StepStats) -> int:
-        """Nanoseconds of one step."""
+        """Return the nanoseconds of one step."""
         return self.at(_feature(stats, self.features[0]))
 
     def run(self, stats: StepStats, step: FloatArray) -> IntArray:
-        """Nanoseconds of the steps of a run that are counted by `step`; bit for bit what `step` answers for each."""
+        """Return the nanoseconds of the steps of a run with indices `step`; bit for bit equal to `step` for each."""
         return self.along(_along_run(stats, self.features[0], step))
 
     def at(self, x: float) -> int:
@@ -184,18 +185,18 @@ class _Grid:
         self._slopes = [self._slope(i) for i in range(len(self._axes))]
 
     def _slope(self, number: int) -> float:
-        """Past the last value of a feature: the slope of its upper half where all others are largest."""
+        """Return the slope past a feature's last value: that of its upper half where all others are largest."""
         axis = self._axes[number]
         line = np.moveaxis(self._ns, number, -1)[(-1,) * (len(self._axes) - 1)]
         half = min(max(int(np.searchsorted(axis, axis[-1] / 2, side="right")) - 1, 0), len(axis) - 2)
         return max(float((line[-1] - line[i]) / (axis[-1] - axis[i])) for i in (-2, half))
 
     def step(self, stats: StepStats) -> int:
-        """Nanoseconds of one step."""
+        """Return the nanoseconds of one step."""
         return int(self.run(stats, np.zeros(1))[0])
 
     def run(self, stats: StepStats, step: FloatArray) -> IntArray:
-        """Nanoseconds of the steps of a run that are counted by `step`, shape of `step`."""
+        """Return the nanoseconds of the steps of a run with indices `step`, shape of `step`."""
         cells: list[tuple[tuple[npt.NDArray[np.intp], ...], FloatArray]] = [((), np.ones(len(step)))]
         more = np.zeros(len(step))
         for name, axis, slope in zip(self.features, self._axes, self._slopes, strict=True):
@@ -238,21 +239,26 @@ class TableModel:
             x = "tokens" if prefill.x == "prefill_tokens" else None
             self.mixed = _curve(prefill, factor * mixed_factor, extrapolate, monotone, x)
         self.bounds: list[_Curve | _Grid] = []
-        """What a step with both phases never falls below: its prefills alone, its decodes alone."""
+        """Lower bounds of a step with both phases: its prefills alone, its decodes alone."""
         if monotone:
             self.bounds = [
                 _curve(prefill, factor, extrapolate, monotone, "prefill_tokens" if prefill.x == "tokens" else None),
                 _curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
             ]
 
+    @property
+    def info(self) -> HardwareInfo:
+        """The measurement of the tables."""
+        return measured_info(self.name, "table", self.tables.provenance)
+
     def _curves(self, stats: StepStats) -> list[_Curve | _Grid]:
-        """The step takes the longest of what these say."""
+        """Return the curves of a step, which takes the longest of their times."""
         if not stats.decode_seqs:
             return [self.prefill]
         return [self.mixed, *self.bounds] if stats.prefill_tokens else [self.decode]
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         return max(curve.step(stats) for curve in self._curves(stats))
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
@@ -286,12 +292,11 @@ def _feature(stats: StepStats, name: str) -> int:
 
 
 def _along_run(stats: StepStats, name: str, step: FloatArray) -> FloatArray:
-    """A feature in each step of a run, shape of `step`."""
+    """Return a feature in each step of a run, shape of `step`."""
     slope = {"decode_ctx": stats.decode_seqs, "decode_ctx_max": 1}.get(name, 0)
     return _feature(stats, name) + step * slope
 
 
-@HARDWARE.register("table")
 class Table(ConfigModel):
     """Lookup in measured tables of whole steps, with linear interpolation."""
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from hermes.config.registry import Registry
 
-__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru"]
+__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru", "PrefixEviction"]
 
-EVICTION: Registry[Any] = Registry("eviction", "an eviction policy")
+EVICTION: Registry[Any] = Registry("eviction", "an eviction policy", {
+    "gdsf": "hermes.memory.size_aware:Gdsf",
+    "tamm": "hermes.memory.size_aware:Tamm",
+})
+PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
+"""Policies of a prefix cache on the device (`hermes.memory.prefix_eviction`)."""
 
 
 class EvictionPolicy(Protocol):

@@ -16,15 +16,15 @@ With `fifo` a head may go before a tail that came later; the tail is then useles
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from hermes.memory.blocks import BlockHolder
+from hermes.memory.eviction import PrefixEviction
 from hermes.memory.indexed_heap import IndexedHeap
 from hermes.memory.reference import ReferencePrefixPool
 
-__all__ = ["PrefixEviction", "RankedPrefixPool"]
+__all__ = ["RankedPrefixPool"]
 
-PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
 
 
 class _Ranking:

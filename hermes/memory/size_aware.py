@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hermes.memory.eviction import EVICTION
 from hermes.memory.indexed_heap import IndexedHeap
 
 __all__ = ["Gdsf", "Tamm"]
 
 
-@EVICTION.register("tamm")
 class Tamm:
     """Evict the entry with the least recency per token."""
 
@@ -46,7 +44,6 @@ class Tamm:
         return self._heap.peek()
 
 
-@EVICTION.register("gdsf")
 class Gdsf:
     """Evict the entry with the fewest reads per byte; entries without further reads age."""
 

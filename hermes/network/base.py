@@ -13,13 +13,20 @@ from typing import Any, NamedTuple, Protocol
 from simpy.core import Environment
 
 from hermes.config.registry import Registry
-from hermes.core.clock import TRANSFER, calls_of
+from hermes.core.clock import TRANSFER, bind_at
 from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, suggest
 
 __all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site"]
 
-NETWORKS: Registry[Any] = Registry("network", "a network")
+NETWORKS: Registry[Any] = Registry("network", "a network", {
+    "hgx_box": "hermes.network.cluster:HgxBox",
+    "ideal": "hermes.network.ideal:Ideal",
+    "link": "hermes.network.components:Link",
+    "multi_rack": "hermes.network.cluster:MultiRack",
+    "rack": "hermes.network.cluster:Rack",
+    "topology": "hermes.network.topology:Topology",
+})
 
 
 class Site(NamedTuple):
@@ -47,7 +54,7 @@ class BaseNetwork:
     """Base of networks: node names, byte counters and completion."""
 
     def __init__(self, env: Environment, nodes: Sequence[str]) -> None:
-        self.env, self._at = env, calls_of(env)
+        self.env, self._at = env, bind_at(env)
         self.nodes = frozenset(nodes)
         self.bytes_sent = 0
         self.bytes_received = 0

@@ -22,10 +22,10 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import Network
-from hermes.errors import InputError
-from hermes.network.base import NETWORKS, Site
+from hermes.errors import InputError, Verbatim
+from hermes.network.base import Site
 from hermes.network.components import LinkBandwidth
-from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
+from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 
 __all__ = ["Box", "HgxBox", "Layout", "MultiRack", "Rack"]
 
@@ -76,8 +76,9 @@ class _Parts(ConfigModel):
         nodes = dict.fromkeys(site.name for site in sites)
         for name in _inner_names(layout):
             if name in nodes:
-                raise InputError("a client that is not called like a part of the network", name, field="clients")
-        refuse_odd_links(links)
+                raise InputError(Verbatim(f"client {name!r} has the name of a part of the network; rename the client"),
+                                 field="clients")
+        check_links(links)
         ends = dict.fromkeys([*(end for link in links for end in (link.a, link.b)), *places.values()])
         return TopologyNetwork(env, list(nodes), [end for end in ends if end not in nodes], links, places)
 
@@ -134,7 +135,6 @@ class _Parts(ConfigModel):
         return site.platform or None
 
 
-@NETWORKS.register("hgx_box")
 class HgxBox(_Parts):
     """One box: GPUs joined by an NVLink switch, and their host over PCIe."""
 
@@ -183,7 +183,6 @@ class _Racked(_Parts):
         return links, places
 
 
-@NETWORKS.register("rack")
 class Rack(_Racked):
     """Boxes and servers on one switch. A client's `platform` is its box; without one, boxes fill in order."""
 
@@ -197,7 +196,6 @@ class Rack(_Racked):
         return f"rack/{site.platform}" if site.platform else None
 
 
-@NETWORKS.register("multi_rack")
 class MultiRack(_Racked):
     """Racks on a spine. A client's `platform` is its rack, or `RACK/BOX`; without one, racks fill in order."""
 
@@ -217,12 +215,12 @@ class MultiRack(_Racked):
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
         if self.uplink is not None and self.oversubscription is not None:
-            raise InputError("either an uplink or an oversubscription", "both", field="uplink")
+            raise InputError(Verbatim("uplink and oversubscription exclude each other; give one"), field="uplink")
         return self
 
     @property
     def uplink_bandwidth(self) -> float:
-        """Return the bytes/s of a rack's uplink."""
+        """Bytes/s of a rack's uplink."""
         nics = self.nics_per_box or self.gpus_per_box
         return self.uplink or self.boxes_per_rack * nics * self.nic / (self.oversubscription or 1.0)
 

@@ -1,4 +1,4 @@
-"""Networks without a graph: ideal, a link for each pair of nodes, one shared link."""
+"""Networks without a graph: a link for each pair of nodes, or one link for all."""
 
 from __future__ import annotations
 
@@ -11,30 +11,13 @@ from simpy.core import Environment
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.core.clock import TRANSFER, at
 from hermes.core.network import LinkUse, Network, nothing
-from hermes.network.base import NETWORKS, BaseNetwork
+from hermes.network.base import BaseNetwork
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Ideal", "IdealNetwork", "Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
+__all__ = ["Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
 
 LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below one byte/s, integer rates would be too coarse
-
-
-class IdealNetwork(BaseNetwork):
-    """A network that delivers everything at once."""
-
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
-        self.known(src)
-        self.known(dst)
-        self.bytes_sent += num_bytes
-        self.deliver(0, num_bytes, done)
-
-    def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
-        self.hops(src, dst)    # checks the names
-        return 0
-
-    def hops(self, src: str, dst: str) -> int:
-        return int(self.known(src) != self.known(dst))
 
 
 class LinkNetwork(BaseNetwork):
@@ -96,17 +79,6 @@ class SharedLinkNetwork(LinkNetwork):
         return self._engine.uses(["link"], [self.bandwidth])
 
 
-@NETWORKS.register("ideal")
-class Ideal(ConfigModel):
-    """A network that takes no time."""
-
-    kind: Literal["ideal"] = "ideal"
-
-    def build(self, env: Environment, nodes: Sequence[str]) -> Network:
-        return IdealNetwork(env, nodes)
-
-
-@NETWORKS.register("link")
 class Link(ConfigModel):
     """A network in which a transfer between any two clients takes bytes / bandwidth + latency."""
 

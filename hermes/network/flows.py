@@ -23,7 +23,7 @@ from typing import Any
 
 from simpy.core import Environment
 
-from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, calls_of
+from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, bind_at
 from hermes.core.network import LinkUse
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
@@ -82,7 +82,7 @@ class FlowEngine:
     """
 
     def __init__(self, env: Environment, bandwidths: Sequence[float]) -> None:
-        self.env, self._at = env, calls_of(env)
+        self.env, self._at = env, bind_at(env)
         self.share = MaxMin([capacity_of(bandwidth) for bandwidth in bandwidths])
         self.num_events = 0                       # flows started and ended
         num_links = len(bandwidths)

@@ -1,7 +1,7 @@
-"""Summary of a topology: parts that are alike are listed and drawn once, with how often they are there.
+"""Summary of a topology: a list and a drawing in which equal parts occur once, with their number.
 
-Clients with equal links to the same nodes are one node; then, seen from the middle of the network, equal parts that
-hang on the same node (the boxes of a rack, the racks of a spine) are one part.
+Clients with equal links to the same nodes become one node. Then, seen from the middle of the network, equal parts at
+the same node (the boxes of a rack, the racks of a spine) become one part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["LinkRow", "format_bandwidth", "format_latency", "link_rows", "simpli
 
 
 class LinkRow(NamedTuple):
-    """Links that are alike: an example, how many there are, bytes/s of each, seconds, `full` or `half` duplex."""
+    """Equal links: an example, their number, bytes/s of each, seconds, `full` or `half` duplex."""
 
     a: str
     b: str
@@ -26,7 +26,7 @@ class LinkRow(NamedTuple):
 
 
 def link_rows(network: TopologyNetwork, *, each: bool = False) -> list[LinkRow]:
-    """The links of a network; those that differ in numbers of their ends only on one row, unless `each` is wanted."""
+    """Return the links of a network; links that differ only in the numbers of their ends share a row, unless `each`."""
     rows: dict[Any, LinkRow] = {}
     for a, b, data in network.graph.edges(data=True):
         link: TopologyLink = data["link"]
@@ -46,7 +46,7 @@ def _stem(name: str) -> str:
 
 
 def simplified(network: TopologyNetwork) -> tuple[Any, Any]:
-    """(graph, its middle): nodes have `label`, `client` and `times`, how many parts of the network they stand for."""
+    """Return (graph, its middle). Nodes have `label`, `client`, and `times`: the number of parts they represent."""
     import networkx as nx
 
     graph = nx.Graph()
@@ -68,7 +68,7 @@ def simplified(network: TopologyNetwork) -> tuple[Any, Any]:
 
 
 def _join_twins(graph: Any) -> None:
-    """Clients with equal links to the same nodes become one."""
+    """Join clients with equal links to the same nodes."""
     first: dict[Any, str] = {}
     for node in [n for n, data in graph.nodes(data=True) if data["client"] and not data["sits"]]:
         key = (_stem(node), tuple(sorted((near, edge["kind"]) for near, edge in graph.adj[node].items())))
@@ -80,7 +80,7 @@ def _join_twins(graph: Any) -> None:
 
 
 def _middle(graph: Any) -> str:
-    """The node nearest to all others; of several, the one with most neighbours, then by name."""
+    """Return the node nearest to all others; of several, the one with most neighbours, then by name."""
     import networkx as nx
 
     middle: str = min(nx.center(graph), key=lambda node: (-graph.degree[node], node))
@@ -88,7 +88,7 @@ def _middle(graph: Any) -> str:
 
 
 def _join_alike(graph: Any, node: str, before: str | None) -> None:
-    """Equal parts behind `node`, as seen from `before`, become one."""
+    """Join equal parts behind `node`, as seen from `before`."""
     import networkx as nx
 
     behind = graph.copy()
@@ -130,7 +130,7 @@ def _span(names: list[str]) -> str:
 
 
 def format_bandwidth(value: float) -> str:
-    """Bytes/s with a decimal unit."""
+    """Format bytes/s with a decimal unit."""
     for factor, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if value >= factor:
             return f"{value / factor:g} {unit}"
@@ -138,7 +138,7 @@ def format_bandwidth(value: float) -> str:
 
 
 def format_latency(value: float) -> str:
-    """Seconds with a suitable unit."""
+    """Format seconds with a suitable unit."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")):
         if value * factor >= 1:
             return f"{value * factor:g} {unit}"

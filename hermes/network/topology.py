@@ -23,13 +23,13 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import LinkUse, Network, nothing
-from hermes.errors import InputError, suggest
-from hermes.network.base import NETWORKS, BaseNetwork
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.network.base import BaseNetwork
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "refuse_odd_links"]
+__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "check_links"]
 
 _HOP = 1_000_000    # a path has fewer links than this: weight = latency in ns * _HOP + links, exact and in one integer
 
@@ -143,7 +143,7 @@ class TopologyNetwork(BaseNetwork):
             reached = nx.node_connected_component(self._graph, self._places[names[0]])
             for name in names:
                 if self._places[name] not in reached:
-                    raise InputError(f"links that connect {names[0]!r} and {name!r}", "no path between them")
+                    raise InputError(Verbatim(f"no path between {names[0]!r} and {name!r}; add links to connect them"))
 
     def links(self) -> list[LinkUse]:
         return self.engine.uses(self._names, self._bandwidths)
@@ -167,7 +167,7 @@ class TopologyNetwork(BaseNetwork):
             tail, (end,) = [end], self._graph.adj[end]
         distance = self._distance(end)
         if here not in distance:
-            raise InputError(f"links that connect {src!r} and {dst!r}", "no path between them")
+            raise InputError(Verbatim(f"no path between {src!r} and {dst!r}; add links to connect them"))
         while here != end:
             left = distance[here]
             here = next(
@@ -195,7 +195,6 @@ class TopologyNetwork(BaseNetwork):
         return route
 
 
-@NETWORKS.register("topology")
 class Topology(ConfigModel):
     """A graph of links with latency and bandwidth, which transfers share max-min fairly."""
 
@@ -222,11 +221,12 @@ class Topology(ConfigModel):
                 _expect_node(target, known, f"attach.{key}")
                 for client in clients:
                     if client in linked:
-                        raise InputError("a client without links of its own", client, field=f"attach.{key}")
+                        raise InputError(Verbatim(f"client {client!r} has links of its own; remove them or this entry"),
+                                         field=f"attach.{key}")
                     places[client] = target
             else:
                 links += _own_links(key, target, clients, known)
-        refuse_odd_links(links, len(self.links))
+        check_links(links, len(self.links))
         return TopologyNetwork(env, nodes, [*self.nodes, *places.values()], links, places)
 
     def _groups(self, nodes: Sequence[str]) -> dict[str, list[str]]:
@@ -267,13 +267,14 @@ def _own_links(key: str, target: Attachment, clients: Sequence[str], known: Mapp
     ]
 
 
-def refuse_odd_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
+def check_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
     """Raise `InputError` for a link from a node to itself, or a second one between the same two nodes."""
     seen = set()
     for index, link in enumerate(links):
         field = f"links.{index}" if index < num_listed else "attach"
         if link.a == link.b:
-            raise InputError("a link between two different nodes", link.a, field=field)
+            raise InputError(Verbatim(f"the link connects {link.a!r} with itself; name two nodes"), field=field)
         if frozenset((link.a, link.b)) in seen:
-            raise InputError("one link between two nodes (add up the bandwidths)", [link.a, link.b], field=field)
+            raise InputError(Verbatim(f"a second link between {link.a!r} and {link.b!r}; write one with the sum of the "
+                                      "bandwidths"), field=field)
         seen.add(frozenset((link.a, link.b)))

@@ -1,4 +1,4 @@
-"""What a request does: generators that yield stages.
+"""What a request does: the extension point for pipelines, generators that yield stages.
 
 A pipeline is a generator function of one argument, the request. It yields a stage and gets it back once it is served
 (`request` and the stage carry what happened), or yields a tuple of stages that are served side by side and gets the
@@ -14,8 +14,13 @@ tuple back when all are done. When it returns, the request is complete.
 One with parameters is a class whose fields they are: a `GraphTemplate`, or any `ConfigModel` with `build(name, seed)`.
 """
 
+from hermes.core.client import ClientView
+from hermes.core.request import Request
+from hermes.core.stage import AnyOf, ServiceStage
 from hermes.pipelines.base import PIPELINES, Generate, Pipeline, branch_into, plain
-from hermes.pipelines.builtin import GraphTemplate
-from hermes.pipelines.embedding import embedding
+from hermes.pipelines.template import GraphTemplate
 
-__all__ = ["PIPELINES", "Generate", "GraphTemplate", "Pipeline", "branch_into", "embedding", "plain"]
+__all__ = [
+    "PIPELINES", "AnyOf", "ClientView", "Generate", "GraphTemplate", "Pipeline", "Request", "ServiceStage",
+    "branch_into", "plain",
+]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 from hermes.config.registry import Registry
 from hermes.core.branches import branch_into
+from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 
 __all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "asked", "branch_into", "plain"]
 
-Pipeline = Generator[Any, Any, None]
-
 GENERATIONS = frozenset(("generate", "prefill", "decode"))
 """Kinds of stage that LLM clients serve."""
 
-PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline")
+PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline", {
+    "embedding": "hermes.pipelines.embedding:embedding",
+    "guarded": "hermes.pipelines.builtin:Guarded",
+    "kv-retrieval": "hermes.pipelines.builtin:KvRetrieval",
+    "rag": "hermes.pipelines.builtin:Rag",
+    "rag-disaggregated": "hermes.pipelines.builtin:RagDisaggregated",
+    "rag-reasoning": "hermes.pipelines.builtin:RagReasoning",
+    "reward-ranked": "hermes.pipelines.builtin:RewardRanked",
+})
 
 
 @PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes

@@ -7,40 +7,17 @@ NAME` prints it, as a start for a graph of one's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.config.validation import validate
-from hermes.pipelines.base import PIPELINES
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_fields
+from hermes.pipelines.template import GraphTemplate, Stages
 
-__all__ = ["GraphTemplate", "Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
+__all__ = ["Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
 
-Stages = dict[str, dict[str, Any]]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Name = Annotated[str, Field(max_length=4096)]
-
-
-class GraphTemplate(ConfigModel):
-    """A graph with parameters: subclass it, make its fields the parameters, and register it in `PIPELINES`."""
-
-    def nodes(self) -> Stages:
-        """The graph's nodes, by name, as in YAML."""
-        raise NotImplementedError
-
-    def graph(self) -> Graph:
-        """The checked graph. Raises `InputError` for what no graph may have."""
-        graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
-        check_fields(graph)
-        return graph
-
-    def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
-        """The pipeline; `name` and `seed` give each request its own random numbers."""
-        return GraphPipeline(name, self.graph(), seed)
 
 
 class _Passages(ConfigModel):
@@ -77,7 +54,6 @@ def _without_defaults(**node: Any) -> dict[str, Any]:
     return {key: value for key, value in node.items() if value not in ("", None)}
 
 
-@PIPELINES.register("rag")
 class Rag(_Passages, GraphTemplate):
     """Embed the question, find passages, answer with them in the prompt. The passages' text moves to the answer."""
 
@@ -87,7 +63,6 @@ class Rag(_Passages, GraphTemplate):
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 
-@PIPELINES.register("rag-disaggregated")
 class RagDisaggregated(_Passages, GraphTemplate):
     """The same with reranking: more passages than are kept are found, move to a reranker, and are read in pairs with
     the question."""
@@ -116,7 +91,6 @@ class RagDisaggregated(_Passages, GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("kv-retrieval")
 class KvRetrieval(GraphTemplate):
     """Past context comes from a hierarchy of stores; what is found needs no prefill. Written back afterwards."""
 
@@ -136,7 +110,6 @@ class KvRetrieval(GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("rag-reasoning")
 class RagReasoning(_Passages, GraphTemplate):
     """RAG whose answer is long thought about: a longer output, on one path or on several side by side."""
 
@@ -157,7 +130,6 @@ class RagReasoning(_Passages, GraphTemplate):
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 
-@PIPELINES.register("guarded")
 class Guarded(GraphTemplate):
     """Tokenize, answer, then a safety filter and a word lookup side by side, detokenize. An answer that the filter
     refuses is written again, and read again by both."""
@@ -193,7 +165,6 @@ class Guarded(GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("reward-ranked")
 class RewardRanked(GraphTemplate):
     """Several answers side by side; a reward model scores each as soon as it is there. With the last score the best is
     known, and the request complete."""

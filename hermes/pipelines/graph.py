@@ -23,7 +23,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from hermes.config import ConfigModel
+from hermes.config.streams import request_stream
 from hermes.core.branches import branch_into
+from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
@@ -377,9 +379,9 @@ class GraphPipeline:
         for inner in graph.loops.values():
             yield from self._graphs(inner)
 
-    def __call__(self, request: Any) -> Iterator[Any]:
+    def __call__(self, request: Any) -> Pipeline:
         # a generator of its own for each request: what one takes does not depend on the others
-        rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
+        rng = request_stream(self.seed, f"{self.name}/{request.id}") if self._random else None
         run = _Run(request, self.name)
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,9 @@ from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
-from hermes.pipelines.base import GENERATIONS
+from hermes.pipelines.base import GENERATIONS, Pipeline
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.pipelines.needs import check_fields
-from hermes.pipelines.tracing import trace
 from hermes.workload.pipelines import PipelineChoice
 
 __all__ = ["OF_THE_MODEL", "Mix", "PipelineFinder", "Way", "draw_ways", "graph_of", "pipeline_from"]
@@ -28,12 +27,12 @@ class Way(NamedTuple):
     """One of the pipelines that a workload's requests may take, and the model they then ask for."""
 
     label: str
-    pipeline: Callable[[Any], Iterator[Any]]
+    pipeline: Callable[[Any], Pipeline]
     model: str
     weight: float = 1.0
 
 
-def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: int) -> Callable[[Any], Iterator[Any]]:
+def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: int) -> Callable[[Any], Pipeline]:
     """What is registered under `name`, made ready: a generator function as it is, a class with its parameters.
 
     Raises `InputError` for parameters that it does not have or that are not what they have to be.
@@ -42,12 +41,14 @@ def pipeline_from(entry: Any, name: str, parameters: Mapping[str, Any], seed: in
         if parameters:
             raise InputError(f"no parameters: pipeline {name!r} has none", next(iter(parameters)))
         return entry  # type: ignore[no-any-return]
-    built: Callable[[Any], Iterator[Any]] = validate(entry, dict(parameters)).build(name, seed)
+    built: Callable[[Any], Pipeline] = validate(entry, dict(parameters)).build(name, seed)
     return built
 
 
-def graph_of(pipeline: Callable[[Any], Iterator[Any]]) -> Graph:
+def graph_of(pipeline: Callable[[Any], Pipeline]) -> Graph:
     """The graph of a pipeline; of a hand-written one, that of what it asks for when it runs once."""
+    from hermes.pipelines.tracing import trace
+
     return pipeline.graph if isinstance(pipeline, GraphPipeline) else trace(pipeline)
 
 
@@ -114,7 +115,7 @@ class Mix:
         self.ways, self.drawn, self.first_id = list(ways), drawn, first_id
         self._way = memoryview(drawn)  # type: ignore[arg-type]  # faster than numpy's indexing of single elements
 
-    def __call__(self, request: Any) -> Iterator[Any]:
+    def __call__(self, request: Any) -> Pipeline:
         way: Way = self.ways[self._way[request.id - self.first_id]]
         request.model = way.model
         return way.pipeline(request)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hermes.core.stage import check_count
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.services import check_count
 
 __all__ = ["check_fields", "check_options", "check_past", "nobody_serves", "stages_of"]
 

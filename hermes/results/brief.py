@@ -137,7 +137,7 @@ def _binds(summary: dict[str, Any]) -> str:
     if not binds:
         return "-"
     if binds["what"] == "arrivals":
-        return "arrivals: the load that is offered is served as it comes"
+        return "arrivals: the clients keep up with the offered load"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch",
@@ -167,13 +167,13 @@ def _cost(summary: dict[str, Any]) -> str:
     cost, energy = summary.get("cost"), summary["energy"]
     engines = [c for c in summary["clients"].values() if c.get("memory") or c["steps"]]
     wanted = not all(c.get("device") for c in engines)
-    hint = ": say what it runs on, --set clients.0.device=NAME" if wanted else ""
+    hint = ": give the device, --set clients.0.device=NAME" if wanted else ""
     if cost is None and energy is None:
-        return f"no price, no watts{hint}"
+        return f"no price and no power{hint}"
     if found.get("stable") is False:
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
-        return "no figure per token: there are none"
+        return "no figure per token: no output tokens"
     dollars = found.get("per_million_output_tokens_dollars")
     joules = found.get("per_output_token_j")
     parts = [f"{format_number(found.get('output_tokens_per_s'))} output tokens/s"]
@@ -181,7 +181,7 @@ def _cost(summary: dict[str, Any]) -> str:
         parts.append(f"${format_number(dollars)} per million")
     if energy is not None:
         parts.append(f"{format_number(joules)} J each")
-    missing = [word for word, part in (("price", cost), ("watts", energy)) if part is None]
+    missing = [word for word, part in (("price", cost), ("power", energy)) if part is None]
     if missing:
         parts.append(f"no {missing[0]}" + (" without a `device:`" if wanted else ""))
     return ", ".join(parts)

@@ -187,7 +187,7 @@ def compare(
     results = run if isinstance(run, Results) else open_run(run)
     if isinstance(reference, Results) or Path(reference).is_dir():
         if mapping is not None:
-            raise InputError(Verbatim("a run needs no mapping of columns"), field="mapping")
+            raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")
         other = reference if isinstance(reference, Results) else open_run(reference)
         return _compare_runs(results, other, _names(run, reference), allow_different_requests)
     name = os.fspath(reference)
@@ -230,7 +230,7 @@ def _held(theirs: Reference) -> ServedRequests:
 def _refuse(different: str | None, allowed: bool, file: str | None = None) -> None:
     if different is not None and not allowed:
         raise InputError(
-            Verbatim(f"not the same requests: {different}; compare them all the same with --allow-different-requests"),
+            Verbatim(f"not the same requests: {different}; --allow-different-requests compares them nevertheless"),
             file=file)
 
 

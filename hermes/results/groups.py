@@ -14,12 +14,12 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 
-__all__ = ["grouped"]
+__all__ = ["summary_by_label"]
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-def grouped(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
+def summary_by_label(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
             ) -> dict[str, Any]:
     """Return `by` of the summary: `workload`, `pipeline` and `model`, each with an entry per name, if the requests have
     more than one. good: Requests within the SLO, shape (requests,); None without one."""

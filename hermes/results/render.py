@@ -257,7 +257,7 @@ def _bottlenecks(used: dict[str, Any]) -> Section:
     ]
     left = len(found) - len(rows)
     note = f"more than {used['threshold']:.0%} of the window, or of the busiest of its {used['windows']} parts"
-    return Section("used nearly all the time", ("", "used", "at its peak"), rows,
+    return Section("bottlenecks", ("", "used", "at its peak"), rows,
                    note=note + (f"; and {left} more" if left > 0 else ""))
 
 

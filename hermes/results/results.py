@@ -17,18 +17,17 @@ from hermes.core.record import RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
-from hermes.results.brief import headline, to_html, to_rich, to_text
 from hermes.results.distribution import Distribution
-from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.slo import SloConfig
-from hermes.results.summary import summarise
-from hermes.results.timeseries import client_timeseries
 from hermes.results.usage import client_names
+from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
+
+    from hermes.results.frames import Columns
 
 __all__ = ["Results"]
 
@@ -75,6 +74,8 @@ class Results:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
+        from hermes.results.summary import summarise
+
         summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
         if self.measure is not None:
             summary["measured"] = measure(self.record, self.measure)
@@ -82,9 +83,13 @@ class Results:
 
     def columns(self, table: str) -> Columns:
         """Return one of `hermes.results.frames.TABLES` as columns."""
+        from hermes.results.frames import table_columns
+
         return table_columns(table, self.record, self.metrics)
 
     def _frame(self, table: str) -> pd.DataFrame:
+        from hermes.results.frames import to_frame
+
         if table not in self._frames:
             self._frames[table] = to_frame(self.columns(table))
         return self._frames[table]
@@ -117,6 +122,8 @@ class Results:
     @property
     def branches(self) -> pd.DataFrame:
         """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
+        from hermes.results.frames import branch_columns, to_frame
+
         if "branches" not in self._frames:
             self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
         return self._frames["branches"]
@@ -149,11 +156,14 @@ class Results:
 
     def client_timeseries(self, client: str | int, bins: int = 200, **window: float) -> pd.DataFrame:
         """Return bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
+        from hermes.results.frames import to_frame
+        from hermes.results.timeseries import client_timeseries
+
         return to_frame(dict(client_timeseries(self.record, self.client_index(client), bins, **window)))
 
     def step_ends_s(self, client: str | int) -> FloatArray:
         """Return the end times of a client's steps, shape (steps,)."""
-        return seconds(self.record.step_ends[self.client_index(client)])
+        return self.record.step_ends[self.client_index(client)] / NS_PER_S
 
     @cached_property
     def _stages_by_request(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -170,7 +180,7 @@ class Results:
         index = self._request_index(request)
         rows = order[bounds[index]:bounds[index + 1]]
         rows = rows if all_stages else rows[self.answer.member[rows]]
-        return seconds(_metrics.token_times_ns(self.record, rows))
+        return _metrics.token_times_ns(self.record, rows) / NS_PER_S
 
     def itl_s(self, requests: Sequence[int] | npt.NDArray[Any] | None = None) -> Distribution:
         """Return pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
@@ -185,14 +195,22 @@ class Results:
 
     def table(self, *, verbose: bool = False) -> Group:
         """Return the ten-line report for a terminal; with `verbose`, the whole summary as tables after it."""
+        from hermes.results.brief import to_rich
+
         return to_rich(self.summary, self.meta, verbose=verbose)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the same as plain text, at most 80 columns wide."""
+        from hermes.results.brief import to_text
+
         return to_text(self.summary, self.meta, verbose=verbose)
 
     def _repr_html_(self) -> str:
+        from hermes.results.brief import to_html
+
         return to_html(self.summary, self.meta)
 
     def __repr__(self) -> str:
+        from hermes.results.brief import headline
+
         return f"<Results {headline(self.summary, self.meta)}>"

@@ -25,8 +25,8 @@ from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
 
-__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "meets", "slo_given", "slo_groups", "slo_summary",
-           "slo_table"]
+__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "slo_given", "slo_groups", "slo_summary", "slo_table",
+           "within_slo"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -155,7 +155,7 @@ class SloConfig(ConfigModel):
         for metric in ("ttft", "tpot"):
             slowdown, baseline = f"{metric}_slowdown", f"baseline_{metric}"
             if getattr(self, slowdown) is not None and all(getattr(one, baseline) is None for one in (self, *own)):
-                raise InputError(f"{baseline} beside it: what the slowdown is over", Verbatim("none"), field=slowdown)
+                raise InputError(Verbatim(f"a slowdown needs its baseline; give {baseline}"), field=slowdown)
         return self
 
 
@@ -256,7 +256,7 @@ def slo_given(groups: list[SloGroup]) -> bool:
     return any(group.slo.given for group in groups)
 
 
-def meets(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
+def within_slo(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
     """Return which requests completed within the per-request thresholds of their group, shape (requests,)."""
     ok = np.zeros(len(completed), dtype=bool)
     for group in groups:

@@ -16,13 +16,13 @@ from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary, stage_energy
-from hermes.results.groups import grouped
+from hermes.results.groups import summary_by_label
 from hermes.results.headline import headline_summary
 from hermes.results.kv_capacity import memory_summary
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, meets, slo_given, slo_groups, slo_summary
+from hermes.results.slo import SloConfig, slo_given, slo_groups, slo_summary, within_slo
 from hermes.results.steady import find_window
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
@@ -69,7 +69,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     output = int(metrics.emitted_tokens[completed].sum())
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
-    good = meets(groups, metrics, completed)
+    good = within_slo(groups, metrics, completed)
     limited = slo_given(groups)   # without limits there is no goodput
     window = find_window(record, metrics, chosen)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
@@ -98,7 +98,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
         "binds": binding_summary(record, window),
         "stages": _stages(record),
         "breakdown": breakdown(record, path),
-        "by": grouped(record, metrics, path, good if limited else None),
+        "by": summary_by_label(record, metrics, path, good if limited else None),
         "transfers": _transfers(record),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),

@@ -9,13 +9,11 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
-from hermes.routing.base import ROUTERS
 from hermes.routing.load import Load, least_loaded
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
 
-@ROUTERS.register("session")
 class SessionConfig(ConfigModel):
     """Send a session's requests to one client. A new session, and a request without one, goes to the least loaded."""
 
@@ -42,7 +40,6 @@ class SessionAffinity:
         return home
 
 
-@ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
     """Send a stage to the client to which its data moves fastest, by the time of all transfers on an idle network: the
     stage's inputs (passages, found KV), and the KV of a generation that continues elsewhere. Ties go to the least
@@ -65,7 +62,6 @@ class Locality:
         return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
 
 
-@ROUTERS.register("context")
 class ContextConfig(ConfigModel):
     """Send a request to the client that holds its past context: number key modulo clients, as `start: home` fills the
     stores of one group (one group per model). A request without context goes to the least loaded."""
@@ -84,15 +80,14 @@ class ContextHome:
         self._least = least_loaded(context, config.load)
         groups = {home[1] for home in (getattr(client, "starts_with", None) for client in context.candidates) if home}
         if groups and groups != {len(context.candidates)}:
-            raise InputError("one group of clients for contexts at home (`start: home`) of a model",
-                             Verbatim(f"{len(context.candidates)} clients of several groups"))
+            raise InputError(Verbatim(f"the {len(context.candidates)} clients with `start: home` form several groups; "
+                                      "use one"))
 
     def choose(self, stage: Stage) -> Client:
         key = stage.request.context
         return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
 
 
-@ROUTERS.register("platform")
 class PlatformConfig(ConfigModel):
     """Send a stage to the least loaded client of the platform that served the request last; at first, of all."""
 

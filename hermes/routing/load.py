@@ -19,7 +19,6 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext, request_load
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 from hermes.routing.tracking import LoadTrack
 
 __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
@@ -53,7 +52,6 @@ def _least_of(candidates: list[Client], load: str) -> Client:
     return chosen
 
 
-@ROUTERS.register("least_loaded")
 class LeastLoadedConfig(ConfigModel):
     """Send a stage to the client with the least load; ties go to the first."""
 
@@ -73,7 +71,6 @@ class LeastLoaded:
         return self._least()
 
 
-@ROUTERS.register("heavy_light")
 class HeavyLightConfig(ConfigModel):
     """Send requests above a threshold to a heavy subset of the clients, others to the rest; least loaded in each."""
 
@@ -102,7 +99,6 @@ class HeavyLight:
         return self._heavy() if request_load(stage, self._load) > self._threshold else self._light()
 
 
-@ROUTERS.register("power_of_two")
 class PowerOfTwoConfig(ConfigModel):
     """Draw two clients at random and take the less loaded one (Mitzenmacher 2001)."""
 

@@ -21,15 +21,13 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.errors import InputError, suggest
-from hermes.routing.base import ROUTERS
+from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = ["MixedPool", "MixedPoolConfig"]
 
 Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
 
 
-@ROUTERS.register("mixed_pool")
 class MixedPoolConfig(ConfigModel):
     """Splitwise's pools for prompts and for decodes, which lend each other clients; both phases placed at arrival."""
 
@@ -92,7 +90,7 @@ class MixedPool:
         for book in self._books:
             self._pools[book.home].append(book)
         if not any(book.prompts for book in self._books) or not any(book.decodes for book in self._books):
-            raise InputError("clients for both phases")
+            raise InputError(Verbatim("one of the phases has no clients; list groups in both pools, or give roles"))
         self._placed: dict[int, _Placed] = {}
 
     # -- placement -----------------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ def _homes(config: MixedPoolConfig, context: RouterContext) -> Iterable[str]:
                 raise InputError("a group of clients", group, field=f"{pool}.{i}", suggestion=suggest(group, names))
             for k in members:
                 if homes[k] not in ("mixed", pool):
-                    raise InputError("a group that is in one pool only", group, field=f"{pool}.{i}")
+                    raise InputError(Verbatim(f"group {group!r} is in both pools; list it in one"), field=f"{pool}.{i}")
                 homes[k] = pool
     return homes
 

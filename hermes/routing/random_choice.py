@@ -8,14 +8,12 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 
 __all__ = ["RandomConfig"]
 
 _BLOCK = 1024   # numbers drawn at a time
 
 
-@ROUTERS.register("random")
 class RandomConfig(ConfigModel):
     """Send a stage to a client drawn uniformly at random, regardless of load."""
 

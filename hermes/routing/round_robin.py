@@ -8,12 +8,10 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 
 __all__ = ["RoundRobinConfig"]
 
 
-@ROUTERS.register("round_robin")
 class RoundRobinConfig(ConfigModel):
     """Send stages to the clients in turn."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -21,14 +20,14 @@ from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.network import Network, Site
 from hermes.pipelines.base import GENERATIONS, asked
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.longest import check_lengths
 from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
 from hermes.pipelines.needs import check_options, check_past, nobody_serves
-from hermes.scenario.prefix_start import coarse_hashes, remarks, start_caches
+from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
@@ -76,8 +75,9 @@ class _Builder:
         kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*GENERATION_STAGES, *kinds]))
         self.streams = self._build_streams()
-        self.warnings += coarse_hashes(self.clients, self.streams)
-        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
+        self.warnings += coarse_hash_warnings(self.clients, self.streams)
+        models = [{way.model for way in ways} for ways in self.ways]
+        fill_prefix_caches(scenario.clients, self.clients, self.streams, models)
         self._prepare_tiers()
         self.network = self._build_network()
         handoff = self._build_handoff()
@@ -92,7 +92,7 @@ class _Builder:
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings, remarks=remarks(scenario.workload, self.streams),
+            warnings=self.warnings, remarks=conversation_remarks(scenario.workload, self.streams),
         )
 
     def _build_handoff(self) -> Handoff | None:
@@ -100,11 +100,12 @@ class _Builder:
         scenario = self.scenario
         places_both = getattr(scenario.router, "places_both_phases", False)
         if places_both and scenario.kv_transfer_scope == "local":
-            raise InputError("global, with a router that places both phases", "local", field="kv_transfer_scope")
+            raise InputError(Verbatim("the router places both phases on any client; write global"),
+                             field="kv_transfer_scope")
         if not places_both and all(c.role != "prefill" for c in self.clients):
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
-            raise InputError("a client that decodes beside those that only prefill", field="clients")
+            raise InputError(Verbatim("all clients only prefill; add one that decodes"), field="clients")
         return Handoff(self.env, self.clients, self.network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry)
 
@@ -118,14 +119,15 @@ class _Builder:
             with inside(f"clients.{i}"):
                 group = config.build(
                     self.env, len(clients), self._runs, self._events, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
+                    base_dir=self.base_dir, moves_kv=moves_kv, seed=self.scenario.seed,
+                    **({} if built is None else {"hardware": built}),
                 )
                 clients += group
                 self._describe += config.describe(group, self.base_dir)
         names: set[str] = set()
         for client in clients:
             if client.name in names:
-                raise InputError("a different name for each client", client.name, field="clients")
+                raise InputError(Verbatim(f"two clients are named {client.name!r}; rename one"), field="clients")
             names.add(client.name)
         return clients
 
@@ -155,8 +157,8 @@ class _Builder:
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
                 if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
-                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
-                                     config.branches, field="branches")
+                    raise InputError(Verbatim("a graph has `branches` at its `generate` node; move the option there"),
+                                     field="branches")
                 for way in ways if table.population is None else ():
                     if isinstance(way.pipeline, GraphPipeline):
                         check_past(way.pipeline)
@@ -174,18 +176,11 @@ class _Builder:
         for stream in self.streams:
             own = stream.table.population
             if own and not np.array_equal(own.tokens, populations[own.name].tokens):
-                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
+                raise InputError(Verbatim(f"population {own.name!r} has different contexts in two workloads; make them "
+                                          "equal"), field="workload")
         for client in self.clients:
-            if not isinstance(client, KvRetrievalClient):
-                continue
-            if client.needs_prefill and client.prefill is None:
-                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
-                if not engines:
-                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
-                                     field="clients.recompute")
-                client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.start != "empty" else ():
-                client.fill(population)
+            if hasattr(client, "prepare"):
+                client.prepare(self.clients, populations.values())
 
     def _model_of(self, wanted: str | None) -> str:
         """Return the model that a workload asks for; left open, the clients' model if they have only one."""

@@ -13,7 +13,6 @@ from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
 from hermes.scenario.deprecated_keys import rename_deprecated_keys
 from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
-from hermes.scenario.registries import kinds_in, refresh
 from hermes.scenario.schema import Scenario, Source
 
 __all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
@@ -47,10 +46,9 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
     node = rename_deprecated_keys(node)
     _import_plugins(node, base_dir)
-    refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)
     try:
-        scenario = _completed(_validated(node), source)
+        scenario = _completed(validate(Scenario, node), source)
     except InputError as error:
         raise source.located(error) from None
     scenario._source = source
@@ -63,17 +61,6 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
     for item in files.value if files is not None and isinstance(files.value, list) else ():
         if isinstance(item.value, str) and item.value:
             import_plugin(base_dir / item.value)
-
-
-def _validated(node: Node) -> Scenario:
-    try:
-        return validate(Scenario, node)
-    except InputError as error:
-        try:
-            refresh(Scenario, None)   # the message lists every choice, those of plug-ins included
-        except InputError:   # an installed package that the scenario does not name is broken: not the user's mistake
-            raise error from None
-        return validate(Scenario, node)
 
 
 def _completed(scenario: Scenario, source: Source) -> Scenario:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.scenario.registries import refresh
 from hermes.scenario.schema import Scenario
 
 __all__ = ["json_schema"]
@@ -22,7 +21,6 @@ _DROPPED = ("required", "discriminator")
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a scenario file, with all registered and installed components."""
-    refresh(Scenario, None)
     whole = Scenario.model_json_schema()
     definitions: dict[str, Any] = whole.pop("$defs")
     properties = whole["properties"]

@@ -88,10 +88,10 @@ def _extended(node: Node, path: Path, chain: list[Path]) -> Node:
     chain = [*chain, path.resolve()]
     other = _base_path(path, base)
     if other.resolve() in chain:
-        raise base.mark.error("scenarios that do not extend each other", base.value, field="extends")
+        raise base.mark.error(Verbatim(f"{base.value!r} extends this file in turn; break the circle"), field="extends")
     if len(chain) > MAX_EXTENDS:
-        expected = f"at most {MAX_EXTENDS} scenarios on top of each other"
-        raise base.mark.error(expected, Verbatim("more"), field="extends")
+        problem = f"more than {MAX_EXTENDS} scenarios extend one another; merge some of them"
+        raise base.mark.error(Verbatim(problem), field="extends")
     below = _load(other, chain)
     if other.parent.resolve() != path.parent.resolve():
         below = _moved(below, other.parent, path.parent)

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, quantity
 from hermes.config.yaml_document import Node
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
 from hermes.pipelines.graph import Node as Stage
@@ -122,5 +122,6 @@ class Scenario(ConfigModel):
         counts = Counter(workload.name for workload in self.workload)
         for i, workload in enumerate(self.workload):
             if counts[workload.name] > 1:
-                raise InputError("a different name for each workload", workload.name, field=f"workload.{i}.name")
+                raise InputError(Verbatim(f"two workloads are named {workload.name!r}; rename one"),
+                                 field=f"workload.{i}.name")
         return self

@@ -22,7 +22,12 @@ from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
 
 __all__ = ["SCHEDULERS", "LLMScheduler", "Plan", "run_order"]
 
-SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler")
+SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
+    "chunked": "hermes.schedulers.chunked:ChunkedConfig",
+    "continuous": "hermes.schedulers.continuous:ContinuousConfig",
+    "mixed": "hermes.schedulers.mixed:MixedConfig",
+    "static": "hermes.schedulers.static:StaticConfig",
+})
 
 
 class Plan(StepStats):
@@ -332,7 +337,7 @@ class LLMScheduler:
                 seq.num_tokens = after
                 pool.grow(seq, after, 0 if seq in looked_up else after - ahead)
 
-    def _steps_of_run(self, max_steps: int) -> int:
+    def steps_of_run(self, max_steps: int) -> int:
         """Return the steps that the whole group can decode: until the first completion, or until blocks run out.
 
         None of these steps' blocks has been taken yet; those of the first step are free.
@@ -349,10 +354,10 @@ class LLMScheduler:
             steps = group.steps_within(steps, self.pool.free_blocks)
         return steps
 
-    def _decode_run(self, max_steps: int) -> Plan | None:
+    def decode_run(self, max_steps: int) -> Plan | None:
         """Plan as many steps as possible in which the whole decode group advances and nothing else happens."""
         plan, group = self._run, self.group
-        steps = self._steps_of_run(max_steps)
+        steps = self.steps_of_run(max_steps)
         if not steps:
             return None
         plan.decode_seqs = plan.sampled = group.n
@@ -362,7 +367,45 @@ class LLMScheduler:
         plan.taken = 0
         return plan
 
-    def _admit(self, seq: Stage) -> None:
+    def next_fits(self) -> bool:
+        """Whether a sequence waits, a slot is free, and so are the blocks of the next one's whole prompt."""
+        if not self.num_waiting or len(self.running) >= self.max_num_seqs:
+            return False
+        seq = self.next_waiting()
+        return self.pool.missing_blocks(seq, seq.num_tokens) <= self.pool.free_blocks
+
+    def prefill_next(self, plan: Plan, budget: int | None = None) -> int:
+        """Admit the next waiting sequence, for which there is room (`next_fits`), and compute all that is missing of
+        its prompt in this step.
+
+        Returns how many tokens that are; 0, and nothing has changed, where they are more than `budget` and the step
+        has other prompts.
+        """
+        seq = self.next_waiting()
+        past = seq.num_computed or self.pool.hit_tokens(seq)
+        n = seq.num_tokens - past
+        if budget is not None and n > budget and plan.prefills:
+            return 0
+        self.pool.admit(seq, seq.num_tokens)
+        self.admit(seq)
+        if seq.start_ns < 0 and not seq.transferred:
+            seq.cached_tokens = past
+        plan.add_prefill(seq, n, past)
+        seq.num_computed = past + n
+        return n
+
+    def decode_all(self, plan: Plan, max_steps: int) -> None:
+        """Every sequence that decodes computes a token, for as many steps as nothing changes. Where blocks are short,
+        the youngest are preempted; that takes a step of its own."""
+        group, pool = self.group, self.pool
+        while group.n and group.blocks_for(1) > pool.free_blocks:
+            self.preempt(next(reversed(self.running)), plan)
+        if group.n:
+            self.plan_decodes(plan)
+            if not plan.preempted:
+                plan.num_steps = self.steps_of_run(max_steps)
+
+    def admit(self, seq: Stage) -> None:
         """Move the next waiting sequence to the end of running."""
         if self.holding:
             self.holding.popleft()
@@ -373,7 +416,7 @@ class LLMScheduler:
         seq.run_order = self._admissions
         self._admissions += 1
 
-    def _preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Stage, plan: Plan) -> None:
         """Free the blocks of a running sequence; it waits and is recomputed (vLLM's rule: outputs are kept)."""
         del self.running[seq]
         if seq.grouped:
@@ -396,7 +439,7 @@ class LLMScheduler:
             seq.segments.append((seq.emit_step, seq.join_tick, self.group.clock))
             seq.emit_step = -1
 
-    def _decode_stats(self, plan: Plan) -> None:
+    def plan_decodes(self, plan: Plan) -> None:
         """Add the whole decode group to `plan`."""
         group = self.group
         n = group.n

@@ -21,7 +21,7 @@ from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.base import LLMScheduler, Plan, run_order
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
@@ -29,7 +29,6 @@ __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
 DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
 
-@SCHEDULERS.register("chunked")
 class ChunkedConfig(ConfigModel):
     """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
 
@@ -119,7 +118,7 @@ class ChunkedScheduler(LLMScheduler):
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
                 and (not (self.waiting or self.holding) or len(self.running) + len(self._ending) >= self.max_num_seqs)
             ):
-                run = self._decode_run(max_steps)
+                run = self.decode_run(max_steps)
                 if run is not None:
                     return run
             plan = self._lockstep_plan(max_steps)
@@ -191,9 +190,9 @@ class ChunkedScheduler(LLMScheduler):
         if budget > 0 and (self.waiting or self.holding):
             self._admit_waiting(plan, budget, cap)
         if group.n:
-            self._decode_stats(plan)
+            self.plan_decodes(plan)
             if not plan.prefills:   # the next sequence cannot be admitted before another is done
-                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
+                plan.num_steps = max(1, self.steps_of_run(max_steps))   # the first step has its blocks
         return plan
 
     def _take_in_order(self, plan: Plan, chunks: list[tuple[Stage, int]]) -> None:
@@ -230,7 +229,7 @@ class ChunkedScheduler(LLMScheduler):
             if need > pool.free_blocks:
                 return
             pool.admit(seq, past + n)
-            self._admit(seq)
+            self.admit(seq)
             slots -= 1
             if past and seq.start_ns < 0 and not seq.transferred:
                 seq.cached_tokens = past
@@ -271,7 +270,7 @@ class ChunkedScheduler(LLMScheduler):
                     budget += scheduled.pop(victim, 0)
                 else:
                     victim = order.pop()
-                self._preempt(victim, plan)
+                self.preempt(victim, plan)
                 if victim is seq:
                     break
             if seq not in running:   # it preempted itself: the engine's loop over running sequences ends here

@@ -12,13 +12,12 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
 
-@SCHEDULERS.register("continuous")
 class ContinuousConfig(ConfigModel):
     """Orca's and vLLM v0's batching: a prefill batch if one can start, otherwise a decode batch."""
 
@@ -47,40 +46,20 @@ class ContinuousScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if not (self.waiting or self.holding) and self.group.n:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 return run
         plan = Plan()
         self._prefill_batch(plan)
         if not plan.prefills and self.group.n:
-            self._decode_batch(plan, max_steps)
+            self.decode_all(plan, max_steps)
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _prefill_batch(self, plan: Plan) -> None:
         """Add whole prompts while tokens, slots and blocks last; a prompt above the budget is computed alone."""
-        pool, budget = self.pool, self.max_num_batched_tokens
-        while self.num_waiting and len(self.running) < self.max_num_seqs:
-            seq = self.next_waiting()
-            past = seq.num_computed or pool.hit_tokens(seq)
-            n = seq.num_tokens - past
-            if n > budget and plan.prefills:
+        budget = self.max_num_batched_tokens
+        while self.next_fits():
+            computed = self.prefill_next(plan, budget)
+            if not computed:
                 return
-            if pool.missing_blocks(seq, seq.num_tokens) > pool.free_blocks:
-                return
-            pool.admit(seq, seq.num_tokens)
-            self._admit(seq)
-            if seq.start_ns < 0 and not seq.transferred:
-                seq.cached_tokens = past
-            plan.add_prefill(seq, n, past)
-            seq.num_computed = past + n
-            budget -= n
-
-    def _decode_batch(self, plan: Plan, max_steps: int) -> None:
-        """Let all running sequences decode; preempt the youngest if blocks run out."""
-        group, pool = self.group, self.pool
-        while group.n and group.blocks_for(1) > pool.free_blocks:
-            self._preempt(next(reversed(self.running)), plan)
-        if group.n:
-            self._decode_stats(plan)
-            if not plan.preempted:
-                plan.num_steps = self._steps_of_run(max_steps)
+            budget -= computed

@@ -122,7 +122,7 @@ class DecodeGroup:
 
     @property
     def longest(self) -> int:
-        """Return the cached tokens of the longest member; 0 without members."""
+        """Cached tokens of the longest member; 0 without members."""
         if not self.n:
             return 0
         if not self._max_known:

@@ -29,7 +29,7 @@ from pydantic import Field
 from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["MixedConfig", "MixedScheduler"]
@@ -38,7 +38,6 @@ __all__ = ["MixedConfig", "MixedScheduler"]
 UNLIMITED = 2**31
 
 
-@SCHEDULERS.register("mixed")
 class MixedConfig(ConfigModel):
     """Whole prompts and decodes in one step."""
 
@@ -130,12 +129,12 @@ class MixedScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if self.group.n and not self._stale:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
-            # Start no prompts with memory that decodes just gave up.
+            # Sequences that just gave their memory up wait as prompts: do not start them with it.
             plan = self._new_batch(prompts=not self.holding and not self.left)
         self._stale = self._pressed   # an overdue sequence may take its usual place in the next batch
         for seq in self._fresh:
@@ -147,9 +146,9 @@ class MixedScheduler(LLMScheduler):
         if self._limit:
             self._count_passes(plan)
         if self.group.n:
-            self._decode_stats(plan)
+            self.plan_decodes(plan)
             if not plan.prefills and not self._preempted:
-                plan.num_steps = self._steps_of_run(max_steps)
+                plan.num_steps = self.steps_of_run(max_steps)
         plan.preempted, self._preempted = self._preempted, []
         return plan
 
@@ -292,7 +291,7 @@ class MixedScheduler(LLMScheduler):
             self.holding.remove(seq)
             self.running.setdefault(seq)
         scratch = Plan()
-        self._preempt(seq, scratch)
+        self.preempt(seq, scratch)
         self._preempted += scratch.preempted
 
     # -- the end of a step ---------------------------------------------------------------------------------------

@@ -15,13 +15,12 @@ from pydantic import Field
 from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler, Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["StaticConfig", "StaticScheduler"]
 
 
-@SCHEDULERS.register("static")
 class StaticConfig(ConfigModel):
     """FasterTransformer's batching: fixed batches, padded to their longest member, returned together."""
 
@@ -111,7 +110,7 @@ class StaticScheduler(LLMScheduler):
                             or rows + self._rows(seq) > self.max_num_seqs
                             or (rows + self._rows(seq)) * row - common - self._common(seq) > self.pool.num_blocks):
                 break
-            self._admit(seq)
+            self.admit(seq)
             members.append(seq)
             rows += self._rows(seq)
             common += self._common(seq)

@@ -18,20 +18,28 @@ from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.config.registry import Registry
-from hermes.core.stage import ServiceStage
+from hermes.core.stage import ServiceStage, check_count
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.devices import DeviceDescription, load_device
+from hermes.hardware.devices import MachineSpec, load_device
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.units import NS_PER_S
 
 __all__ = [
-    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work", "check_count",
+    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work",
     "check_memory", "count_option",
 ]
 
-SERVICES: Registry[Any] = Registry("services", "a service")
+SERVICES: Registry[Any] = Registry("services", "a service", {
+    "hnsw": "hermes.services.hnsw:Hnsw",
+    "hybrid": "hermes.services.hybrid:Hybrid",
+    "ivf_flat": "hermes.services.ivf_flat:IvfFlat",
+    "ivf_pq": "hermes.services.ivf_pq:IvfPq",
+    "measured": "hermes.services.measured:Measured",
+    "remote_model": "hermes.services.remote_model:RemoteModel",
+    "rerank": "hermes.services.rerank:Rerank",
+})
 
 
 class Work(NamedTuple):
@@ -58,16 +66,6 @@ class PhaseCost(NamedTuple):
     bound: str
 
 
-class MachineSpec(NamedTuple):
-    """The machine of a client: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
-
-    cores: int
-    flops: float
-    memory_bandwidth: float
-    memory_bytes: int
-    device: DeviceDescription | None = None
-
-
 class Service(Protocol):
     """Costs of one kind of stage on one machine; no state that changes an answer."""
 
@@ -84,13 +82,6 @@ class Service(Protocol):
     # graph that gives a stage others is refused; `top_k`, the number of results, is always allowed.
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """Return the value of an option that counts something; `InputError` unless it is an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
-    return value
-
-
 def count_option(task: ServiceStage, name: str, default: int, least: int = 1) -> int:
     """Return a stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` otherwise."""
     return check_count(name, task.options.get(name, default), least)
@@ -102,8 +93,8 @@ def check_memory(what: str, needed: int, machine: MachineSpec, field: str) -> No
     if machine.memory_bytes and needed > machine.memory_bytes:
         missing = needed - machine.memory_bytes
         raise InputError(
-            f"{what} that fits in {machine.memory_bytes / 1e9:,.0f} GB",
-            Verbatim(f"{needed / 1e9:,.0f} GB, {missing / 1e9:,.0f} GB too much"), field=field,
+            Verbatim(f"{what} of {needed / 1e9:,.0f} GB does not fit in {machine.memory_bytes / 1e9:,.0f} GB: "
+                     f"{missing / 1e9:,.0f} GB are missing; take a machine with more memory"), field=field,
         )
 
 
@@ -175,8 +166,8 @@ class EncoderService:
         self.info = info = hardware_info(hardware)
         if info.device is not None and machine.device is not None and info.device.name != machine.device.name:
             raise InputError(
-                f"a model on the client's own device ({machine.device.name}); another device is another client",
-                info.device.name, field="hardware.device",
+                Verbatim(f"{info.device.name} is not the client's device ({machine.device.name}); write that one, or "
+                         "put the model on another client"), field="hardware.device",
             )
         described = getattr(hardware, "model", None)
         if model:

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Duration
-from hermes.services.base import SERVICES, MachineSpec
+from hermes.services.base import MachineSpec
 from hermes.services.phases import Phase, SearchConfig, SearchService
 
 __all__ = ["Hnsw", "HnswService"]
@@ -30,7 +30,6 @@ __all__ = ["Hnsw", "HnswService"]
 LINK_BYTES = 4
 
 
-@SERVICES.register("hnsw")
 class Hnsw(SearchConfig):
     """Approximate nearest neighbours by a walk through a graph of whole vectors."""
 

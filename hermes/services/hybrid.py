@@ -1,7 +1,7 @@
 """Hybrid retrieval: a dense and a sparse search for every query, and the fusion of their results.
 
 Its latency is that of the two searches, one after the other or in parallel, and of the fusion. The searches are any
-services of retrieval (`measured` ones come from `hermes calibrate retrieval`). `hermes.plugins.structures.evaluation`
+services of retrieval (`measured` ones come from `hermes calibrate run`). `hermes.plugins.structures.evaluation`
 measures its quality, `recall`, which `hermes services` shows.
 """
 
@@ -21,7 +21,6 @@ from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Service, Work
 __all__ = ["Hybrid", "HybridService"]
 
 
-@SERVICES.register("hybrid")
 class Hybrid(ConfigModel):
     """A dense and a sparse search, fused."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.services.phases import Count, Phase, SearchConfig, SearchService
 
 __all__ = ["InvertedFile", "InvertedFileService"]
@@ -39,7 +39,8 @@ class InvertedFile(SearchConfig):
         for name in ("coarse_groups", "coarse_probes"):
             value = getattr(self, name)
             if value is not None and self.coarse == "flat":
-                raise InputError("nothing with a flat coarse search", value, field=name)
+                raise InputError(Verbatim("has no effect with coarse: flat; leave it out, or write coarse: two_level"),
+                                 field=name)
         groups = self.coarse_groups
         if groups is not None and groups > self.nlist:
             raise InputError(f"at most the {self.nlist} lists", groups, field="coarse_groups")

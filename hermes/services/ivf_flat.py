@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from hermes.services.base import SERVICES, MachineSpec
+from hermes.services.base import MachineSpec
 from hermes.services.ivf import InvertedFile, InvertedFileService
 from hermes.services.phases import Phase
 
 __all__ = ["IvfFlat", "IvfFlatService"]
 
 
-@SERVICES.register("ivf_flat")
 class IvfFlat(InvertedFile):
     """Nearest neighbours in an inverted file of whole vectors: as `ivf_pq` without tables, and more bytes to scan."""
 

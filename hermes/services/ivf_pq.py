@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Bandwidth
-from hermes.services.base import SERVICES, MachineSpec
+from hermes.services.base import MachineSpec
 from hermes.services.ivf import InvertedFile, InvertedFileService
 from hermes.services.phases import Phase
 
@@ -22,7 +22,6 @@ __all__ = ["IvfPq", "IvfPqService"]
 CODEWORDS = 256
 
 
-@SERVICES.register("ivf_pq")
 class IvfPq(InvertedFile):
     """Approximate nearest neighbours in an inverted file of product-quantised vectors."""
 

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.core.stage import ServiceStage
-from hermes.errors import InputError, inside
-from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Work, check_memory, count_option
+from hermes.errors import InputError, Verbatim, inside
+from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 from hermes.services.retrieval_costs import Bm25, HnswGraph, InvertedLists, RetrievalIndex, shares
 from hermes.services.retrieval_profile import RetrievalProfile, load_retrieval_profile
 
@@ -25,7 +25,6 @@ __all__ = ["Measured", "MeasuredService"]
 OPTION = {"ivf-flat": "nprobe", "ivf-pq": "nprobe", "ivf-pq-fs": "nprobe", "hnsw": "ef_search", "bm25": "words"}
 
 
-@SERVICES.register("measured")
 class Measured(ConfigModel):
     """Retrieval with the times of a retrieval profile."""
 
@@ -101,8 +100,8 @@ class MeasuredService:
         if c.outside == "refuse":
             left = self.outside(tasks)
             if left:
-                raise InputError(f"batches in the measured range of {self.profile.name}", ", ".join(left),
-                                 field="outside")
+                raise InputError(Verbatim(f"a batch leaves the measured range of {self.profile.name} in "
+                                          f"{', '.join(left)}; write outside: count to extrapolate"), field="outside")
         seconds = busy_s = num_bytes = 0.0
         for effort, queries in self._groups(tasks).items():
             took = self.profile.seconds(c.index, effort, queries, c.threads)

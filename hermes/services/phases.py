@@ -21,7 +21,7 @@ from pydantic import Field
 
 from hermes.config import Bandwidth, ConfigModel
 from hermes.core.stage import ServiceStage
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 
 __all__ = ["Count", "Phase", "SearchConfig", "SearchService"]
@@ -75,7 +75,7 @@ class SearchService:
     def __init__(self, config: SearchConfig, machine: MachineSpec) -> None:
         self.config, self.machine = config, machine
         if machine.flops <= 0 or machine.memory_bandwidth <= 0:
-            raise InputError("a client with a device: retrieval needs its FLOP/s and bandwidth", field="device")
+            raise InputError(Verbatim("missing: retrieval needs the FLOP/s and bandwidth of a device"), field="device")
         self.memory_bytes = self.index_bytes()
         check_memory("an index", self.memory_bytes, machine, "vectors")
         self._batch = lru_cache(maxsize=4096)(self._work_of)   # equal batches recur

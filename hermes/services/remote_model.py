@@ -10,12 +10,11 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.stage import ServiceStage
-from hermes.services.base import SERVICES, MachineSpec, Work, count_option
+from hermes.services.base import MachineSpec, Work, count_option
 
 __all__ = ["RemoteModel", "RemoteModelService"]
 
 
-@SERVICES.register("remote_model")
 class RemoteModel(ConfigModel):
     """An API of a model, on a `processing` client whose `cores` are the concurrent calls. A stage's option
     `output_tokens` gives the tokens returned."""

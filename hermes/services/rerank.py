@@ -10,14 +10,13 @@ from pydantic import Field, model_validator
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.core.stage import ServiceStage
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
-from hermes.services.base import SERVICES, EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
+from hermes.services.base import EncoderService, MachineSpec, PerItem, PhaseCost, Service, Work
 
 __all__ = ["Rerank", "RerankService"]
 
 
-@SERVICES.register("rerank")
 class Rerank(ConfigModel):
     """A cross-encoder over (query, document) pairs on a hardware model, or a fixed time per document.
 
@@ -42,7 +41,7 @@ class Rerank(ConfigModel):
     @model_validator(mode="after")
     def _one_cost(self) -> Self:
         if (self.hardware is None) == (self.per_document is None):
-            raise InputError("either `hardware` or `per_document`", field="hardware")
+            raise InputError(Verbatim("give either `hardware` or `per_document`"), field="hardware")
         return self
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> RerankService:

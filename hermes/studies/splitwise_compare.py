@@ -23,8 +23,8 @@ from hermes.config.data_files import resource_dir
 from hermes.errors import InputError, suggest
 from hermes.results import Results
 from hermes.results.compare import compare
-from hermes.workload import write_trace
 from hermes.workload.importers import import_trace
+from hermes.workload.traces import write_trace
 
 __all__ = ["Case", "Outcome", "Row", "cases", "run", "scenarios"]
 

@@ -12,9 +12,10 @@ import pandas as pd
 
 from hermes.core.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.core.common_prompt import CommonPrompt
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.eviction import EVICTION
 from hermes.memory.pages import shared_savings
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.sketch import CountMinSketch
 from hermes.memory.tiers import Store
 from hermes.studies.report import Table

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hermes.config.streams import stream
 from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
@@ -66,8 +67,8 @@ def sizes_of(found: LookaheadProfile) -> Any:
 
 
 def sizes_rng() -> np.random.Generator:
-    """What an `ivf_index` client of seed 0 draws its sizes with."""
-    return np.random.default_rng([0, 17])
+    """What the `ivf_index` client of the scenarios draws its sizes with, at seed 0."""
+    return stream(0, "ivf sizes/index")
 
 
 def gpu_rate(system: str) -> float:
@@ -139,7 +140,7 @@ def simulate_point(
     values."""
     checked = load_scenario(_content(
         context, system, pipeline, retrieval, family, model_of(pipeline, model or DEFAULT_MODEL[system]),
-        {"workload.requests": requests, "workload.lengths.output": answer, "seed": seed, "clients.0.seed": seed},
+        {"workload.requests": requests, "workload.lengths.output": answer, "seed": seed},
         {"batch": batch, "budget": int(paper.BUDGET_GB[pipeline] * 1e9) if budget is None else budget,
          "nprobe": nprobe or profile().index.nprobe}, cpu_rate, changes or {}))
     simulation = build(checked)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.clients import LLMClient
+from hermes.clients.llm import LLMClient
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 from hermes.studies import telerag_paper as paper

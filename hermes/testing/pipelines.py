@@ -116,7 +116,7 @@ class PipelineContract(ABC):
     @property
     def made(self) -> Callable[[Any], Pipeline]:
         """The pipeline as a simulation runs it."""
-        return pipeline_from(self.pipeline(), self.name, self.parameters(), 0)   # type: ignore[return-value]
+        return pipeline_from(self.pipeline(), self.name, self.parameters(), 0)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Contract suite for LLM schedulers.
+"""Contract suites for LLM schedulers and packing policies.
 
 Inherit it in a test module, give `make()`, and pytest checks what clients rely on:
 
@@ -27,8 +27,9 @@ from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.chunked import ChunkedConfig
 
-__all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
+__all__ = ["PackingContract", "Request", "SchedulerContract", "ServedSteps", "serve"]
 
 _STATS = tuple(sorted(StepStats.__slots__))
 OTHER_BRANCH = 1000
@@ -345,3 +346,14 @@ class SchedulerContract(ABC):
                     assert alone.finished, f"{request} was accepted and not served"
                     smaller = Sequence(max(1, request.prompt - 1), request.output)
                     assert scheduler.can_ever_fit(smaller) is None, "a shorter prompt is refused"
+
+
+class PackingContract(SchedulerContract):
+    """What holds for every packing policy: the contract of schedulers with it in their place. Inherit it and name the
+    policy."""
+
+    policy: ClassVar[str]
+
+    def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
+        config = ChunkedConfig(policy=self.policy, max_num_batched_tokens=20, max_num_seqs=4)
+        return config.build(pool, every_step=every_step)

@@ -1,4 +1,4 @@
-"""Contract suites for arrival processes, length models and token counts.
+"""Contract suites for arrival processes, length models, token counts and trace formats.
 
 Inherit one in a test module, give `make()`, and pytest checks what the simulator relies on:
 
@@ -10,15 +10,22 @@ Inherit one in a test module, give `make()`, and pytest checks what the simulato
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.config.streams import stream
+from hermes.errors import InputError
 from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
+from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter
+from hermes.workload.traces import read_trace, write_trace
 
-__all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract"]
+__all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract", "TraceImporterContract"]
 
 
 class _ComponentContract(ABC):
@@ -135,3 +142,63 @@ class TokenCountsContract(_ComponentContract):
         tokens = self.drawn(self.n)["tokens"]
         assert tokens.min() >= 1
         assert tokens.max() <= MAX_TOKENS
+
+
+class TraceImporterContract(ABC):
+    """For subclasses of `TraceImporter`. Inherit it, give `make()`, and as `text` a file of the format with a few
+    requests, in order."""
+
+    text: ClassVar[str]
+
+    @abstractmethod
+    def make(self) -> TraceImporter:
+        """The importer, the same at each call."""
+
+    @contextmanager
+    def file(self, content: bytes | None = None) -> Iterator[Path]:
+        """A file with this content; with `text` where left out."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.txt"
+            path.write_bytes(self.text.encode() if content is None else content)
+            yield path
+
+    def test_is_registered_under_its_kind(self) -> None:
+        importer = self.make()
+        assert TRACE_IMPORTERS.get(importer.kind) is type(importer)  # type: ignore[attr-defined]  # every one has a kind
+
+    def test_a_trace_starts_at_zero_and_is_in_order(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+        assert len(frame) >= 2, "`text` has too few requests to tell"
+        times = frame["arrival_s"].to_numpy()
+        assert times[0] == 0
+        assert (np.diff(times) >= 0).all()
+
+    def test_lengths_are_token_counts(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+        for name in ("prompt_tokens", "output_tokens"):
+            assert frame[name].dtype == np.int64, name
+            assert frame[name].min() >= 1, name
+            assert frame[name].max() <= MAX_TOKENS, name
+
+    def test_what_is_read_can_be_kept(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+            write_trace(frame, path.with_suffix(".parquet"), source="contract")
+            table = read_trace(path.with_suffix(".parquet"))
+        np.testing.assert_array_equal(table.prompt_tokens, frame["prompt_tokens"])
+        np.testing.assert_array_equal(table.output_tokens, frame["output_tokens"])
+
+    def test_a_file_that_is_none_is_refused(self) -> None:
+        """With `InputError`, which names the file, and no other exception. An empty file may be a trace without
+        requests."""
+        for content in (b"", b"\x00\xff\xfe", b"[[[[1", b"a\nb\n"):
+            with self.file(content) as path:
+                try:
+                    found = self.make().read(path)
+                except InputError as error:
+                    assert path.name in str(error), f"an error that does not name the file: {error}"
+                else:
+                    assert not content, f"a file of {content!r} was read"
+                    assert not len(found)

@@ -191,7 +191,7 @@ class TraceArrivals(Replay, ArrivalProcess):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rate is not None and self.scale is not None:
-            raise InputError("either scale or rate", Verbatim("both"), field="scale")
+            raise InputError(Verbatim("scale and rate exclude each other; give one"), field="scale")
         return self
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
@@ -201,8 +201,8 @@ class TraceArrivals(Replay, ArrivalProcess):
         times = (arrivals - arrivals[0]) / NS_PER_S
         span = float(times[-1])
         if not span and (self.rate is not None or n > len(times)):
-            expected = "a trace of some duration, to scale or repeat it"
-            raise InputError(expected, Verbatim("a single moment"), file=self.path)
+            problem = "all requests of the trace arrive at one time, so that it cannot be scaled or repeated"
+            raise InputError(Verbatim(problem), file=self.path)
         mean_gap = span / max(len(times) - 1, 1)
         if n > len(times):
             turns = np.arange(-(-n // len(times)), dtype=np.float64)[:, None]

@@ -100,6 +100,9 @@ class Lengths:
 class LengthModel(WorkloadComponent):
     """Joint distribution of prompt and answer lengths."""
 
+    has_turns: ClassVar[bool] = False
+    """Whether requests are turns of conversations (`hermes.workload.conversations`)."""
+
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
         """Draw prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""

@@ -46,7 +46,7 @@ class Contexts(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.keys is None and self.population == "shared":
-            raise InputError("how many contexts are shared", Verbatim("nothing"), field="keys")
+            raise InputError(Verbatim("missing: give the number of shared contexts"), field="keys")
         return self
 
     def bound(self, base_dir: Path) -> Self:
@@ -61,7 +61,7 @@ class Contexts(ConfigModel):
         """Draw the keys of `n` requests, int64 of shape (n,), and the population. Without a session the key is -1."""
         if self.keys is None:
             if sessions is None or not (sessions >= 0).any():
-                raise InputError("how many contexts there are, or sessions to have one each", Verbatim("neither"),
+                raise InputError(Verbatim("missing: give the number of contexts, or sessions with one context each"),
                                  field="keys")
             keys, count = sessions.copy(), int(sessions.max()) + 1
         else:

@@ -28,17 +28,17 @@ from hermes.workload.base import (
     inside,
     think_times_ns,
 )
-from hermes.workload.lengths import LENGTHS, Counts
+from hermes.workload.lengths import Counts
 
-__all__ = ["ConversationLengths", "refuse_beside_conversations"]
+__all__ = ["ConversationLengths"]
 
 
-@LENGTHS.register("conversations")
 class ConversationLengths(LengthModel):
     """Turns of conversations: each waits for the answer before, and repeats the conversation so far. `arrivals` gives
     the starts of conversations (`rate: 17 /s` is 17 conversations a second), or the number of users who hold one at a
     time. `requests` counts turns."""
 
+    has_turns = True
     kind: Literal["conversations"] = "conversations"
     turns: Counts
     """Turns of a conversation: `3`, or e.g. `{kind: geometric, mean: 5}`."""
@@ -59,14 +59,13 @@ class ConversationLengths(LengthModel):
     @classmethod
     def _refuse_old_keys(cls, data: Any) -> Any:
         if isinstance(data, dict) and "block_tokens" in data:
-            raise InputError("no block_tokens: a conversation is found in blocks of the engine's size (leave it out)",
-                             data["block_tokens"], field="block_tokens")
+            raise InputError(Verbatim("conversations are cached in blocks of the engine's size; leave it out"),
+                             field="block_tokens")
         if isinstance(data, dict) and "users" in data:
-            raise InputError(
-                "no users here: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one conversation "
-                "after the other, or the rate at which conversations start (a mean of M turns is now `turns: {kind: "
-                "geometric, mean: M}`)",
-                data["users"], field="users",
+            raise InputError(Verbatim(
+                "no longer an option: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one "
+                "conversation after the other, or the rate at which conversations start (a mean of M turns is now "
+                "`turns: {kind: geometric, mean: M}`)"), field="users",
             )
         return data
 
@@ -123,14 +122,3 @@ class ConversationLengths(LengthModel):
             if len(session) == 0 or session[-1] >= conversations:
                 return int(np.searchsorted(session, conversations))
             n *= 4
-
-
-def refuse_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
-    """Raise `InputError` for options that have no meaning with conversations, or that conversations set."""
-    if not isinstance(lengths, ConversationLengths):
-        return
-    instead = {"prefixes": "system_tokens of the conversations, no prefixes",
-               "sessions": "no sessions: each conversation is one"}
-    for name, expected in instead.items():
-        if given.get(name) is not None:
-            raise InputError(expected, Verbatim("both"), field=name)

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace",
+    "TraceImporter", "arrivals_s", "import_trace", "json_lines",
 ]
 
-TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
+TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
+    "tokens": "hermes.workload.token_traces:TokenTrace",
+})
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 

@@ -34,7 +34,9 @@ __all__ = [
     "GeometricCounts", "IndependentLengths", "LognormalCounts", "NormalCounts", "TraceLengths", "UniformCounts",
 ]
 
-LENGTHS: Registry[LengthModel] = Registry("lengths", "a length model")
+LENGTHS: Registry[LengthModel] = Registry("lengths", "a length model", {
+    "conversations": "hermes.workload.conversations:ConversationLengths",
+})
 TOKEN_COUNTS: Registry[TokenCounts] = Registry("token_counts", "a distribution of token counts")
 
 Counts = Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]

@@ -45,9 +45,9 @@ class QuantileTable(ConfigModel):
         if len(self.levels) != len(self.values):
             raise InputError(f"as many values as levels ({len(self.levels)})", len(self.values), field="values")
         if self.levels[0] != 0 or self.levels[-1] != 1 or min(np.diff(self.levels)) <= 0:
-            raise InputError("levels that increase strictly from 0 to 1", Verbatim("others"), field="levels")
+            raise InputError(Verbatim("levels must increase strictly from 0 to 1"), field="levels")
         if min(np.diff(self.values)) < 0:
-            raise InputError("values that do not decrease", Verbatim("a decrease"), field="values")
+            raise InputError(Verbatim("values must not decrease"), field="values")
         return self
 
     def at(self, u: FloatArray) -> IntArray:

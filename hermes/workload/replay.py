@@ -10,7 +10,6 @@ from pydantic import Field, PrivateAttr
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError
 from hermes.workload.base import WorkloadComponent
-from hermes.workload.traces import read_trace
 
 __all__ = ["Replay"]
 
@@ -28,6 +27,8 @@ class Replay(WorkloadComponent):
 
     def bound(self, base_dir: Path) -> Self:
         """Return a copy that has read its trace. It lives as long as the draw, so that no file content is kept."""
+        from hermes.workload.traces import read_trace
+
         copy = self.model_copy(update={"path": str(base_dir / self.path)})
         copy._table = read_trace(copy.path)
         return copy
@@ -37,6 +38,8 @@ class Replay(WorkloadComponent):
 
     def table(self, n: int = 0) -> RequestTable:
         """Return the trace; `InputError` if it cannot give `n` requests."""
+        from hermes.workload.traces import read_trace
+
         table = self._table if self._table is not None else read_trace(self.path)
         if n > len(table) and not (self.repeat and len(table)):
             expected = f"at most {len(table)} requests, the rows of this trace (or repeat: true)"

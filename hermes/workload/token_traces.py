@@ -18,7 +18,7 @@ from pydantic import Field
 from hermes.config.files import json_lines
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.memory.pages import page_hashes
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, arrivals_s
+from hermes.workload.importers import TraceImporter, arrivals_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,6 @@ __all__ = ["TokenTrace"]
 _MAX_ID = 2**62
 
 
-@TRACE_IMPORTERS.register("tokens")
 class TokenTrace(TraceImporter):
     """JSON lines with an arrival, the prompt as a list of token ids or of hashes of its pieces, and the output.
 

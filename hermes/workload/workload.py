@@ -18,7 +18,6 @@ from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
-from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 
@@ -71,7 +70,7 @@ class WorkloadConfig(ConfigModel):
     @property
     def counted(self) -> dict[str, str]:
         """Units that the rates of its parts count, if not requests (shown in the resolved scenario)."""
-        return {"arrivals": "conversations"} if isinstance(self.lengths, ConversationLengths) else {}
+        return {"arrivals": "conversations"} if self.lengths.has_turns else {}
 
     @property
     def pipelines(self) -> list[PipelineChoice]:
@@ -81,15 +80,19 @@ class WorkloadConfig(ConfigModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.requests is not None and self.duration is not None:
-            raise InputError("either requests or duration", Verbatim("both"), field="duration")
+            raise InputError(Verbatim("requests and duration exclude each other; give one"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
-            raise InputError("a number of requests, or a duration", Verbatim("neither"), field="requests")
+            raise InputError(Verbatim("missing: give a number of requests, or a duration"), field="requests")
         if self.branch_spread and self.branches == 1:
-            raise InputError("several branches for a spread among them", self.branches, field="branches")
+            raise InputError(Verbatim("branch_spread needs several branches; set more than 1"), field="branches")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
-            raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
-        refuse_beside_conversations(self.lengths, {"prefixes": self.prefixes, "sessions": self.sessions})
+            raise InputError(Verbatim(f"missing: {self.arrivals.kind} arrivals have no end; give a number of requests"),
+                             field="requests")
+        if self.lengths.has_turns and self.prefixes is not None:
+            raise InputError(Verbatim("conversations begin with their system_tokens; leave it out"), field="prefixes")
+        if self.lengths.has_turns and self.sessions is not None:
+            raise InputError(Verbatim("each conversation is a session; leave it out"), field="sessions")
         return self
 
     def draw(self, seed: int, base_dir: Path) -> RequestTable:
@@ -105,7 +108,7 @@ class WorkloadConfig(ConfigModel):
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
-        if isinstance(lengths, ConversationLengths):
+        if lengths.has_turns:
             return self._conversations(arrivals, lengths, limit, seed, base_dir)
         when: dict[str, Any] = {}
         with inside("arrivals"):
@@ -125,17 +128,19 @@ class WorkloadConfig(ConfigModel):
         return RequestTable(**when, **self._columns(drawn, seed, base_dir))
 
     def _conversations(
-        self, arrivals: Any, lengths: ConversationLengths, limit: int, seed: int, base_dir: Path
+        self, arrivals: Any, lengths: Any, limit: int, seed: int, base_dir: Path
     ) -> RequestTable:
         """Draw `requests` turns, or all turns of the conversations that start within `duration` or in a trace."""
         def turns(n: int) -> Lengths:
             if n > MAX_REQUESTS:
-                raise InputError(f"conversations of fewer than {MAX_REQUESTS} turns in all", field="duration")
+                raise InputError(Verbatim(f"the conversations have {MAX_REQUESTS} turns or more; shorten it"),
+                                 field="duration")
             with inside("lengths"):
-                return lengths.turns_of(
+                drawn: Lengths = lengths.turns_of(
                     n, self._stream(seed, "lengths"), goes_on_with=lambda tokens: self._continued(tokens, seed),
                     max_total_tokens=self.max_total_tokens,
                 )
+                return drawn
 
         n, starts = self.requests, None
         if n is None:
@@ -184,7 +189,8 @@ class WorkloadConfig(ConfigModel):
                 return times[: int(np.searchsorted(times, end_ns, side="left"))]
             if n == limit:
                 if limit == MAX_REQUESTS:
-                    raise InputError(f"arrivals that give fewer than {MAX_REQUESTS} requests in {self.duration} s")
+                    raise InputError(Verbatim(f"{MAX_REQUESTS} requests or more arrive in {self.duration} s; lower the "
+                                              "rate or the duration"))
                 return times
             n = min(4 * n, limit)
 

@@ -13,7 +13,7 @@ from hermes.hardware.devices import load_device
 from hermes.hardware.models import load_model
 from hermes.hardware.profile import load_profile
 from hermes.hardware.table import load_table
-from hermes.workload import load_workload_profile
+from hermes.workload.profiles import load_workload_profile
 
 __all__ = ["SCENARIOS", "SWEEP", "ProfileInput", "profile_inputs"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fuzzing.mutations import binary, empty, spliced, truncated
-from hermes.workload import read_trace
+from hermes.workload.traces import read_trace
 
 __all__ = ["MutatedTrace", "mutated"]
 

@@ -24,8 +24,9 @@ from hermes.calibration.fit.report import report
 from hermes.calibration.steps import save_steps
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.hardware import PolynomialModel, load_profile
+from hermes.hardware import load_profile
 from hermes.hardware.monotone import cheaper_steps, unproved
+from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.testing.hardware import HardwareModelContract, batch
 

@@ -91,8 +91,8 @@ def test_memory_is_stated():
 
 
 @pytest.mark.parametrize(("more", "field"), [
-    ({"dtype": "fp8"}, "--dtype"), ({"max_num_batched_tokens": 32}, "--max-context"), ({"max_context": 100},
-                                                                                     "--max-context"),
+    ({"dtype": "fp8"}, "dtype"), ({"max_num_batched_tokens": 32}, "max_context"), ({"max_context": 100},
+                                                                                     "max_context"),
 ])
 def test_what_cannot_be_measured_is_refused(more, field):
     with pytest.raises(InputError, match=field):

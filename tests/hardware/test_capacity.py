@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.clients import LLMClientConfig, MemoryConfig
+from hermes.clients.config import LLMClientConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
 from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token, stage_weight_bytes
@@ -119,7 +120,7 @@ def test_no_memory_at_all():
     config = LLMClientConfig.model_validate(
         {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}}
     )
-    with pytest.raises(InputError, match="num_blocks, the capacity of a device, or a client that names its `device`"):
+    with pytest.raises(InputError, match="give num_blocks, the capacity of a device, or the client's `device`"):
         config.resources(config.hardware.build(None), None)
     named = config.model_copy(update={"device": "h100-sxm"})
     has = named.resources(named.hardware.build(None), None)

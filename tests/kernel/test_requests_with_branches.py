@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from outcomes import run, stage_token_steps
 
-from hermes.results import Results, open_run, write_results
+from hermes.results import Results
+from hermes.results.export import write_results
+from hermes.results.stored import open_run
 from hermes.results.trace import trace_events
 
 Data = dict[str, Any]

@@ -14,7 +14,8 @@ from simpy.core import Environment
 
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.network import HgxBox, MultiRack, Network, Rack, Site
+from hermes.network import Network, Site
+from hermes.network.cluster import HgxBox, MultiRack, Rack
 from hermes.network.summary import link_rows, simplified
 from hermes.network.topology import TopologyNetwork
 from hermes.scenario import load_scenario

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import hermes
 from hermes.errors import InputError
 from hermes.pipelines.mixing import draw_ways
-from hermes.results import write_results
+from hermes.results.export import write_results
 
 ENGINE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 

@@ -1,7 +1,13 @@
 """The contract suite on every service of the product."""
 
 from hermes.config.validation import validate
-from hermes.services import Encoder, Hnsw, Hybrid, IvfFlat, IvfPq, Measured, PerItem, Rerank
+from hermes.services import Encoder, PerItem
+from hermes.services.hnsw import Hnsw
+from hermes.services.hybrid import Hybrid
+from hermes.services.ivf_flat import IvfFlat
+from hermes.services.ivf_pq import IvfPq
+from hermes.services.measured import Measured
+from hermes.services.rerank import Rerank
 from hermes.testing.services import ServiceContract
 
 E5 = {"kind": "roofline", "model": "e5-base", "device": "cpu-large", "dtype": "fp32"}

@@ -35,5 +35,5 @@ clients:
 """)
     assert main(["services", str(file)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"hermes: {file}:3:92: clients.0.serves.retrieve.vectors: expected an index that fits in ")
+    assert said.startswith(f"hermes: {file}:3:92: clients.0.serves.retrieve.vectors: an index of ")
     assert said.count("\n") == 1

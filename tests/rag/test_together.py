@@ -13,7 +13,8 @@ from hermes.core.clock import Clock
 from hermes.core.stage import ServiceStage
 from hermes.hardware.models import load_model
 from hermes.results import Results
-from hermes.services import IvfPq, MachineSpec, Work
+from hermes.services import MachineSpec, Work
+from hermes.services.ivf_pq import IvfPq
 
 LLM = {
     "name": "llm", "model": "llama-3.1-8b", "device": "h100-sxm",
@@ -97,7 +98,7 @@ def test_services_that_do_not_fit_together_are_refused():
     index = {**INDEX, "vectors": 17 * 10**9, "code_bytes": 47}
     mistral = {"kind": "roofline", "model": "llama-2-70b", "device": "cpu-large", "dtype": "fp32"}
     serves = {"find": index, "embed": {"kind": "encoder", "hardware": mistral}}
-    with pytest.raises(Exception, match=r"serves: expected services that fit in 1,000 GB, found 1,2\d\d GB") as caught:
+    with pytest.raises(Exception, match=r"serves: the services need 1,2\d\d GB, and the machine has 1,000") as caught:
         run([{"kind": "rag", "name": "cpu", "device": "cpu-large", "serves": serves}], EMBED_FIND)
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.clients.block_time import blocks_taken
-from hermes.results import write_results
+from hermes.results.export import write_results
 
 SCENARIO = {
     "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": 4.0},

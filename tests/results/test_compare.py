@@ -266,7 +266,7 @@ def test_a_reference_at_half_the_rate_is_refused(slow: Results, tmp_path: Path, 
 @pytest.mark.parametrize(("change", "said"), [
     ({"output_tokens": 4}, "request 7 has 3 output tokens in the run, 4 in the reference"),
     ({"prompt_tokens": 1999}, "request 7 has 200 prompt tokens in the run, 1,999 in the reference"),
-    ({"request": 12}, r"request 12 of the reference is none of the run \(0 to 11\)"),
+    ({"request": 12}, r"request 12 of the reference does not exist in the run \(0 to 11\)"),
     ({"arrival_s": 99.0}, "request 7 arrives .* s after the first in the run, .* s after it in the reference"),
     (None, "request 7 of the run is not in the reference"),
 ])

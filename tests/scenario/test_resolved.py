@@ -12,7 +12,8 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_yaml, unit_of
 from hermes.errors import InputError
 from hermes.routing import ROUTERS
-from hermes.scenario import builtin_scenarios, json_schema, load_scenario, resolved_yaml
+from hermes.scenario import builtin_scenarios, load_scenario, resolved_yaml
+from hermes.scenario.editor_schema import json_schema
 
 
 def again(scenario):

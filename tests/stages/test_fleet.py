@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hermes import simulate
-from hermes.results import write_results
+from hermes.results.export import write_results
 from hermes.results.usage import client_names
 
 FEW = ["workload.0.requests=1840", "workload.1.requests=160"]

@@ -1,25 +1,27 @@
 """What a sweep writes, what it keeps, and that neither workers nor the order of things show in it."""
 
-import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hermes
 from hermes.errors import InputError
+from hermes.explore import executor as executor_module
+from hermes.explore import jobs as jobs_module
 from hermes.explore import open_sweep, plan_sweep, run_sweep
 from hermes.explore import runner as runner_module
 from hermes.explore.figures import flatten
-from hermes.explore.store import table_of
+from hermes.explore.store import Folder, table_of
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -43,6 +45,18 @@ def run_again(counter=None):
             seen.append(done)
 
     return seen, update
+
+
+def contents(folder):
+    """What the database of a sweep says, but for the order in which points ended and the time they took."""
+    with closing(sqlite3.connect(folder / "sweep.sqlite")) as database:
+        return {query: sorted(database.execute(query).fetchall()) for query in (
+            "SELECT * FROM about WHERE key = 'manifest'", "SELECT * FROM scenarios", "SELECT * FROM outcomes")}
+
+
+def change(folder, statement, *values):
+    with closing(sqlite3.connect(folder / "sweep.sqlite")) as database, database:
+        database.execute(statement, values)
 
 
 def results_bytes(folder):
@@ -88,14 +102,13 @@ def test_one_seed_is_one_workload_for_every_configuration(folder, write):
 
 
 def test_bytes_do_not_depend_on_workers(folder, write):
-    sweep = write(GRID)
     for workers in (0, 2):
-        run_sweep(sweep, folder / f"out{workers}", workers=workers)
-    first = {p.name: p.read_bytes() for p in (folder / "out0").rglob("*") if p.suffix in (".parquet",)}
-    assert len(first) == 8 + 2
+        run_sweep(write(GRID + "keep: requests\n"), folder / f"out{workers}", workers=workers)
+    first = {p.relative_to(folder / "out0"): p.read_bytes() for p in (folder / "out0").rglob("*.parquet")}
+    assert len(first) == 8 + 1
     out = folder / "out2"
-    assert {p.name: p.read_bytes() for p in out.rglob("*") if p.suffix in (".parquet",)} == first
-    assert (out / "sweep.json").read_bytes() == (folder / "out0" / "sweep.json").read_bytes()
+    assert {p.relative_to(out): p.read_bytes() for p in out.rglob("*.parquet")} == first
+    assert contents(out) == contents(folder / "out0")
 
 
 def test_only_what_changed_is_run_again(folder, write):
@@ -239,9 +252,8 @@ def test_a_dict_and_a_manifest_that_is_none(folder, monkeypatch):
     assert out.frame()["requests.total"].tolist() == [3, 4]
     assert out.frame().seed.tolist() == [str(2**100)] * 2
     assert out.point(0).seed == 2**100
-    manifest = json.loads((folder / "out" / "sweep.json").read_text())
-    (folder / "out" / "sweep.json").write_text(json.dumps(manifest | {"format": 0}))
-    with pytest.raises(InputError, match="a sweep of format 1"):
+    change(folder / "out", "PRAGMA user_version = 7")
+    with pytest.raises(InputError, match="expected a sweep of format 2, found format 7"):
         open_sweep("out")
 
 
@@ -256,6 +268,101 @@ def test_a_column_has_one_type_whatever_the_order(values):
 
 def test_a_finished_part_is_readable_by_anything(folder, write):
     run_sweep(write("grid: {workload.requests: [2, 3]}\n"), folder / "out", workers=0)
-    rows = [pq.read_table(path).to_pylist()[0] for path in sorted((folder / "out" / "parts").iterdir())]
-    assert {row["status"] for row in rows} == {"ok"}
-    assert all(row["hash"] for row in rows)
+    with closing(sqlite3.connect(folder / "out" / "sweep.sqlite")) as database:
+        rows = database.execute("SELECT hash, status, figures ->> '$.\"requests.total\"' FROM outcomes").fetchall()
+    assert {row[1:] for row in rows} == {("ok", 2), ("ok", 3)}
+    assert all(row[0] for row in rows)
+
+
+def test_a_store_of_an_older_version_is_refused_in_one_line(folder, write):
+    (folder / "old" / "parts").mkdir(parents=True)
+    (folder / "old" / "sweep.json").write_text('{"format": 1}')
+    for call in (lambda: open_sweep(folder / "old"), lambda: run_sweep(write(""), folder / "old", workers=0)):
+        with pytest.raises(InputError, match="older version \\(run the sweep again into a new folder") as found:
+            call()
+        assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda out: (out / "results.parquet").write_bytes((out / "results.parquet").read_bytes()[:-40]),
+    lambda out: (out / "results.parquet").write_bytes(b""), lambda out: (out / "results.parquet").unlink(),
+])
+def test_a_damaged_table_is_written_again(folder, write, damage):
+    sweep, out = write(GRID), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    before = results_bytes(out)
+    damage(out)
+    seen, update = run_again()
+    run_sweep(sweep, out, workers=0, progress=update)
+    assert seen == [8], "nothing is run again"
+    assert results_bytes(out) == before
+
+
+@pytest.mark.parametrize(("keep", "name"), [("requests", "requests.parquet"), ("all", "summary.json")])
+def test_what_was_kept_has_to_be_whole(folder, write, keep, name):
+    sweep, out = write(f"grid: {{workload.requests: [10, 11]}}\nkeep: {keep}\n"), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    whole = {path: path.read_bytes() for path in sorted(out.glob(f"kept/*/{name}"))}
+    for path, size in zip(whole, (0, 100), strict=True):
+        path.write_bytes(whole[path][:size])
+    assert len(plan_sweep(sweep, out, workers=0).waiting) == 2
+    run_sweep(sweep, out, workers=0)
+    assert {path: path.read_bytes() for path in whole} == whole
+
+
+@pytest.mark.parametrize("odd", ["[1, 2]", "null", "{", "7", '{"a": ["b"]}', ""])
+def test_odd_notes_of_checks_are_no_traceback(folder, write, odd):
+    sweep, out = write(""), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    change(out, "UPDATE checked SET files = ?", odd)
+    (out / "results.parquet").unlink()
+    assert run_sweep(sweep, out, workers=0).complete
+
+
+def test_a_database_that_is_none_is_refused(folder, write):
+    sweep, out = write(""), folder / "out"
+    run_sweep(sweep, out, workers=0)
+    whole = (out / "sweep.sqlite").read_bytes()
+    for broken in (b"text" * 5000, whole[:5000], b"\0" * len(whole), whole[:4096] + b"x" * (len(whole) - 4096), b""):
+        (out / "sweep.sqlite").write_bytes(broken)
+        with pytest.raises(InputError, match="a sweep"):
+            open_sweep(out).frame()
+
+
+def test_checks_are_saved_as_they_go(folder, write, monkeypatch):
+    sweep, out = write("grid: {workload.requests: [10, 11, 12, 13]}\n"), folder / "out"
+    monkeypatch.setattr(runner_module, "SAVE_EVERY_S", 0.0)
+    perform, done = jobs_module.perform, []
+
+    def interrupted(job):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(job)
+        return perform(job)
+
+    monkeypatch.setattr(executor_module, "perform", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep, out, workers=0)
+    assert len(Folder(out).checked()) == 2
+    monkeypatch.setattr(executor_module, "perform", lambda job: done.append(job) or perform(job))
+    run_sweep(sweep, out, workers=0)
+    assert [job.task for job in done] == ["check"] * 4 + ["run"] * 4
+
+
+def test_a_worker_killed_while_it_starts_ends_no_sweep(folder, write, monkeypatch):
+    real, started = subprocess.Popen, []
+
+    def killed_at_first(*arguments, **options):
+        process = real(*arguments, **options)
+        started.append(process)
+        if len(started) in (1, 2, 4, 5, 6):
+            process.kill()
+        return process
+
+    monkeypatch.setattr(executor_module.subprocess, "Popen", killed_at_first)
+    out = run_sweep(write("grid: {workload.requests: [10, 11]}\n"), folder / "out", workers=1)
+    assert out.frame().status.tolist() == ["ok", "ok"], "the third start succeeded"
+    started[:] = started[:3]
+    again = run_sweep(write("grid: {workload.requests: [12]}\n"), folder / "again", workers=1)
+    assert again.failed() == {0: "the process was ended by SIGKILL (out of memory?), 3 times while it started"}
+    assert run_sweep(write("grid: {workload.requests: [12]}\n"), folder / "again", workers=1).failed() == {}

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from hermes.errors import InputError
-from hermes.workload import TRACE_IMPORTERS, import_trace, read_trace, write_trace
+from hermes.workload.importers import TRACE_IMPORTERS, import_trace
+from hermes.workload.traces import read_trace, write_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 MOONCAKE = {"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": [0, 7]}

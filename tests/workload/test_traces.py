@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.errors import HermesError, InputError
-from hermes.workload import describe, read_trace, write_trace
+from hermes.workload.traces import describe, read_trace, write_trace
 
 HEAD = "arrival_s,prompt_tokens,output_tokens\n"
 GOOD = {"arrival_s": [0.0, 0.5, 0.5], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}

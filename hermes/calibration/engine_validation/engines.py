@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Protocol
 
-from hermes.calibration.driver import interpreter_environment
 from hermes.calibration.engine_validation.workload import OnlineWorkload
+from hermes.calibration.session import interpreter_environment
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
 

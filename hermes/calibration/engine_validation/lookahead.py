@@ -43,7 +43,7 @@ def _write_engine(path: Path, step_s: float) -> None:
     phase = PhaseProfile(terms=[ProfileTerm(term="1", seconds=step_s)])
     dump_yaml(Profile(
         format="hermes-profile/1", name="loop", phases=Phases(prefill=phase, decode=phase),
-        provenance=Provenance(source="measured by hermes calibrate retrieval --ivf", hardware="the measured device",
+        provenance=Provenance(source="measured by hermes calibrate run (measure: ivf)", hardware="the measured device",
                               engine="torch", model="a product with a matrix", dtype="fp32", date="measured just now"),
     ), path, "Steps of the measured loop.")
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
-from hermes.calibration.driver import read_records
 from hermes.calibration.engine_validation.contention import LOST_SHARE
 from hermes.calibration.pack import pack
+from hermes.calibration.plan import Plan
+from hermes.calibration.records import read_records
 from hermes.calibration.steps import MeasuredSteps, load_steps, save_steps
 from hermes.hardware.profile import dump_yaml
 
@@ -75,12 +76,10 @@ def reference_s(journal: Path | None, *, on_cpu: bool) -> float | None:
     if journal is None or not journal.is_file():
         return None
     column = "cpu_time_s" if on_cpu else "time_s"
-    header, records = read_records(journal)
+    plan, found = read_records(journal, Plan)
     batch = [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS
-    if ((header.get("plan") or {}).get("reference") or {}).get("requests") != batch:
+    if (plan.reference or {}).get("requests") != batch:
         return None
-    visits = [
-        statistics.median(row[column] for row in record["rows"])
-        for record in records if record.get("kind") == "reference" and record["rows"]
-    ]
+    visits = [statistics.median(row[column] for row in record["rows"] if column in row)
+              for record in found.references]
     return statistics.median(visits) if visits else None

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.calibration.comparison import LatencyError
 from hermes.calibration.engine_validation.attempts import Attempt
-from hermes.calibration.engine_validation.comparison import Row, statistic
 from hermes.calibration.engine_validation.contention import RULES
 from hermes.calibration.engine_validation.result import METRICS, Times
 from hermes.calibration.engine_validation.session import ClockOutcome, Outcome, options_dict
+from hermes.config.writing import write_text
 from hermes.hardware.profile import load_profile
 
 __all__ = ["markdown", "to_dict", "write_report"]
@@ -21,15 +22,15 @@ CLOCKS = {"wall": "wall clock", "cpu": "CPU clock (arrivals advance by the engin
 
 def write_report(outcome: Outcome, folder: Path) -> None:
     """Write `report.md` and `report.json`."""
-    (folder / "report.md").write_text(markdown(outcome), encoding="utf-8")
+    write_text(folder / "report.md", markdown(outcome))
     text = json.dumps(to_dict(outcome), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    (folder / "report.json").write_text(text, encoding="utf-8")
+    write_text(folder / "report.json", text)
 
 
 def _means(times: Times | None) -> dict[str, float]:
     if times is None:
         return {}
-    return {f"{m}_s": statistic(times.metric(m), "mean") for m in METRICS if len(times.metric(m))}
+    return {f"{m}_s": float(times.metric(m).mean()) for m in METRICS if len(times.metric(m))}
 
 
 def _attempt_dict(attempt: Attempt) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _table(head: list[str], rows: list[list[str]], left: int = 1) -> Iterator[st
     yield ""
 
 
-def _row_cells(row: Row) -> list[str]:
+def _row_cells(row: LatencyError) -> list[str]:
     noise = row.noise
     interval = f"{noise.ci95 / noise.mean:.1%}" if noise.samples > 1 else "-"
     return [f"{row.metric.upper()} {row.stat}", f"{row.ours_s * 1e3:.1f}", f"{row.engine_s * 1e3:.1f}",

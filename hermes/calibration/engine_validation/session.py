@@ -11,28 +11,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from hermes.calibration.driver import Progress, collect
+from hermes.calibration.comparison import LatencyError, compare_latencies
 from hermes.calibration.engine_validation.attempts import Attempt, next_number, read_attempts
-from hermes.calibration.engine_validation.comparison import Row, compare
 from hermes.calibration.engine_validation.engines import engine_named, run_online
 from hermes.calibration.engine_validation.prediction import Prediction, predict
 from hermes.calibration.engine_validation.profiles import collected_steps, fit_profile, given_steps, reference_s
+from hermes.calibration.engine_validation.result import METRICS, Times
 from hermes.calibration.engine_validation.workload import Clock, EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.calibration.engines import planner
-from hermes.calibration.plan import request_for, save_plan
+from hermes.calibration.plan import request_for
+from hermes.calibration.session import Progress, journal_of, measure
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.files import read_json
 
-__all__ = ["ClockOutcome", "Options", "Outcome", "Session"]
+__all__ = ["ClockOutcome", "Options", "Outcome", "Session", "compared"]
 
 Say = Callable[[str], None]
 
@@ -66,7 +68,7 @@ class ClockOutcome:
     clock: str
     prediction: Prediction
     attempts: list[Attempt]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LatencyError] = field(default_factory=list)
     """Ours beside the accepted attempts; beside all with a result where none was accepted."""
     notes: list[str] = field(default_factory=list)
 
@@ -117,14 +119,14 @@ class Session:
             if other:
                 raise InputError("the options this folder was begun with, or a new folder",
                                  Verbatim(f"another {', '.join(other)}"), file=str(path))
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=1) + "\n")
         for clock, workload in self.workloads.items():
-            (self.folder / f"workload-{clock}.json").write_text(workload.text(), encoding="utf-8")
+            write_text(self.folder / f"workload-{clock}.json", workload.text())
 
     @property
     def journal(self) -> Path | None:
         """The calibration's journal, where steps were collected here."""
-        return None if self.options.steps else self.folder / "steps.journal.jsonl"
+        return None if self.options.steps else journal_of(self.folder / "steps.yaml")
 
     def calibrate(self, budget_s: float | None, command: str,
                   on_progress: Callable[[Progress], None] | None = None) -> None:
@@ -135,17 +137,15 @@ class Session:
                 self._notes[clock] += [note] if note else []
             return
         if not all(self._steps(clock).is_file() for clock in self.workloads):
-            self._collect(self.journal, budget_s, on_progress)
+            self._collect(budget_s, on_progress)
         for clock in self.workloads:
             if not self._steps(clock).is_file():
                 collected_steps(self.journal, clock, self._steps(clock), command, on_cpu=self.on_cpu)
 
-    def _collect(self, journal: Path, budget_s: float | None,
-                 on_progress: Callable[[Progress], None] | None) -> None:
+    def _collect(self, budget_s: float | None, on_progress: Callable[[Progress], None] | None) -> None:
         options, settings = self.options, self.options.settings
         config = self.folder / model_name(settings.model) / "config.json"   # a description is called like its folder
-        config.parent.mkdir(exist_ok=True)
-        config.write_text(json.dumps(settings.model, indent=1) + "\n", encoding="utf-8")
+        write_text(config, json.dumps(settings.model, indent=1) + "\n")
         request = request_for(
             str(config), settings.device, options.hardware, settings.dtype, "cpu" if self.on_cpu else None,
             tensor_parallel=settings.tensor_parallel, repetitions=options.calibration_repetitions,
@@ -154,11 +154,9 @@ class Session:
             seed=settings.seed,
         )
         plan = planner(options.engine).plan(request)
-        plan_file = self.folder / "steps.plan.json"
-        save_plan(plan, plan_file)
         self.say(f"calibrating: {len(plan.points)} points, about {plan.estimate_s:.0f} s")
-        _, complete = collect(plan, plan_file, journal, python=self.python, budget_s=budget_s, on_progress=on_progress)
-        if not complete:
+        done = measure(plan, self.folder / "steps.yaml", python=self.python, budget_s=budget_s, on_progress=on_progress)
+        if not done.complete:
             self.say("calibration stopped by its budget; what it has is used")
 
     def _steps(self, clock: str) -> Path:
@@ -230,8 +228,14 @@ class Session:
             counted = [a.times for a in attempts if a.times is not None]
             outcome.notes += ["no attempt was accepted: the table compares with all of them"] if counted else []
         if counted:
-            outcome.rows = compare(prediction.times, counted)
+            outcome.rows = compared(prediction.times, counted)
         return outcome
+
+
+def compared(ours: Times, engine: Sequence[Times]) -> list[LatencyError]:
+    """Every metric and statistic; metrics that no request has are left out. `engine` holds at least one repetition."""
+    return [row for metric in METRICS if len(ours.metric(metric))
+            for row in compare_latencies(metric, ours.metric(metric), [times.metric(metric) for times in engine])]
 
 
 def model_name(config: dict[str, Any]) -> str:

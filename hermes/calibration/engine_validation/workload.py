@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from pathlib import Path
@@ -15,7 +14,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.calibration.collect.online import WORKLOAD_FORMAT
+from hermes.calibration.table_files import number_in
 from hermes.config import ConfigModel
+from hermes.config.files import csv_rows
 from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError
@@ -124,25 +125,22 @@ def read_requests(path: Path) -> list[OnlineRequest]:
 
     Raises `InputError` naming file, line and column.
     """
+    rows = csv_rows(path)
+    _, header = next(rows)
+    columns = {}
+    for field, names in _NAMES.items():
+        found = [name for name in names if name in header]
+        if not found:
+            raise InputError(f"a column {' or '.join(names)}", file=str(path), line=1, field=field)
+        columns[field] = header.index(found[0])
     requests = []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        columns = {}
-        for field, names in _NAMES.items():
-            found = [name for name in names if name in (reader.fieldnames or ())]
-            if not found:
-                raise InputError(f"a column {' or '.join(names)}", file=str(path), field=field)
-            columns[field] = found[0]
-        for line, row in enumerate(reader, start=2):
-            values: dict[str, Any] = {}
-            for field, column in columns.items():
-                text = row[column] or ""
-                try:
-                    values[field] = float(text) if field == "arrival_s" else int(text)
-                except ValueError:
-                    raise InputError("a number", text, file=str(path), line=line, field=column) from None
-            try:
-                requests.append(validate(OnlineRequest, values))
-            except InputError as error:
-                raise error.located(file=f"{path}:{line}") from None
+    for line, cells in rows:
+        values: dict[str, Any] = {}
+        for field, column in columns.items():
+            kind = "float64" if field == "arrival_s" else "int64"
+            values[field] = number_in(cells[column], kind, str(path), line, header[column])
+        try:
+            requests.append(validate(OnlineRequest, values))
+        except InputError as error:
+            raise error.located(file=f"{path}:{line}") from None
     return requests

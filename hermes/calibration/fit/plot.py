@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 
 from hermes.calibration.fit.data import PHASES
 from hermes.calibration.fit.profile import FitResult
+from hermes.config.writing import replacing
 
 __all__ = ["plot", "save_plot"]
 
@@ -67,4 +68,5 @@ def _plain_ticks(axis: Axis, ends: npt.NDArray[np.float64]) -> None:
 
 def save_plot(result: FitResult, path: Path) -> None:
     """Write the figure as PNG; same fit, same bytes."""
-    plot(result).savefig(path, dpi=110, metadata={"Software": None})
+    with replacing(path) as temporary:
+        plot(result).savefig(temporary, dpi=110, format="png", metadata={"Software": None})

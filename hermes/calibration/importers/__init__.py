@@ -7,6 +7,7 @@ See `base` for the protocol. Programmes that may live in another interpreter are
 
 from hermes.calibration.importers.aiconfigurator import Aiconfigurator
 from hermes.calibration.importers.base import IMPORTERS, Importer, ImporterConfig, Progress, no_progress
+from hermes.calibration.importers.csv_steps import CsvSteps
 from hermes.calibration.importers.genz import Genz
 from hermes.calibration.importers.layerwise import Layerwise
 from hermes.calibration.importers.roofline import RooflineSteps
@@ -14,6 +15,6 @@ from hermes.calibration.importers.splitwise import Splitwise
 from hermes.calibration.importers.vllm_cpu import VllmCpu
 
 __all__ = [
-    "IMPORTERS", "Aiconfigurator", "Genz", "Importer", "ImporterConfig", "Layerwise", "Progress", "RooflineSteps",
-    "Splitwise", "VllmCpu", "no_progress",
+    "IMPORTERS", "Aiconfigurator", "CsvSteps", "Genz", "Importer", "ImporterConfig", "Layerwise", "Progress",
+    "RooflineSteps", "Splitwise", "VllmCpu", "no_progress",
 ]

@@ -8,7 +8,6 @@ docstrings the help.
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,9 @@ import numpy as np
 import pandas as pd
 
 from hermes.calibration.steps import MeasuredSteps
+from hermes.calibration.table_files import sha256
 from hermes.config import ConfigModel
+from hermes.config.files import open_file
 from hermes.config.registry import Registry
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
@@ -70,11 +71,6 @@ def option_name(field: str) -> str:
     return "--" + field.removesuffix("_file").replace("_", "-")
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def one_of(value: object, allowed: Sequence[object], field: str, file: str | None = None) -> None:
     """Raise `InputError` unless `value` is among `allowed`."""
     if value not in allowed:
@@ -93,9 +89,10 @@ def known_model(name: str) -> str:
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
     """A CSV file with at least these columns and one row; numbers finite and at least 0. Raises `InputError`."""
     try:
-        frame = pd.read_csv(path)
-    except FileNotFoundError:
-        raise InputError("an existing file", str(path), field="source") from None
+        if not path.exists():
+            raise InputError("an existing file", str(path), field="source")
+        with open_file(path, "a CSV file") as file:
+            frame = pd.read_csv(file)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, IsADirectoryError) as error:
         raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
     missing = [name for name in (*numbers, *texts) if name not in frame]

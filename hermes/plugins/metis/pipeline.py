@@ -19,11 +19,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
-from hermes.config.streams import stream
-from hermes.core.client import ClientView
-from hermes.core.stage import ServiceStage
-from hermes.pipelines.base import PIPELINES, Generate, Pipeline
+from hermes.config import ConfigModel, stream
+from hermes.pipelines import PIPELINES, ClientView, Generate, Pipeline, ServiceStage
 from hermes.plugins.metis import datasets, quality
 from hermes.plugins.metis.baselines import AdaptiveRag, grid, median, quickest_best, work
 from hermes.plugins.metis.decision import (

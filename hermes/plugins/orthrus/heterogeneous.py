@@ -34,11 +34,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel, Named
-from hermes.core.stage import Stage
 from hermes.errors import InputError
-from hermes.memory.blocks import BlockPool
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Stage, run_order
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
@@ -187,7 +185,7 @@ class HeterogeneousScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if self.group.n and not self.partial and not self.waiting:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 self._last = GENERATE
                 return run
@@ -225,16 +223,16 @@ class HeterogeneousScheduler(LLMScheduler):
         if budget > 0 and self.waiting and not plan.preempted:
             self._start(plan, kinds, budget)
         if plan.decodes:
-            self._decode_stats(plan)
+            self.plan_decodes(plan)
             if not plan.prefills and not plan.preempted:   # nobody can start before somebody is done
-                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
+                plan.num_steps = max(1, self.steps_of_run(max_steps))   # the first step has its blocks
 
     def _make_room(self, plan: Plan) -> None:
         """Whoever arrived last is preempted until every decode has its block."""
         while self.group.grows and self.group.n and self.group.blocks_for(1) > self.pool.free_blocks:
             victim = max(self.running, key=_arrival)
             self.num_running[kind_of(victim)] -= 1
-            self._preempt(victim, plan)
+            self.preempt(victim, plan)
 
     def _chunk(self, seq: Stage, plan: Plan, past: int, budget: int) -> int:
         """Compute as much of a prompt as the budget allows; its blocks are there. Returns the number of tokens."""

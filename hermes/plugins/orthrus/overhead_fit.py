@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hermes.api import simulate
-from hermes.clients.overhead import OverheadProfile, load_overhead
-from hermes.config.yaml_writer import to_yaml
+from hermes.api import Scenario, load_scenario, simulate
+from hermes.clients import OverheadProfile, load_overhead
+from hermes.config import to_yaml
 from hermes.errors import InputError
-from hermes.results.measure import steps_within
-from hermes.scenario import Scenario, load_scenario
+from hermes.results import steps_within
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["PIPELINE_OF", "FittedRate", "fit_overhead", "saturated_rate", "write_overhead"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes.config.registry import Registry
+from hermes.config import Registry
 
 __all__ = ["SLOTS", "BatchState", "Fcfs", "IntraBatch", "Resource", "SlotPolicy", "largest_split"]
 

@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
-from hermes.config import Bytes, ConfigModel, Duration
-from hermes.core.client import ClientEvents
-from hermes.core.clock import Clock
+from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
+from hermes.config import Bytes, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
@@ -50,7 +48,7 @@ class ClusterModel(ConfigModel):
     vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
     """Bytes of a vector."""
     size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
-    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
+    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate plan ivf`,
     `hw_profiles/overlap/generated-2m.yaml`)."""
     probed_mean: Bytes | None = None
     """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""
@@ -82,17 +80,17 @@ class ClusterModel(ConfigModel):
         shape = {} if self.dimensions is None else {"dimensions": self.dimensions}
         return make_family(self.family, spread=self.spread, **shape)
 
-    def sizes(self, seed: int) -> Ints:
-        """Bytes of each cluster."""
-        return lognormal_sizes(self.clusters, self.total, self.size_sigma, np.random.default_rng([seed, 17]))
+    def sizes(self, seed: int, name: str) -> Ints:
+        """Bytes of each cluster of the index called `name`."""
+        return lognormal_sizes(self.clusters, self.total, self.size_sigma, stream(seed, f"ivf sizes/{name}"))
 
-    def bias(self, seed: int) -> float:
+    def bias(self, sizes: Ints) -> float:
         """How much large clusters are preferred (see `fit_bias`)."""
         if self.size_bias is not None:
             return self.size_bias
         if self.probed_mean is None or self.size_sigma == 0:
             return 0.0
-        return fit_bias(self.perturbation(), self.sizes(seed), float(self.probed_mean), self.probed_at)
+        return fit_bias(self.perturbation(), sizes, float(self.probed_mean), self.probed_at)
 
 
 @CLIENTS.register("ivf_index")
@@ -107,16 +105,22 @@ class IvfIndexConfig(TaskClientConfig):
     LLM client's `memory.reserved` has to leave it out."""
     coarse: Duration = 0.0
     """Time to compare queries with the centroids, each time."""
-    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
-    """Of sizes and queries."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_a_second_seed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "seed" in data:
+            raise InputError("no seed here: sizes and queries follow the scenario's `seed` (leave this one out)",
+                             data["seed"], field="seed")
+        return data
 
     def build(
-        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, **ignored: Any,
+        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, *, seed: int = 0, **ignored: Any,
     ) -> list[IvfIndexClient]:
         """One client: an index has one buffer."""
         if self.count != 1:
             raise InputError("1: name each index of its own", self.count, field="count")
-        return [IvfIndexClient(env, first_index, events, self)]
+        return [IvfIndexClient(env, first_index, events, self, seed)]
 
 
 class _Owner:
@@ -139,14 +143,15 @@ class IvfIndexClient(TaskClient):
 
     stages = frozenset({"lookahead", "probe", "evict"})
 
-    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig) -> None:
+    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig, seed: int = 0) -> None:
         super().__init__(env, index, config.names[0], events, model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
         self.family = model.perturbation()
-        self.sizes = model.sizes(config.seed)
-        self._added = model.bias(config.seed) * standardised(self.sizes)
-        self._place = self.family.place(model.clusters, np.random.default_rng([config.seed, model.clusters]))
+        self.seed = seed
+        self.sizes = model.sizes(seed, self.name)
+        self._added = model.bias(self.sizes) * standardised(self.sizes)
+        self._place = self.family.place(model.clusters, stream(seed, f"ivf places/{self.name}"))
         self._owners: dict[int, _Owner] = {}
         self.lookups: list[Lookup] = []
         self.used_bytes = self.peak_bytes = self.copied_bytes = 0
@@ -162,7 +167,7 @@ class IvfIndexClient(TaskClient):
 
     def _owner(self, number: int) -> _Owner:
         if number not in self._owners:
-            self._owners[number] = _Owner(np.random.default_rng([self.config.seed, 23, number]))
+            self._owners[number] = _Owner(stream(self.seed, f"ivf queries/{self.name}/{number}"))
         return self._owners[number]
 
     def _state(self, owner: _Owner, query: int) -> Floats:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.config import Bandwidth, Bytes, ConfigModel, request_stream
 from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate
 from hermes.plugins.telerag.budget import Budget
@@ -92,7 +92,7 @@ class _Built:
     def __call__(self, request: Any) -> Iterator[Any]:
         timed = self.budget.enter()
         try:
-            run = Run(self.config, request, random.Random(f"{self.seed}/{self.name}/{request.id}"), self.budget, timed)
+            run = Run(self.config, request, request_stream(self.seed, f"{self.name}/{request.id}"), self.budget, timed)
             yield from self.config.steps(run)
             yield from run.retriever.finish()
         finally:   # a rejected request closes its generator

@@ -11,10 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.config.validation import load
+from hermes.config import Bandwidth, Bytes, ConfigModel, load
 from hermes.errors import InputError
-from hermes.hardware.files import find
+from hermes.hardware import find
 from hermes.plugins.telerag.client import ClusterModel
 
 __all__ = ["FittedFamily", "FittedIndex", "FittedRate", "LookaheadProfile", "load_lookahead"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
-from hermes.core.stage import AnyOf, ServiceStage
+from hermes.pipelines import AnyOf, ServiceStage
 from hermes.units import NS_PER_S
 
 __all__ = ["KINDS", "LookaheadStage", "Mode", "ProbeStage", "Retriever"]

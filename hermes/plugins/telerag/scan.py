@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.core.stage import ServiceStage
-from hermes.services import SERVICES, MachineSpec, PhaseCost, Work, count_option
+from hermes.services import SERVICES, MachineSpec, PhaseCost, ServiceStage, Work, count_option
 
 __all__ = ["ClusterScan", "ClusterScanService"]
 

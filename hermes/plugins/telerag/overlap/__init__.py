@@ -2,7 +2,7 @@
 
 A generative model: an index has clusters of unequal size; a query ranks all of them; a rewrite of the query perturbs
 the ranking. From that follows the overlap for any number of prefetched clusters or bytes, any nprobe, any sizes. The
-model is fitted and chosen on measured indices (`hermes calibrate retrieval --ivf`); `hermes.plugins.telerag` uses it.
+model is fitted and chosen on measured indices (`hermes calibrate plan ivf`); `hermes.plugins.telerag` uses it.
 """
 
 from hermes.plugins.telerag.overlap.curves import Curve, overlap_curve, overlap_within

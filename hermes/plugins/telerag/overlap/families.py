@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.config.registry import Registry
+from hermes.config import Registry
 from hermes.errors import InputError
 
 __all__ = ["FAMILIES", "Family", "Gaussian", "Moved", "Noise", "Redraw", "make_family"]

@@ -1,8 +1,9 @@
-"""Runs a collector in an interpreter of its own and watches its journal.
+"""The calibration session: run a collector in an interpreter of its own, watch its journal, continue what was cut off.
 
-The collector is a subprocess (`PYTHON -m COLLECTOR PLAN JOURNAL --budget SECONDS`): the engine's environment need not
-have anything of ours but this package's files, and what it measures is not disturbed by us. All we know of its progress
-is what its journal says.
+All measurements go through here: LLM engines, links, indices. The collector is a subprocess (`PYTHON -m COLLECTOR PLAN
+JOURNAL --budget SECONDS`): the engine's environment need not have anything but this package's files, and what it
+measures is not disturbed by this process. Plan and journal lie beside the output; the journal tells the progress.
+`hermes.calibration.collect.session` is the collector's side.
 """
 
 from __future__ import annotations
@@ -17,37 +18,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import hermes
 from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID
 from hermes.calibration.journal import JournalError, read_journal
+from hermes.calibration.plan import PointPlan, save_plan
+from hermes.config.writing import check_writable
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["PlanLike", "Progress", "collect", "interpreter_environment", "read_records"]
+__all__ = ["Measured", "Progress", "collect", "interpreter_environment", "journal_of", "measure", "progress_of"]
 
 POLL_S = 0.2
 PATIENCE_S = 3.0   # past the budget, before a collector that should have stopped by itself is told to
 GRACE_S = 30.0   # and before it is ended: it may finish its point
 
-
-class PlanLike(Protocol):
-    """What is asked of a plan; `hermes.calibration.plan.Plan` is one."""
-
-    @property
-    def collector(self) -> str:
-        """Module with the collector."""
-        ...
-
-    @property
-    def points(self) -> list[dict[str, Any]]:
-        """Points, each with a `name` of its own, perhaps with an `estimate_s`."""
-        ...
-
-    @property
-    def estimate_s(self) -> float:
-        """Seconds for all of them."""
-        ...
+OnProgress = Callable[["Progress"], None] | None
+Process = subprocess.Popen[bytes] | subprocess.Popen[str]
 
 
 @dataclass
@@ -67,17 +53,16 @@ class Progress:
     last: str = ""
 
 
-def read_records(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Header and records of a journal. Raises `InputError`."""
-    try:
-        return read_journal(path)
-    except OSError as error:
-        raise InputError("a readable journal", Verbatim(str(error.strerror).lower()), file=str(path)) from None
-    except JournalError as error:
-        raise InputError("a journal (hermes-journal/1)", Verbatim(str(error)), file=str(path)) from None
+@dataclass(frozen=True)
+class Measured:
+    """Where the journal of a measurement is, and whether every point is in it."""
+
+    journal: Path
+    progress: Progress
+    complete: bool
 
 
-def progress_of(plan: PlanLike, path: Path) -> Progress:
+def progress_of(plan: PointPlan, path: Path) -> Progress:
     """Progress as the journal tells it; a journal not begun yet is none."""
     progress = Progress(len(plan.points), left_s=plan.estimate_s)
     try:
@@ -110,20 +95,45 @@ def progress_of(plan: PlanLike, path: Path) -> Progress:
 
 @contextmanager
 def interpreter_environment() -> Iterator[dict[str, str]]:
-    """Environment variables in which another interpreter finds this package, and nothing else of ours."""
+    """Environment variables in which another interpreter finds this package, and neither anything else of ours nor
+    what happens to lie in the current folder."""
     with tempfile.TemporaryDirectory(prefix="hermes-") as folder:
         (Path(folder) / "hermes").symlink_to(Path(hermes.__file__).resolve().parent, target_is_directory=True)
-        yield os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", DRIVER_PID: str(os.getpid())}
+        yield os.environ | {
+            "PYTHONPATH": folder, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", DRIVER_PID: str(os.getpid())}
+
+
+def journal_of(output: Path) -> Path:
+    """Where the journal of a measurement lies."""
+    return output.with_suffix(".journal.jsonl")
+
+
+def measure(
+    plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
+    on_progress: OnProgress = None,
+) -> Measured:
+    """Measure what is missing of a plan; plan and journal lie beside `output`. Raises `InputError`."""
+    if output.suffix not in (".yaml", ".yml"):
+        raise InputError("a file name that ends in .yaml", str(output), field="output")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    check_writable(output.parent)
+    plan_file, journal = output.with_suffix(".plan.json"), journal_of(output)
+    save_plan(plan, plan_file)
+    progress, complete = collect(plan, plan_file, journal, python=python, budget_s=budget_s, on_progress=on_progress)
+    return Measured(journal, progress, complete)
 
 
 def collect(
-    plan: PlanLike, plan_file: Path, journal: Path, *, python: str | None = None, budget_s: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    plan: PointPlan, plan_file: Path, journal: Path, *, python: str | None = None, budget_s: float | None = None,
+    on_progress: OnProgress = None,
 ) -> tuple[Progress, bool]:
     """Run the plan's collector until it is done or out of budget: (progress, whether every point is there).
 
-    plan_file: where `plan` is saved; python: interpreter that has the engine, by default this one; on_progress: called
-    whenever the journal has grown. Raises `InputError` with the collector's last line if it fails.
+    plan_file: where `plan` is saved
+    python: interpreter that has the engine, by default this one
+    on_progress: called whenever the journal has grown
+
+    Raises `InputError` with the collector's last line if it fails.
     """
     with interpreter_environment() as environment, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         command = [python or sys.executable, "-m", plan.collector, str(plan_file.resolve()), str(journal.resolve())]
@@ -148,8 +158,7 @@ def collect(
 
 
 def _watch(
-    process: subprocess.Popen[bytes] | subprocess.Popen[str], plan: PlanLike, journal: Path, budget_s: float | None,
-    on_progress: Callable[[Progress], None] | None,
+    process: Process, plan: PointPlan, journal: Path, budget_s: float | None, on_progress: OnProgress
 ) -> bool:
     """Wait for the collector; show what it writes. Whether it overstayed its budget and was told to stop."""
     began, size, told = time.monotonic(), -1, False
@@ -168,7 +177,7 @@ def _watch(
     return told
 
 
-def _stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+def _stop(process: Process) -> None:
     """End what still runs; the journal keeps every finished point."""
     if process.poll() is None:
         process.terminate()

@@ -11,10 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hermes.memory.blocks import BlockPool
 from hermes.plugins.orthrus.heterogeneous import HeterogeneousConfig
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource
-from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers import BlockPool, LLMScheduler
 from hermes.testing.schedulers import SchedulerContract
 
 __all__ = ["SlotPolicyContract"]
