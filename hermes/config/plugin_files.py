@@ -43,7 +43,7 @@ def import_plugin(path: Path) -> None:
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's file may fail with anything
+    except (Exception, SystemExit) as error:   # a user's file may fail with anything
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -234,6 +234,10 @@ def read_record(folder: Path, run: StoredRun, counters: dict[str, int]) -> RunRe
     if (np.diff(owner) < 0).any():
         raise InputError("the steps of one client after those of another", file=steps.file, field="client")
     ends, bounds = steps.ns("end_s"), np.searchsorted(owner, np.arange(len(infos) + 1))
+    numbers = steps.ints("step", 0)
+    wrong = np.flatnonzero(numbers != np.arange(len(numbers)) - bounds[owner])
+    if len(wrong):
+        raise steps.wrong("step", "the steps of a client in order", int(wrong[0]), int(numbers[wrong[0]]))
     decodes = steps.columns["decodes"]
     reasons = _coded(requests.columns["reject_reason"])
     resources = read_resources(folder, len(infos))

@@ -7,7 +7,9 @@ import io
 import json
 import math
 import random
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,8 @@ def mutate(content: bytes, suffix: str, rng: random.Random) -> tuple[str, bytes]
     """(name of the mutation, changed content)."""
     if suffix == ".parquet":
         return _parquet(content, rng)
+    if suffix == ".sqlite":
+        return _database(content, rng)
     if rng.random() < 0.2:
         damage = rng.choice(TEXT_MUTATIONS)
         return damage.__name__, damage(content, rng)
@@ -151,6 +155,33 @@ def _column(column: Any, kind: str, rng: random.Random) -> pa.Array:
     return pa.array(values, None if isinstance(values[row], str) else column.type)
 
 
+def _database(content: bytes, rng: random.Random) -> tuple[str, bytes]:
+    kind = rng.choice(["cell", "cell", "cell", "row", "table", "column", "truncated", "flipped"])
+    if kind == "truncated":
+        return kind, truncated(content, rng)
+    if kind == "flipped":
+        place = rng.randrange(len(content))
+        return kind, content[:place] + bytes([content[place] ^ (1 << rng.randrange(8))]) + content[place + 1:]
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(content)
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        table = rng.choice(names)
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        column, rows = rng.choice(columns), [row for (row,) in database.execute(f"SELECT rowid FROM {table}")]
+        row = rng.choice(rows) if rows else 0
+        if kind == "cell":
+            value = rng.choice([None, "", "x", "{}", "[]", "null", "NaN", "3", 3, -1, 1.5, b"\xff", 2**62, "ok"])
+            database.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = ?", (value, row))
+        elif kind == "row":
+            database.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
+        elif kind == "table":
+            database.execute(f"DROP TABLE {table}")
+        else:
+            database.execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO other")
+        database.commit()
+        return f"{kind} {table}.{column}", database.serialize()
+
+
 # -- what differs ------------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +189,7 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
         ".json": json.loads, ".jsonl": _read_lines, ".yaml": yaml.safe_load, ".csv": _read_csv,
-        ".parquet": _read_parquet,
+        ".parquet": _read_parquet, ".sqlite": _read_database,
     }[suffix]
     if before == after:
         return None
@@ -179,6 +210,19 @@ def _read_csv(content: bytes) -> Any:
 def _read_parquet(content: bytes) -> Any:
     table = pq.read_table(pa.BufferReader(content))
     return {name: repr(table[name].to_pylist()) for name in table.column_names}
+
+
+def _read_database(content: bytes) -> Any:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(content)
+        names = sorted(name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
+        found = {}
+        for name in names:
+            cursor = database.execute(f"SELECT * FROM {name}")
+            columns = [column[0] for column in cursor.description]
+            rows = sorted(cursor.fetchall(), key=repr)
+            found[name] = {column: repr([row[i] for row in rows]) for i, column in enumerate(columns)}
+        return found
 
 
 def _differs(before: Any, after: Any, place: str) -> str | None:

@@ -44,13 +44,19 @@ PLOTS = ("breakdown", "latency", "utilisation", "clients", "queue")
 
 @dataclass(frozen=True)
 class Family:
-    """make: writes the template into a folder; files: those that are changed (globs); commands: the arguments, with
-    HERE for the case's folder, for a changed file; signed: what has to be written again after a change, so that a
-    stored hash fits."""
+    """A kind of files.
+
+    make: writes the template into a folder
+    files: patterns of those that are changed
+    commands: arguments for a changed file, with HERE for the case's folder
+    shows: a file that the command writes, part of its answer
+    signed: writes what has to fit a change again, such as a stored hash
+    """
 
     make: Callable[[Path], None]
     files: tuple[str, ...]
     commands: Callable[[str, random.Random], list[str]]
+    shows: str = ""
     signed: Callable[[Path, Path], None] | None = None
 
 
@@ -65,6 +71,10 @@ class FolderCase:
     baseline: Ran
     place: str | None
     wrote: Path = field(repr=False)
+
+    def shown(self, ran: Ran) -> Ran:
+        """The answer, with what differs from run to run taken out, and what was written put in."""
+        return _answer(self.family, ran, self.wrote)
 
     @property
     def name(self) -> str:
@@ -135,9 +145,9 @@ def _sign(folder: Path, changed: Path) -> None:
 
 def _journal(folder: Path) -> None:
     model = ROOT / "hermes/calibration/engine_validation/small-llama.json"
-    _hermes("calibrate", "plan", "--model", str(model), "--device", "cpu", "--points", "4", "-o",
-            str(folder / "plan.json"))
-    plan = json.loads((folder / "plan.json").read_text())
+    _hermes("calibrate", "plan", "llm", "-o", str(folder / "plan.yaml"), "--set", f"model={model}", "--set", "points=4")
+    _hermes("calibrate", "run", str(folder / "plan.yaml"), "--points", str(folder / "points.json"))
+    plan = json.loads((folder / "points.json").read_text())
     row = {"prefill_seqs": 0, "prefill_tokens": 0, "prefill_past": 0, "prefill_attn": 0, "decode_seqs": 1,
            "decode_ctx": 10, "decode_ctx_max": 10, "sampled": 1, "time_s": 0.01, "cpu_time_s": 0.005, "repetition": 0}
     environment = {"device": "a device", "date": "2026-11-21", "engine_version": "1"}
@@ -154,7 +164,7 @@ def _of_run(file: str, rng: random.Random) -> list[str]:
 
 
 def _of_sweep(file: str, rng: random.Random) -> list[str]:
-    if file in ("checked.json", "journal.jsonl", "scenarios.parquet", "results.parquet") or rng.random() < 0.3:
+    if file == "results.parquet" or rng.random() < 0.3:
         return ["sweep", "HERE/sweep.yaml", "-o", "HERE/out", "--workers", "0", "-q", "--json"]
     return ["sweep", "HERE/out", "--json"]
 
@@ -204,7 +214,7 @@ FAMILIES: dict[str, Family] = {
     "described": Family(_described, ("*.yaml", "*.json", "*.csv"), lambda file, rng: [
         "run", "HERE/described.yaml", "--json", "-q"]),
     "run": Family(_run, ("run/*.json", "run/*.parquet", "run/scenario.resolved.yaml"), _of_run),
-    "store": Family(_sweep, ("out/*.json", "out/*.parquet", "out/*.jsonl", "out/parts/*.parquet"), _of_sweep),
+    "store": Family(_sweep, ("out/*.sqlite", "out/*.parquet"), _of_sweep),
     "reference": Family(_reference, ("reference.*",), lambda file, rng: [
         "compare", "HERE/run", f"HERE/{file}", "--allow-different-requests", "--json"]),
     "golden": Family(_golden, ("golden.*",), lambda file, rng: [
@@ -212,9 +222,11 @@ FAMILIES: dict[str, Family] = {
     "schedule": Family(_schedule, ("schedule.json",), lambda file, rng: [
         "conform", "HERE/schedule.json", "--stepping", "runs", "--json"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
-        "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], _sign),
+        "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=_sign),
+    "plan": Family(_journal, ("plan.yaml",), lambda file, rng: [
+        "calibrate", "run", "HERE/plan.yaml", "--dry-run", "--json"]),
     "journal": Family(_journal, ("journal.jsonl",), lambda file, rng: [
-        "calibrate", "pack", "HERE/journal.jsonl", "-o", "HERE/packed.yaml", "--json"]),
+        "calibrate", "pack", "HERE/journal.jsonl", "-o", "HERE/packed.yaml", "--json"], "packed.parquet"),
 }
 
 
@@ -234,7 +246,13 @@ def _baseline(family: str, command: tuple[str, ...], root: Path) -> Ran:
     shutil.rmtree(here, ignore_errors=True)
     shutil.copytree(template(family, root), here)
     ran = run_here([part.replace("HERE", str(here)) for part in command])
-    return ran.without(here, [])
+    return _answer(family, ran, here)
+
+
+def _answer(family: str, ran: Ran, here: Path) -> Ran:
+    file = FAMILIES[family].shows
+    written = (here / file).read_bytes().hex() if file and (here / file).is_file() else ""
+    return ran.without(here, written)
 
 
 def folder_case(family: str, number: int, rng: random.Random, root: Path) -> FolderCase:
