@@ -8,7 +8,7 @@ import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from hermes.config.data_files import note_file
+from hermes.config.files import read_bytes
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["import_plugin"]
@@ -20,11 +20,7 @@ def import_plugin(path: Path) -> None:
     What the file imports is looked for beside it, too. Raises `InputError`, with the line of the file where there is
     one, if it cannot be read or fails in any way.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
-    note_file(path)
+    source = read_bytes(path, what="a Python file")
     place = path.resolve()
     name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
     digest = hashlib.sha256(source).hexdigest()

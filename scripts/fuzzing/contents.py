@@ -204,7 +204,8 @@ def _read_lines(content: bytes) -> Any:
 
 
 def _read_csv(content: bytes) -> Any:
-    return [row for row in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if row]
+    header, *rows = [row for row in csv.reader(io.StringIO(content.decode("utf-8-sig"))) if row]
+    return [header, *(dict(zip(header, row, strict=True)) for row in rows)]
 
 
 def _read_parquet(content: bytes) -> Any:
