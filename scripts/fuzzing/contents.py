@@ -188,7 +188,7 @@ def _database(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
-        ".json": json.loads, ".jsonl": _read_lines, ".yaml": yaml.safe_load, ".csv": _read_csv,
+        ".json": json.loads, ".jsonl": _read_lines, ".yaml": _read_yaml, ".csv": _read_csv,
         ".parquet": _read_parquet, ".sqlite": _read_database,
     }[suffix]
     if before == after:
@@ -201,6 +201,10 @@ def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
 
 def _read_lines(content: bytes) -> Any:
     return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+
+def _read_yaml(content: bytes) -> Any:
+    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))   # as hermes scans it
 
 
 def _read_csv(content: bytes) -> Any:

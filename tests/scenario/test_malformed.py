@@ -21,9 +21,9 @@ def fuzz():
     return module
 
 
-@pytest.mark.long(quick=150)
+@pytest.mark.long(quick=80)
 def test_malformed_inputs(fuzz, tmp_path):
-    cases = count(150, 3000)
+    cases = count(80, 3000)
     counts = Counter()
     wrong = []
     for case, verdict, text in fuzz.run_all(cases, 0, tmp_path):
@@ -33,7 +33,7 @@ def test_malformed_inputs(fuzz, tmp_path):
     print(dict(counts))
     assert not wrong, "\n".join(wrong)
     assert cases <= sum(counts.values()) <= 1.1 * cases
-    assert {family for family, _ in counts} == {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
+    assert {family for family, _ in counts} >= {*fuzz.OWN, *fuzz.FAMILIES, "endless"}
     assert sum(n for (_, verdict), n in counts.items() if verdict == "refused") > cases // 3
 
 
