@@ -35,11 +35,11 @@ def submit_s() -> float:
 
 def main() -> None:
     """Print the table."""
-    from hermes.studies.structures_service import submit_costs
-    from hermes.studies.structures_tools import heap_costs
+    from hermes.study import load_study
 
-    print(heap_costs(REPETITIONS).markdown())
-    print(f"\n{submit_costs(REPETITIONS).markdown()}")
+    study = load_study("datastructures")
+    print(study.module("tools").heap_costs(REPETITIONS).markdown())
+    print(f"\n{study.module('service').submit_costs(REPETITIONS).markdown()}")
     submit_s()   # imports
     took = spread(submit_s() for _ in range(REPETITIONS))
     print(f"\na simulated submit to a micro-batch: {1e6 * took.mean:.2f} us +/- {1e6 * took.ci95:.2f}, {took.verdict}")

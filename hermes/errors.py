@@ -24,8 +24,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """`text` with control characters (but for tabs and line ends) and half characters escaped, `\\x1b` for ESC: a
-    terminal would obey them."""
+    """Escape control characters (except tabs and line ends) and half characters in `text`, `\\x1b` for ESC: a terminal
+    would obey them."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)

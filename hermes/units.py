@@ -49,9 +49,9 @@ _NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
 
 
 def parse_number(value: object) -> float:
-    """A number, or the text of one in ASCII digits; `float` alone also takes `1_000` and digits of other scripts.
+    """Convert a number, or its text in ASCII digits. (`float` also takes `1_000` and digits of other scripts.)
 
-    Raises `ValueError` or `TypeError` for anything else, NaN and infinities excepted.
+    Raises `ValueError` or `TypeError` for anything else, except NaN and infinities.
     """
     if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
         raise ValueError(value)

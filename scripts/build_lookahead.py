@@ -21,11 +21,11 @@ from hermes.hardware.profile import dump_yaml
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import fit_bias, fit_strength, lognormal_sizes, make_family
 from hermes.plugins.telerag.profile import FittedFamily, FittedIndex, FittedRate, LookaheadProfile
-from hermes.studies import telerag_paper as paper
-from hermes.studies import telerag_points, telerag_rates
-from hermes.studies.base import Context
+from hermes.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
+STUDY = load_study("telerag")
+paper, telerag_points, telerag_rates = map(STUDY.module, ("paper", "points", "rates"))
 GPU_SHARE = 0.8     # of the data sheet's bandwidth: one pass over the vectors
 QUERIES = 256       # drawn for a mean overlap
 
@@ -106,7 +106,7 @@ def main() -> None:
     dump_yaml(found, said.output, comment)
     telerag_points.profile.cache_clear()
     with TemporaryDirectory() as folder:
-        rates = telerag_rates.fit_rates(Context("telerag", Path(folder)), said.requests)
+        rates = telerag_rates.fit_rates(STUDY.context(Path(folder)), said.requests)
     why = {
         telerag_points.CPU["desktop"]: "fitted: on-demand fetch 3% slower end to end than the CPU (TeleRAG, desktop)",
         telerag_points.CPU["server"]: "fitted: CPU retrieval is 41% of the latency at batch 1 (TeleRAG, server)",

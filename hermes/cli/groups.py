@@ -65,4 +65,5 @@ class Groups(TyperGroup):
         with formatter.section("Examples"):
             for example, text in EXAMPLES:
                 formatter.write(f"  {example}  # {text}\n")
-        formatter.write("\nMore about a command: hermes COMMAND --help. First steps: docs/tutorial/first-scenario.md\n")
+        formatter.write("\nMore about a command: hermes COMMAND --help.\n"
+                        "First steps: docs/tutorial/first-scenario.md\n")

@@ -165,7 +165,7 @@ class LLMClientConfig(ConfigModel):
         return clients
 
     def _pool(self, every_step: bool) -> Callable[..., BlockPool]:
-        """What makes the KV memory of a client."""
+        """Return the constructor of the client's KV memory."""
         memory = self.memory
         if memory.prefix_eviction != "lru":
             from hermes.memory.prefix_eviction import RankedPrefixPool

@@ -200,16 +200,16 @@ class KvRetrievalClient(TaskClient):
     # -- before the run ------------------------------------------------------------------------------------------
 
     def prepare(self, clients: Iterable[Any], populations: Iterable[Population]) -> None:
-        """Learn from the other clients what a prefill costs, and begin with the contexts it is to begin with.
+        """Get the cost of a prefill from the other clients, and fill the tiers with their initial contexts.
 
-        Raises `InputError` where no client computes prompts of its model.
+        Raises `InputError` if no client computes prompts of its model.
         """
         if self.needs_prefill and self.prefill is None:
             engines = [c for c in clients if c.role in ("both", "prefill") and c.model in ("", self.model)]
             if not engines:
-                raise InputError(f"what a prefill costs, or an LLM client of model {self.model!r}", None,
-                                 field="clients.recompute")
-            self.prefill = engines[0].hardware   # clients of these roles are engines, which have one
+                raise InputError(Verbatim(f"missing: give the hardware of a prefill, or an LLM client of model "
+                                          f"{self.model!r}"), field="clients.recompute")
+            self.prefill = engines[0].hardware   # clients of these roles are engines, so they have hardware
         for population in populations if self.config.start != "empty" else ():
             self.fill(population)
 

@@ -1,4 +1,4 @@
-"""KV tiers as they stand in YAML: what each holds, its bandwidth, who shares it."""
+"""Configuration of KV tiers: capacity, bandwidth, sharing, eviction and admission."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
 _new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
-_BEGUN = Event(Environment())   # what the first step of a process is the answer to
+_BEGUN = Event(Environment())   # the event that starts a process
 _BEGUN._ok, _BEGUN._value = True, None
 
 
@@ -43,8 +43,8 @@ class Tick(Event):
 
 
 class Acting(Process):
-    """A SimPy process that begins at once. SimPy's own begins with an event, and what it does first would lose its
-    place among other things at the same time."""
+    """A SimPy process that begins at once. SimPy's own begins with an event, and its first action would lose its place
+    among other events of the same time."""
 
     def __init__(self, env: Environment, generator: ProcessGenerator) -> None:
         self.env = env
@@ -54,9 +54,9 @@ class Acting(Process):
 
 
 def happen(tick: Tick) -> None:
-    """Let an event that is not scheduled happen at once, ahead of everything that is scheduled for now.
+    """Trigger an unscheduled event at once, ahead of all events scheduled for now.
 
-    Processes that wait for it go on before this returns; those that wait for it later find that it has happened.
+    Processes that wait for it continue before this returns; later ones find that it has happened.
     """
     callbacks, tick.callbacks = tick.callbacks, None  # type: ignore[assignment]
     for callback in callbacks:
@@ -85,14 +85,14 @@ class Clock(Environment):
         return tick
 
     def pending(self) -> Tick:
-        """An event for a process to wait for, which happens when it is given to `happen`."""
+        """Return an event for a process to wait for, which `happen` triggers."""
         tick: Tick = _new(Tick)
         tick.env = self
         tick.callbacks = []
         return tick
 
     def moment(self, time_ns: int, priority: int) -> Tick:
-        """An event for a process to wait for, which happens at `time_ns`, not before now."""
+        """Return an event for a process to wait for, at `time_ns`, which must not be in the past."""
         tick = self.pending()
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick

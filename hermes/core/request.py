@@ -71,7 +71,7 @@ class Request:
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background
     following: list[Request] | None = None   # later turns of its conversation, the last one first
-    answer: Tick | None = None   # happens when it is answered or rejected, where a user waits for that
+    answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -249,8 +249,8 @@ class Arrivals:
                     Acting(self._env, self._user(stream))
 
     def _user(self, stream: Stream) -> ProcessGenerator:
-        """A user of a closed loop: takes a request or a conversation, thinks, has it, and takes the next, if any is
-        left."""
+        """Run a user of a closed loop: take a request or a conversation, think, submit it, wait for its end, and take
+        the next, if one is left."""
         for request in self._waiting[stream]:
             yield self._thought(request)
             yield from self._conversation(request)
@@ -270,7 +270,7 @@ class Arrivals:
             yield self._thought(request)
 
     def _thought(self, request: Request) -> Tick:
-        """When the user has thought, and submits a request."""
+        """Return the event at which the user has thought, and submits a request."""
         stream, due = request.stream, self._env._now
         think_ns = stream.table.think_ns
         if think_ns is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hermes.config.folder_packages import folder_package
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
@@ -60,8 +61,8 @@ def plain(value: Any) -> Scalar:
 
 
 def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, Any]]:
-    """The function `module:function`. A module that lies in `folder` is meant first, and read anew each time: other
-    sweeps may have one of the same name. `InputError` where there is none."""
+    """The function `module:function`. A module that lies in `folder` is meant first, and read anew each time, unless a
+    study has imported it: other sweeps may have one of the same name. `InputError` where there is none."""
     module, _, attribute = name.partition(":")
     file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
     beside = file.is_file() and module.split(".")[0] != "hermes"   # whatever the folder, hermes is this one
@@ -70,7 +71,7 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     if added:
         sys.path.append(place)   # for what it imports
     try:
-        found = getattr(_executed(module, file) if beside else importlib.import_module(module), attribute)
+        found = getattr(_beside(file) if beside else importlib.import_module(module), attribute)
     except Exception as error:   # a module may fail with anything
         expected = f"module:function, importable here or beside the sweep ({type(error).__name__}: {error})"
         raise InputError(expected, name, field="extract") from None
@@ -82,12 +83,18 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     return found  # type: ignore[no-any-return]
 
 
-def _executed(name: str, file: Path) -> ModuleType:
+def _beside(file: Path) -> ModuleType:
+    name = f"{folder_package(file.parent)}.{file.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)   # classes look up their module while made
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
     return module
 
 

@@ -25,8 +25,8 @@ from hermes.scenario import Scenario, resolved_yaml
 __all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
 
 # nothing in these decides what a simulation answers
-_BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
-OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "studies", "trace_importers", "validation_engines"))
+_BESIDE = {"calibration", "cli", "study", "testing"}
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importers", "validation_engines"))
 """Registries whose implementations no scenario can name."""
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,13 +71,14 @@ class Plan:
 
 def run_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Iterable[str] = (),
-    workers: int = 1, progress: Progress | None = None,
+    workers: int = 1, progress: Progress | None = None, engine: Executor | None = None,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
 
     sweep: a file, the name of a built-in sweep, or a dict with the same keys (its paths relative to the current
     folder); overrides: `"workload.requests=100"` and the like, for all points; workers: processes, or 0 to run in this
-    one; progress: a function of ("check" or "run", done, in all).
+    one; progress: a function of ("check" or "run", done, in all); engine: does the jobs in place of `workers` processes
+    of this call's own, and stays open.
 
     Raises `InputError` for anything wrong with the sweep or one of its points, before anything is run, and for a folder
     that another process is working in. A point that fails while it runs is recorded as failed (`SweepResults.failed`)
@@ -93,12 +94,12 @@ def run_sweep(
             if progress is not None:
                 progress("run", len(opened), len(opened))
             return opened
-        with closing(executor(workers, modules)) as engine:
-            plan = _plan(read, folder, engine, code, progress, save=True)
+        with nullcontext(engine) if engine is not None else closing(executor(workers, modules)) as doing:
+            plan = _plan(read, folder, doing, code, progress, save=True)
             manifest = _manifest(plan)
             folder.drop_results()
             folder.write_manifest(manifest, {p.hash: p.stored for p in plan.points})
-            _run(plan, folder, engine, progress)
+            _run(plan, folder, doing, progress)
         folder.write_results(merged(folder, manifest), json.dumps({"of": _digest(read, code), "files": plan.files}))
     return open_sweep(folder.path)
 

@@ -71,7 +71,7 @@ class LayerwiseModel:
 
     @property
     def info(self) -> HardwareInfo:
-        """The model that the tables price."""
+        """Properties of the model: the description that the tables were measured for."""
         return HardwareInfo(self.name, "operator tables", self.model)
 
     def _dense_ns(self, tokens: int) -> dict[str, float]:

@@ -106,7 +106,7 @@ class PolynomialModel:
 
     @property
     def info(self) -> HardwareInfo:
-        """What was measured besides the steps."""
+        """Properties that were measured besides the steps."""
         profile = self.profile
         return measured_info(profile.name, "profile", profile.provenance, memory=profile.memory, power=profile.power)
 

@@ -174,7 +174,7 @@ class RooflineModel:
 
     @property
     def info(self) -> HardwareInfo:
-        """The device, the options and the work that they leave to each device."""
+        """Properties: the device, the options, and the work on each device."""
         options = self.options
         return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
                              options.dtype, options.kv_dtype, self.device, work=self.work)

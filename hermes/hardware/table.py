@@ -146,7 +146,7 @@ class _Curve:
 
     @property
     def ranges(self) -> dict[str, list[float]]:
-        """Return the first and last value of each feature."""
+        """First and last value of each feature."""
         return {self.features[0]: self.range}
 
     def step(self, stats: StepStats) -> int:
@@ -248,7 +248,7 @@ class TableModel:
 
     @property
     def info(self) -> HardwareInfo:
-        """The measurement of the tables."""
+        """Properties of the tables' measurement."""
         return measured_info(self.name, "table", self.tables.provenance)
 
     def _curves(self, stats: StepStats) -> list[_Curve | _Grid]:

@@ -1,4 +1,4 @@
-"""The network that takes no time."""
+"""Ideal network: transfers take no time."""
 
 from __future__ import annotations
 

@@ -131,11 +131,11 @@ def write_results(
 ) -> Path:
     """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
-    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where. held: the caller holds
-    the folder's lock (`hermes.config.writing.locked`).
+    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
+    held: Whether the caller holds the folder's lock (`hermes.config.writing.locked`).
 
-    Raises `InputError` when `out_dir` is something other than a folder, or another process is writing into it;
-    `HermesError` when it cannot be written.
+    Raises `InputError` if `out_dir` is not a folder, or another process is writing into it; `HermesError` if it cannot
+    be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The progress bar of everything that takes long: on standard error, and on a terminal only."""
+"""Progress bar of long commands, on standard error and on a terminal only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar:
-    """Shows how much is done, of how much, and how long the rest takes; used in a `with` statement.
+    """Shows the work done, the total, and the remaining time; used in a `with` statement.
 
-    show: False for a bar that is never shown; transient: whether it vanishes at the end.
+    show: False for no bar. transient: Remove the bar at the end.
     """
 
     def __init__(self, what: str, *, show: bool = True, transient: bool = True) -> None:
@@ -34,5 +34,5 @@ class ProgressBar:
         self._progress.stop()
 
     def update(self, done: int, total: int, what: str | None = None) -> None:
-        """Show `done` of `total`, and what is being done where that is given."""
+        """Show `done` of `total`, and the current work if it is given."""
         self._progress.update(self._task, completed=done, total=total, description=what)

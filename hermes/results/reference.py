@@ -187,7 +187,7 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of a CSV or JSON-lines file; of a Parquet file (number of the row from 1, row)."""
+    """Yield (line number, row) of a CSV or JSON-lines file, or (number of the row from 1, row) of a Parquet file."""
     suffix = path.suffix.lower()
     if suffix in (".parquet", ".pq"):
         yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
@@ -213,7 +213,7 @@ def _lookup(row: dict[str, Any], column: str) -> Any:
 
 
 def _number(value: Any) -> float:
-    """NaN for an empty cell; ValueError or TypeError for what is not a number of a size that can be a time."""
+    """Return a number, NaN for an empty cell; ValueError or TypeError for anything that cannot be a time."""
     if value is None or value == "" or (isinstance(value, str) and value.strip().lower() in ("", "nan", "null")):
         return math.nan
     number = parse_number(value)
@@ -234,7 +234,7 @@ def _times(value: Any) -> list[float]:
 
 
 def _request_id(value: Any) -> int:
-    """A number, or the number at the end of a name: `bench-12`, but not `2**3`, `-3` or `1.5`."""
+    """Return a number, or the number at the end of a name: `bench-12`, but not `2**3`, `-3` or `1.5`."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
     found = _REQUEST_ID.fullmatch(str(value).strip())

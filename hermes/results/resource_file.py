@@ -32,9 +32,9 @@ def resources_json(record: RunRecord) -> str:
 
 
 def read_resources(folder: Path, clients: int) -> dict[str, list[Any]]:
-    """`links`, `tiers`, `machines` and `sharing` of a `RunRecord`; nothing for results from before they were written.
+    """Read `links`, `tiers`, `machines` and `sharing` of a `RunRecord`; empty for older results without the file.
 
-    clients: how many there are. Raises `InputError` for a file that is not what `resources_json` writes.
+    clients: Number of clients. Raises `InputError` for a file that `resources_json` did not write.
     """
     path = folder / RESOURCES
     if not path.exists():
@@ -50,7 +50,7 @@ def read_resources(folder: Path, clients: int) -> dict[str, list[Any]]:
 
 
 def _made(cls: type[Any], row: dict[str, Any]) -> Any:
-    """A dataclass from a JSON object, its types checked; what has a default may be missing."""
+    """Return a dataclass from a JSON object, with its types checked; fields with a default may be missing."""
     hints, given = get_type_hints(cls), {}
     for name, value in row.items():
         if name not in hints:
@@ -60,7 +60,7 @@ def _made(cls: type[Any], row: dict[str, Any]) -> Any:
 
 
 def _typed(hint: Any, value: Any, place: str) -> Any:
-    """`value` as the field's type wants it: numbers of at least 0, lists as tuples."""
+    """Return `value` as the field's type requires: numbers of at least 0, lists as tuples."""
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_typed(get_args(hint)[0], item, place) for item in value)
     if type(None) in get_args(hint):

@@ -1,8 +1,8 @@
 """Read results back from a folder that `hermes.results.export` wrote.
 
-The summary comes from `summary.json`, tables from their Parquet files; token times, time series and traces from the
-`RunRecord` that those files rebuild when they are asked for. What is read is checked, whoever wrote it
-(`hermes.results.stored_summary`, `hermes.results.stored_tables`).
+The summary comes from `summary.json`, tables from their Parquet files. Token times, time series and traces come from
+the `RunRecord`, which is rebuilt from those files at first use. `hermes.results.stored_summary` and
+`hermes.results.stored_tables` check all that is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hermes.results.stored_tables import read_record, read_table
 
 __all__ = ["KEPT_META", "StoredResults", "open_run"]
 
-# what is written of a run's meta: nothing that differs between equal runs
+# entries of a run's meta that are written: none that differs between equal runs
 KEPT_META = ("name", "version", "seed", "interrupted", "warnings", "remarks")
 
 
@@ -48,6 +48,6 @@ class StoredResults(Results):
 
 
 def open_run(folder: str | os.PathLike[str]) -> StoredResults:
-    """The results in a folder that `write_results` filled; `InputError` if there are none, or unfinished ones."""
+    """Open the results in a folder that `write_results` wrote; `InputError` if there are none, or unfinished ones."""
     run, summary = read_summary(Path(folder))
     return StoredResults(Path(folder), run, summary)

@@ -1,6 +1,6 @@
-"""What a stored `summary.json` has to hold: the parts that figures, comparisons and reports read, with their types.
+"""Schema of a stored `summary.json`: the parts that figures, comparisons and reports read, with their types.
 
-Other parts may be there and are kept as they are.
+Other parts are kept as they are.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Number = float | None
 
 
 class _Part(BaseModel):
-    """A part of the file: types are strict, and keys that nothing reads are kept."""
+    """A part of the file with strict types; unknown keys are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class StoredRun(_Part):
-    """What the file says about the run it is a summary of."""
+    """Properties of the summarised run."""
 
     format: int
     end_s: Seconds
@@ -127,9 +127,9 @@ class _Summary(_Part):
 
 
 def read_summary(folder: Path) -> tuple[StoredRun, dict[str, Any]]:
-    """(the run, the summary as it is written) of a results folder.
+    """Return (the run, the summary as it is written) of a results folder.
 
-    Raises `InputError` where the folder has no `summary.json`, which is written last, or where it is not whole.
+    Raises `InputError` if the folder has no `summary.json`, which is written last, or if it is incomplete.
     """
     path = folder / "summary.json"
     try:

@@ -1,7 +1,7 @@
-"""Tables of a results folder, read with their types checked, and the `RunRecord` that they rebuild.
+"""Read the tables of a results folder with their types checked, and rebuild the `RunRecord`.
 
-A table that somebody else wrote, or changed, is refused in one line where a column is missing, has another type or
-holds nulls, and where an index leads out of the table it points into.
+A table from elsewhere, or a changed one, gives an error of one line if a column is missing, has another type or holds
+nulls, or if an index is outside the table that it refers to.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_S = 9e9            # seconds as integer nanoseconds in 64 bits
 
 @cache
 def _kinds(table: str) -> dict[str, str]:
-    """What kind of column each of a table's is: int, float, bool or text. Taken from the tables of a run of nothing."""
+    """Return the kind of each column of a table: int, float, bool or text. Taken from the tables of an empty run."""
     none = np.zeros(0, dtype=np.int64)
     record = RunRecord(
         clients=[ClientInfo("", "")], stage_kinds=[], arrival_ns=none, prompt_tokens=none, output_tokens=none,
@@ -55,7 +55,7 @@ def _kind(column: Any) -> str:
 
 
 def _stored_kind(column: Any) -> str:
-    """The kind of an Arrow column."""
+    """Return the kind of an Arrow column."""
     import pyarrow as pa
 
     kind = column.type
@@ -67,7 +67,7 @@ def _stored_kind(column: Any) -> str:
 
 
 def read_table(folder: Path, table: str) -> Columns:
-    """One of `hermes.results.frames.TABLES` as columns; `InputError` where it is not as hermes writes it."""
+    """Return one of `hermes.results.frames.TABLES` as columns; `InputError` if it is not as hermes writes it."""
     path = folder / f"{table}.parquet"
     if not path.exists():
         raise InputError("a table of a finished run", "no such file", file=str(path))
@@ -88,12 +88,12 @@ def read_table(folder: Path, table: str) -> Columns:
 
 
 def _check_type(name: str, column: Any, expected: dict[str, str], table: str, file: str) -> None:
-    """Nulls are for texts that are missing alone: a number that is undefined is NaN."""
+    """Refuse nulls except for missing texts: an undefined number is NaN."""
     kind, wanted = _stored_kind(column), expected.get(name)
     if wanted is None:
         wanted = "float" if name.startswith("note_") else "text" if name in _LABELS else kind
     if table in ("clients", "utilisation") and {kind, wanted} == {"int", "float"}:
-        wanted = kind   # a column of whole numbers and one of others, by what the clients are
+        wanted = kind   # integers or floats, depending on the clients
     if kind != wanted:
         raise InputError(f"a column of {_words(wanted)}", Verbatim(_words(kind)), file=file, field=name)
     missing = column.null_count and not (kind == "text" and name in ("reject_reason", *_LABELS))
@@ -123,7 +123,7 @@ def _from_arrow(column: Any) -> Any:
 
 
 class _Reader:
-    """One table's columns, brought to the types of a `RunRecord`; every complaint names file and column."""
+    """Columns of one table, converted to the types of a `RunRecord`; every error names file and column."""
 
     def __init__(self, folder: Path, table: str) -> None:
         self.file, self.columns = str(folder / f"{table}.parquet"), read_table(folder, table)
@@ -139,7 +139,7 @@ class _Reader:
         return InputError(expected, found, file=self.file, field=f"{name}[{row}]")
 
     def ints(self, name: str, low: int = -(2**62), high: int = 2**62) -> npt.NDArray[np.int64]:
-        """A column of integers from `low` to below `high`."""
+        """Return a column of integers from `low` to below `high`."""
         values: npt.NDArray[np.int64] = self.columns[name].astype(np.int64)
         bad = np.flatnonzero((values < low) | (values >= high))
         if len(bad):
@@ -148,7 +148,7 @@ class _Reader:
         return values
 
     def ns(self, name: str, *, undefined: bool = False) -> npt.NDArray[np.int64]:
-        """Seconds as nanoseconds; NaN as -1 where a time may be undefined."""
+        """Return seconds as nanoseconds, and NaN as -1 if a time may be undefined."""
         values = self.columns[name]
         good = (values >= 0) & (values <= _MAX_S)
         bad = np.flatnonzero(~(good | np.isnan(values) if undefined else good))
@@ -157,7 +157,7 @@ class _Reader:
         return np.where(np.isnan(values), -1, np.rint(np.nan_to_num(values) * NS_PER_S)).astype(np.int64)
 
     def codes(self, name: str, known: dict[str, int], *, missing: bool = False) -> npt.NDArray[np.int64]:
-        """A column of names as the numbers that `known` gives them."""
+        """Return a column of names as their numbers in `known`."""
         column = _coded(self.columns[name])
         for text in column.names:
             if text not in known:
@@ -169,7 +169,7 @@ class _Reader:
 
     def fields(self, names: tuple[str, ...], codes: dict[str, dict[str, int]], undefined: tuple[str, ...] = (),
                indices: tuple[str, ...] = ()) -> dict[str, npt.NDArray[np.int64]]:
-        """Columns named as in a record: `_ns` from seconds, names as codes; indices: integers that may be -1."""
+        """Return columns under a record's names: `_ns` from seconds, names as codes; indices: integers, -1 allowed."""
         out = {}
         for name in names:
             if name in codes:
@@ -191,7 +191,7 @@ def _coded(column: Any) -> Coded:
 
 
 def _client_infos(clients: _Reader) -> list[ClientInfo]:
-    """Every column is optional: earlier versions wrote fewer."""
+    """Return the clients. Every column is optional: earlier versions wrote fewer."""
     infos = [ClientInfo("", "") for _ in range(len(clients))]
     for name, default in vars(ClientInfo("", "")).items():
         if name in clients:
@@ -209,7 +209,7 @@ def _client_infos(clients: _Reader) -> list[ClientInfo]:
 
 def _stages(stages: _Reader, kinds: list[str], by_name: dict[str, int], requests: int) -> dict[str, Any]:
     codes = {"kind": {name: code for code, name in enumerate(kinds)}, "client": by_name}
-    old = tuple(name for name in ("fork", "branch") if name not in stages)   # from before there were branches
+    old = tuple(name for name in ("fork", "branch") if name not in stages)   # older results have no branches
     names = tuple(name for name in STAGE_FIELDS if name not in old)
     out = stages.fields(names, codes, ("first_token_ns",), ("request", "first_step", "last_step", "fork", "branch"))
     stages.ints("request", 0, requests)
@@ -220,7 +220,7 @@ def _stages(stages: _Reader, kinds: list[str], by_name: dict[str, int], requests
 def _runs(runs: _Reader, by_name: dict[str, int]) -> dict[str, Any]:
     written = tuple(name for name in RUN_COLUMNS if name in runs or name.removesuffix("_ns") + "_s" in runs)
     out = runs.fields(written, {"client": by_name})
-    out.setdefault("left_waiting", np.zeros_like(out["client"]))   # results from before it was written
+    out.setdefault("left_waiting", np.zeros_like(out["client"]))   # missing in older results
     return out
 
 
@@ -230,7 +230,7 @@ def _labels(requests: _Reader) -> dict[str, tuple[npt.NDArray[np.int64], list[st
 
 
 def read_record(folder: Path, run: StoredRun, counters: dict[str, int]) -> RunRecord:
-    """The record that the tables of a folder came from. `InputError` where they do not belong together."""
+    """Rebuild the record from the tables of a folder. `InputError` if they do not belong together."""
     clients, requests, stages, steps, tokens = (
         _Reader(folder, name) for name in ("clients", "requests", "stages", "steps", "token_steps"))
     infos = _client_infos(clients)
@@ -287,7 +287,7 @@ def _gaps(tokens: _Reader, stages: int) -> dict[int, npt.NDArray[np.int64]]:
 
 
 def _check_steps(record: RunRecord, stages: _Reader, tokens: _Reader) -> None:
-    """The steps that stages name exist, and as many as they have tokens."""
+    """Check that the steps of stages exist, and are as many as their tokens."""
     columns, counts = record.stages, np.array([len(ends) for ends in record.step_ends], dtype=np.int64)
     for name in ("first_step", "last_step"):
         bad = np.flatnonzero(columns[name] >= counts[columns["client"]])

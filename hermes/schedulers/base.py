@@ -368,18 +368,16 @@ class LLMScheduler:
         return plan
 
     def next_fits(self) -> bool:
-        """Whether a sequence waits, a slot is free, and so are the blocks of the next one's whole prompt."""
+        """Whether a sequence waits, and a slot and the blocks of its whole prompt are free."""
         if not self.num_waiting or len(self.running) >= self.max_num_seqs:
             return False
         seq = self.next_waiting()
         return self.pool.missing_blocks(seq, seq.num_tokens) <= self.pool.free_blocks
 
     def prefill_next(self, plan: Plan, budget: int | None = None) -> int:
-        """Admit the next waiting sequence, for which there is room (`next_fits`), and compute all that is missing of
-        its prompt in this step.
+        """Admit the next waiting sequence, which fits (`next_fits`), and compute the rest of its prompt in this step.
 
-        Returns how many tokens that are; 0, and nothing has changed, where they are more than `budget` and the step
-        has other prompts.
+        Returns the tokens of that; 0, without any change, if they exceed `budget` and the step has other prompts.
         """
         seq = self.next_waiting()
         past = seq.num_computed or self.pool.hit_tokens(seq)
@@ -395,8 +393,8 @@ class LLMScheduler:
         return n
 
     def decode_all(self, plan: Plan, max_steps: int) -> None:
-        """Every sequence that decodes computes a token, for as many steps as nothing changes. Where blocks are short,
-        the youngest are preempted; that takes a step of its own."""
+        """Let every decoding sequence compute a token, for as many steps as nothing changes. If blocks run out, preempt
+        the youngest sequences, which takes a step of its own."""
         group, pool = self.group, self.pool
         while group.n and group.blocks_for(1) > pool.free_blocks:
             self.preempt(next(reversed(self.running)), plan)

@@ -83,7 +83,7 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
     """Write a checked trace as Parquet. source: its origin, which `describe` shows.
 
-    Raises `HermesError` where the file cannot be written.
+    Raises `HermesError` if the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -186,8 +186,7 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
 
 
 def _plainly_numbers(values: Any) -> bool:
-    """False where a value may be something else that numpy takes for a number: true, `1_000`, digits of a script other
-    than Latin."""
+    """Return False if a value may be something else that numpy takes for a number: true, `1_000`, non-Latin digits."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
         return True
     kinds = {type(value) for value in values}
@@ -219,14 +218,14 @@ def _integers(values: Any, name: str, low: int, high: int, file: str, locate: Lo
     if bad.size:
         raise _refuse(expected, plain, name, int(bad[0]), file, locate)
     if isinstance(plain, np.ndarray) and plain.dtype.kind in "iu":
-        return plain.astype(np.int64)  # exact past 2^53, where floats are not
+        return plain.astype(np.int64)  # exact above 2^53, unlike floats
     if len(floats) and np.abs(floats).max() > 2**53:
         return np.array([_exact(value) for value in plain], dtype=np.int64)
     return floats.astype(np.int64)
 
 
 def _exact(value: Any) -> int:
-    """The integer that a value or its text states, not the float nearest to it."""
+    """Return the integer that a value or its text states, not the nearest float."""
     try:
         return int(value)
     except ValueError:   # "1e17"
@@ -261,7 +260,7 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
-    """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
+    """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
     table = parquet_table(path, what="a trace: a Parquet file, or a CSV file with the suffix .csv")
     return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
 
@@ -276,7 +275,7 @@ def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[s
     for line, row in found:
         rows.append(row)
         lines.append(line)
-        if len(rows) == 4096:  # many small lists alive at once keep the garbage collector busy
+        if len(rows) == 4096:  # many small lists at once would occupy the garbage collector
             _transpose(rows, columns)
     _transpose(rows, columns)
     return columns, lines

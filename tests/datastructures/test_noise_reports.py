@@ -164,9 +164,9 @@ def test_what_a_prefix_cache_costs_is_a_figure(monkeypatch):
 def test_benchmarks_of_structures_print_it_too(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks import structures
-    from hermes.studies import structures_tools
+    from hermes.study import load_study
 
-    monkeypatch.setattr(structures_tools, "OPERATIONS", 50)
+    monkeypatch.setattr(load_study("datastructures").module("tools"), "OPERATIONS", 50)
     monkeypatch.setattr(structures, "SUBMITS", 200)
     monkeypatch.setattr(structures, "REPETITIONS", 2)
     structures.main()

@@ -77,6 +77,16 @@ def test_a_scenario_brings_its_plug_in_and_so_does_its_resolved_text(folder, tmp
     assert served_by(simulate(elsewhere / "out" / "scenario.resolved.yaml", overrides=["router.which=0"])) == {"a-0"}
 
 
+def test_worker_processes_import_the_file_of_every_sweep(folder):
+    """Also after this process has imported it, when its module is no longer new here."""
+    from hermes import run_sweep
+
+    sweep = {"scenario": str(folder / "x.yaml"), "grid": {"workload.requests": [2, 3]}}
+    frames = [run_sweep(sweep, folder / name, workers=1).frame() for name in ("once", "again")]
+    assert [frame["status"].tolist() for frame in frames] == [["ok", "ok"]] * 2
+    assert frames[0]["hash"].tolist() == frames[1]["hash"].tolist()
+
+
 def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch):
     without = folder / "y.yaml"
     without.write_text(SCENARIO.replace("plugins: [mine.py]\n", ""))
@@ -151,7 +161,8 @@ from hermes.scenario import load_scenario
 results = hermes.simulate("quickstart", overrides=["workload.requests=5"])
 loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "hermes")
 assert len(loaded) <= 120, loaded
-below = [name for name in loaded if name.startswith(("hermes.plugins", "hermes.calibration", "hermes.studies"))]
+apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")
+below = [name for name in loaded if name.startswith(apart)]
 assert not below, below
 unused = {"matplotlib", "networkx", "pandas", "pyarrow", "rich"} & set(sys.modules)
 assert not unused, unused
