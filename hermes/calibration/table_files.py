@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.config.files import beside, open_file, parquet_table
+from hermes.config.files import beside, open_file, parquet_frame
 from hermes.config.writing import replacing, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim
@@ -104,4 +104,4 @@ def read_rows(header_path: Path, file: str, digest: str) -> tuple[pd.DataFrame, 
     found = sha256(data)
     if digest and found != digest:
         raise InputError(f"the file with sha256 {digest}", found, file=str(data))
-    return parquet_table(data).to_pandas(), data
+    return parquet_frame(data), data

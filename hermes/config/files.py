@@ -20,12 +20,13 @@ from hermes.config.data_files import note_file
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 __all__ = [
     "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "half_character", "is_parquet", "json_lines",
-    "kind_of_file", "open_file", "parquet_batches", "parquet_metadata", "parquet_table", "parse_json", "read_bytes",
-    "read_json", "read_text", "require_file", "text_lines",
+    "kind_of_file", "open_file", "parquet_batches", "parquet_frame", "parquet_metadata", "parquet_table", "parse_json",
+    "read_bytes", "read_json", "read_text", "require_file", "text_lines",
 ]
 
 MAX_BYTES = 8 * 2**20         # largest file written by hand
@@ -304,6 +305,12 @@ def parquet_table(
         return table
 
     return _guarded(read, path, what)
+
+
+def parquet_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The whole of a Parquet file as a DataFrame. Raises `InputError` as `parquet_table` does."""
+    frame: pd.DataFrame = _guarded(lambda: parquet_table(path).to_pandas(), path, "a Parquet file")
+    return frame
 
 
 def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") -> Iterator[list[dict[str, Any]]]:

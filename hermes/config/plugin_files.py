@@ -8,7 +8,7 @@ import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from hermes.config.data_files import note_file
+from hermes.config.files import read_bytes
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["PLUGIN_FILE", "import_plugin"]
@@ -23,11 +23,7 @@ def import_plugin(path: Path) -> None:
     The folder of the file is searched for its imports, too. Raises `InputError`, with the line of the file if known, if
     the file cannot be read or its import fails.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
-    note_file(path)
+    source = read_bytes(path, what="a Python file")
     place = path.resolve()
     name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
     digest = hashlib.sha256(source).hexdigest()
@@ -46,7 +42,7 @@ def import_plugin(path: Path) -> None:
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's file may raise any exception
+    except (Exception, SystemExit) as error:   # a user's file may raise any of them
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
