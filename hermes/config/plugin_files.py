@@ -11,10 +11,7 @@ from pathlib import Path
 from hermes.config.files import read_bytes
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["PLUGIN_FILE", "import_plugin"]
-
-PLUGIN_FILE = "hermes_plugin_"
-"""Prefix of the module names of a scenario's plug-in files."""
+__all__ = ["import_plugin"]
 
 
 def import_plugin(path: Path) -> None:
