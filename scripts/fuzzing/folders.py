@@ -157,6 +157,27 @@ def _journal(folder: Path) -> None:
     (folder / "journal.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+STUDY = """\
+title: what two and two is
+assumptions:
+  two: {value: 2, range: [0, 10], meaning: the second number, source: assumed, turns: 4 is 5}
+  mode: {value: plus, options: [plus, times], meaning: what is done, source: assumed}
+"""
+REPORT = """\
+from hermes.study import Report
+
+
+def run(context):
+    return Report([], findings=[f"{context['two']} {context['mode']}"])
+"""
+
+
+def _study(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "study.yaml").write_text(STUDY)
+    (folder / "mine" / "report.py").write_text(REPORT)
+
+
 def _of_run(file: str, rng: random.Random) -> list[str]:
     if rng.random() < 0.9 or file == "scenario.resolved.yaml":
         return ["compare", "HERE/run", "HERE/same", "--allow-different-requests", "--json"]
@@ -223,6 +244,8 @@ FAMILIES: dict[str, Family] = {
         "conform", "HERE/schedule.json", "--stepping", "runs", "--json"]),
     "steps": Family(_steps, ("steps.*",), lambda file, rng: [
         "calibrate", "check", "HERE/steps.yaml", "splitwise-2023-llama-2-70b-h100-tp8", "--json"], signed=_sign),
+    "study": Family(_study, ("mine/study.yaml",), lambda file, rng: [
+        "study", "HERE/mine", "-o", "HERE/out"], "out/report.md"),
     "plan": Family(_journal, ("plan.yaml",), lambda file, rng: [
         "calibrate", "run", "HERE/plan.yaml", "--dry-run", "--json"]),
     "journal": Family(_journal, ("journal.jsonl",), lambda file, rng: [
