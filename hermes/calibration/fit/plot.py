@@ -58,7 +58,7 @@ def plot(result: FitResult) -> Figure:
 
 
 def _plain_ticks(axis: Axis, ends: npt.NDArray[np.float64]) -> None:
-    """Return milliseconds as plain numbers, a few per decade, more if the axis spans less."""
+    """Label an axis with plain milliseconds, a few per decade, more if the axis spans less."""
     decades = float(np.log10(ends[1] / ends[0]))
     subs = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
     axis.set_major_locator(LogLocator(subs=subs))
