@@ -1,8 +1,8 @@
-"""Compare predicted with measured times: relative errors, and what a report says of them.
+"""Comparison of predicted with measured times: relative errors and their statistics.
 
-Fits, `hermes calibrate check` and `hermes validate-engine` all judge predictions by this module. Errors are
+Fits, `hermes calibrate check` and `hermes validate-engine` all judge predictions with this module. Errors are
 (predicted - measured) / measured. Latencies of whole requests are compared statistic by statistic
-(`hermes.results.distribution`), as `hermes compare` does.
+(`hermes.results.distribution`), as in `hermes compare`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Errors:
     worst: float
     """The error of the largest size, with its sign."""
     worst_at: int
-    """Which prediction that is."""
+    """Index of that prediction."""
 
 
 def compare_times(predicted: FloatArray, measured: FloatArray, weights: FloatArray | None = None) -> Errors:
-    """Relative errors of `predicted`, both in seconds, shape (points,), at least one. `weights` weigh the two means."""
+    """Return the relative errors of `predicted`, both in seconds, shape (points,), at least one. `weights` weigh the
+    two means."""
     errors = predicted / measured - 1
     size = np.abs(errors)
     worst = int(size.argmax())
@@ -62,23 +63,23 @@ def compare_times(predicted: FloatArray, measured: FloatArray, weights: FloatArr
 
 
 def group_weights(groups: npt.NDArray[Any]) -> FloatArray:
-    """One over the rows of the same group, so that every group counts the same; shape (rows,)."""
+    """Return one over the rows of the same group, so that every group counts the same; shape (rows,)."""
     _, index, count = np.unique(groups.astype(np.str_), return_inverse=True, return_counts=True)
     return np.asarray(1.0 / count[index], dtype=np.float64)
 
 
-# -- steps beside a profile that was not fitted on them ----------------------------------------------------------------
+# -- steps compared with a profile that was not fitted on them ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PhaseErrors:
-    """How a profile's prices compare with the measured steps of one phase."""
+    """Errors of a profile on the measured steps of one phase."""
 
     phase: str
     errors: Errors
     worst_step: str
     out_of_range: int
-    """Steps outside the range the profile was measured on."""
+    """Steps outside the profile's measured range."""
 
     def as_dict(self) -> dict[str, Any]:
         found = self.errors
@@ -88,10 +89,10 @@ class PhaseErrors:
 
 
 def check_steps(steps: MeasuredSteps, model: HardwareModel) -> tuple[list[PhaseErrors], pd.DataFrame]:
-    """Price measured steps with a model: (errors of each phase and of all, one row per step).
+    """Price measured steps with a model; return (errors of each phase and of all, one row per step).
 
     Repetitions of a step count once, by their median. The rows have `measured_s`, `predicted_s` and `phase`. Raises
-    `InputError` where no row is usable.
+    `InputError` if no row is usable.
     """
     rows = steps.usable()
     if rows.empty:
@@ -113,16 +114,17 @@ def _phase_errors(phase: str, part: pd.DataFrame) -> PhaseErrors:
     return PhaseErrors(phase, errors, str(part["configuration"].iloc[errors.worst_at]), int(part["outside"].sum()))
 
 
-# -- latencies of a simulation beside those of an engine ---------------------------------------------------------------
+# -- latencies of a simulation compared with those of an engine --------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LatencyError:
     """One statistic of one metric, in seconds.
 
-    engine_s: mean over the engine's repetitions
-    error: ours_s / engine_s - 1
-    noise: the spread among the repetitions
+    Attributes:
+        engine_s: Mean over the engine's repetitions.
+        error: ours_s / engine_s - 1.
+        noise: Spread among the repetitions.
     """
 
     metric: str
@@ -133,13 +135,13 @@ class LatencyError:
     noise: Spread
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         noise = {k: v if np.isfinite(v) else None for k, v in self.noise.as_dict().items() if not isinstance(v, str)}
         return {**asdict(self), "noise": noise | {"class": self.noise.verdict}}
 
 
 def compare_latencies(metric: str, ours: FloatArray, engine: Sequence[FloatArray]) -> list[LatencyError]:
-    """Every statistic of one metric: simulated requests beside each repetition of the real run, seconds."""
+    """Compare every statistic of one metric: simulated requests with each repetition of the real run, seconds."""
     mine, theirs = Distribution(ours).stats(), [Distribution(values).stats() for values in engine]
     rows = []
     for stat in LATENCY_STATS:

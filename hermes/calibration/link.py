@@ -1,9 +1,9 @@
 """Measured links (`hermes-link/1`): latency and bandwidth per path, fitted to a collector's journal.
 
-A transfer of b bytes takes `latency + b / bandwidth`; a disk read of b bytes in blocks takes `ceil(b / block) *
-latency + b / bandwidth`. Both parameters are non-negative and fitted to the median time of each size with relative
-weights, so that small transfers count as much as large ones; the error at every size stands beside them. A scenario
-takes the values as they are: `network_lines` prints them the way its `network:` section wants them.
+A transfer of b bytes takes `latency + b / bandwidth`; a disk read of b bytes in blocks takes `ceil(b / block) * latency
++ b / bandwidth`. Both parameters are non-negative and fitted to the median time of each size with relative weights, so
+that small transfers count as much as large ones; the file also gives the error at every size. A scenario takes the
+values unchanged: `network_lines` prints them in the form of its `network:` section.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Fraction = Annotated[float, Field(ge=0)]
 
 
 class SizeError(ConfigModel):
-    """One size of a path: what was measured, and how far the fit is from it."""
+    """One size of a path: the measurement, and the error of the fit."""
 
     bytes: Annotated[int, Field(ge=1)]
     block_bytes: Annotated[int, Field(ge=0)] = 0
@@ -50,8 +50,8 @@ class SizeError(ConfigModel):
     """The same for a fit without this size."""
     cv: Fraction
     noise: str
-    """Class of the repetitions' variation; `contended` where they waited for a core: shown, and not fitted as long as
-    three other sizes are left."""
+    """Class of the repetitions' variation; `contended` if they waited for a core: shown, but not fitted while three
+    other sizes are left."""
 
 
 class MeasuredLink(ConfigModel):
@@ -69,22 +69,22 @@ class MeasuredLink(ConfigModel):
     """Mean absolute relative error over sizes, a fraction."""
     worst: Fraction
     held_out_mape: Fraction | None = None
-    """The same, each size predicted by a fit without it."""
+    """The same, with each size predicted by a fit without it."""
     sizes: Annotated[list[SizeError], Field(min_length=1)]
 
     def seconds(self, num_bytes: int, block_bytes: int | None = None) -> float:
-        """Time of one transfer; `block_bytes` for disk reads (by default one block)."""
+        """Return the time of one transfer; `block_bytes` for disk reads (by default one block)."""
         pieces = -(-num_bytes // block_bytes) if block_bytes else 1
         return pieces * self.latency + num_bytes / self.bandwidth
 
     def label(self) -> str:
-        """How tables call it."""
+        """Return its name in tables."""
         more = [part for part in (self.memory, f"{self.streams} streams" if self.streams > 1 else "") if part]
         return f"{self.path} ({', '.join(more)})" if more else self.path
 
 
 class LinkProvenance(ConfigModel):
-    """Where the numbers come from."""
+    """Source of the figures."""
 
     cpu: str
     device: str = ""
@@ -105,7 +105,7 @@ class LinkFile(ConfigModel):
     links: Annotated[list[MeasuredLink], Field(min_length=1)]
 
     def find(self, path: str, memory: str = "", streams: int = 1) -> MeasuredLink:
-        """The link of a path. `InputError` naming what there is."""
+        """Return the link of a path. The `InputError` for an unknown path lists the known ones."""
         for link in self.links:
             if (link.path, link.memory, link.streams) == (path, memory, streams):
                 return link
@@ -115,7 +115,7 @@ class LinkFile(ConfigModel):
 
 @dataclass(frozen=True)
 class _Measured:
-    """One size: what the plan says of it, its times, and whether they are to be trusted."""
+    """One size: its entry in the plan, its times, and whether they are reliable."""
 
     point: dict[str, Any]
     times: Spread
@@ -123,13 +123,13 @@ class _Measured:
 
 
 def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
-    """(latency, seconds per byte), both at least 0, of least squares on relative errors."""
+    """Fit (latency, seconds per byte), both at least 0, by least squares on relative errors."""
     latency, slope = NonNegativeRegressor(relative=True).fit(np.column_stack([pieces, sizes]), seconds).coef_
     return float(latency), float(slope)
 
 
 def _held_out(pieces: Any, sizes: Any, seconds: Any, use: Any) -> list[float | None]:
-    """Relative error at each size of a fit without it; None where too few sizes are left."""
+    """Return the relative error at each size of a fit without it; None if too few sizes are left."""
     out: list[float | None] = []
     for rest, held in LeaveOneOut().split(sizes):
         fitted = rest[use[rest]]
@@ -142,7 +142,7 @@ def _held_out(pieces: Any, sizes: Any, seconds: Any, use: Any) -> list[float | N
 
 
 def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
-    """None where there are fewer than two sizes, or the times do not grow with the bytes."""
+    """Fit a line; None with fewer than two sizes, or if the times do not grow with the bytes."""
     points = [one.point for one in found]
     sizes = np.array([point["bytes"] for point in points], dtype=np.float64)
     blocks = np.array([point.get("block_bytes") or point["bytes"] for point in points], dtype=np.float64)
@@ -174,10 +174,10 @@ def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
 def fit_links(
     plan: LinkPlan, records: Sequence[dict[str, Any]]
 ) -> tuple[list[MeasuredLink], list[str]]:
-    """One link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
+    """Return one link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
 
-    A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal
-    without anything to fit.
+    A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal without
+    anything to fit.
     """
     groups: dict[tuple[Any, ...], list[_Measured]] = {}
     best = _best_attempts(records)
@@ -199,13 +199,14 @@ def fit_links(
 
 
 def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread, bool]]:
-    """Times of each point, and whether they are contended: of several attempts the steadiest, best an uncontended."""
+    """Return the times of each point, and whether they are contended: of several attempts the steadiest, preferably an
+    uncontended one."""
     found: dict[str, tuple[Spread, bool]] = {}
     for record in records:
         if record["rows"]:
             rows = steady(record["rows"])
             times = spread(row["time_s"] for row in rows)
-            busy = contended(rows[0])   # steady leaves none of those, or nothing else
+            busy = contended(rows[0])   # all attempts are contended, or none
             before = found.get(record["point"])
             if before is None or (busy, times.cv) < (before[1], before[0].cv):
                 found[record["point"]] = times, busy
@@ -213,7 +214,7 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread,
 
 
 def link_file(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> LinkFile:
-    """Fit a journal and say where it comes from. Raises `InputError`."""
+    """Fit a journal and record its sources. Raises `InputError`."""
     plan, found = read_records(journal, LinkPlan)
     environment = found.environment
     links, unfit = fit_links(plan, found.points)
@@ -244,7 +245,7 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
 
 
 def save_link(link: LinkFile, path: Path) -> None:
-    """Write a file that `load_link` reads; its first lines say how a scenario uses it."""
+    """Write a file that `load_link` reads; its first lines show its use in a scenario."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["Measured links. In a scenario, where clients are joined by one of them:", ""]
     for measured in link.links:
@@ -254,18 +255,19 @@ def save_link(link: LinkFile, path: Path) -> None:
 
 
 def load_link(path: Path) -> LinkFile:
-    """A measured-links file. Raises `InputError`."""
+    """Load a measured-links file. Raises `InputError`."""
     return load(LinkFile, path)
 
 
 def network_lines(link: MeasuredLink) -> list[str]:
-    """Lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's `links`."""
+    """Return the lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's
+    `links`."""
     return ["network:", "  kind: link", f"  bandwidth: {_quantity(link.bandwidth, 'B/s')}",
             f"  latency: {_quantity(link.latency, 's')}"]
 
 
 def _quantity(value: float, unit: str) -> str:
-    """A value in the unit a reader expects, four digits: `21.3 GB/s`, `8.1 us`."""
+    """Return a value in a readable unit with four digits: `21.3 GB/s`, `8.1 us`."""
     if unit == "B/s":
         factor, prefix = next(((f, p) for f, p in ((1e9, "G"), (1e6, "M")) if value >= f), (1.0, ""))
     else:

@@ -1,4 +1,4 @@
-"""Which transfers are measured: plans for `hermes.calibration.collect.link`."""
+"""Plans of link measurements for `hermes.calibration.collect.link`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = Annotated[int, Field(ge=0, le=2**50)]
 Path_ = Literal["host_to_device", "device_to_host", "memory_copy", "memory_read", "disk_read"]
 
 KIB, MIB = 2**10, 2**20
-_STREAMS_FROM = MIB           # memory, several threads at once: below, starting them would be measured
+_STREAMS_FROM = MIB           # memory, several threads at once: smaller ones would measure the start of threads
 _SWEEP_BLOCKS = 256           # blocks read with each block size, and at most 64 MiB
 _BLOCKS = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB)
 _GUESS = {                    # bytes/s and seconds per transfer or block, for the estimate only
@@ -31,7 +31,7 @@ _GUESS = {                    # bytes/s and seconds per transfer or block, for t
 
 
 def _sizes(smallest: int, largest: int) -> list[int]:
-    """Powers of four times `smallest` up to `largest`, which is always there."""
+    """Return powers of four times `smallest` up to `largest`, which is always included."""
     sizes = []
     size = smallest
     while size < largest:
@@ -84,7 +84,7 @@ class LinkMeasurement(ConfigModel):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = "cpu"
     """cpu (host and disk alone), cuda or cuda:N."""
     paths: list[Literal["device", "memory", "disk"]] = Field(default_factory=list)
-    """device, memory, disk; none: all that the device has."""
+    """Paths: device, memory, disk; none: all that the device has."""
     smallest: Bytes = 4 * KIB
     """Smallest transfer."""
     largest: Bytes = 2**30
@@ -94,14 +94,14 @@ class LinkMeasurement(ConfigModel):
     streams: Annotated[list[Count], Field(min_length=1)] = [1]
     """Threads that move bytes at once."""
     disk_dir: str = ""
-    """Where the test file goes; empty: the temporary folder."""
+    """Folder of the test file; empty: the temporary folder."""
     repetitions: Annotated[int, Field(ge=2, le=1000)] = 10
     """Measurements of every size."""
     output: str = "links.yaml"
     """Fitted links; plan and journal beside it."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> LinkPlan:
-        """The points. Raises `InputError` naming the key."""
+        """Return the plan. Raises `InputError` naming the key."""
         if "device" in self.paths and self.device == "cpu":
             raise InputError("device: cuda for the paths of a device", self.device, field="device")
         wanted = set(self.paths) or ({"device", "memory", "disk"} if self.device != "cpu" else {"memory", "disk"})
@@ -121,12 +121,13 @@ def link_plan(
     device: str, disk_dir: Path | None, *, smallest: int = 4 * KIB, largest: int = 2**30, block_bytes: int = MIB,
     streams: Sequence[int] = (1,), repetitions: int = 10, memory: bool = True, arena_bytes: int | None = None,
 ) -> LinkPlan:
-    """The plan: sizes outermost, small to large by path. Raises `InputError` naming the key.
+    """Return the plan: sizes outermost, small to large by path. Raises `InputError` naming the key.
 
-    device: `cpu`, or a CUDA device such as `cuda:0`
-    disk_dir: where the test file goes, None to leave the disk out
-    streams: numbers of threads that move bytes at once (memory and disk)
-    arena_bytes: memory taken twice for the memory paths, by default `largest` and at least 512 MiB
+    Args:
+        device: `cpu`, or a CUDA device such as `cuda:0`.
+        disk_dir: Folder of the test file; None leaves the disk out.
+        streams: Numbers of threads that move bytes at once (memory and disk).
+        arena_bytes: Memory taken twice for the memory paths, by default `largest` and at least 512 MiB.
     """
     if not 4 * KIB <= smallest <= largest or smallest % (4 * KIB) or largest % (4 * KIB):
         raise InputError("multiples of 4 KiB, the smallest not above the largest", [smallest, largest],
@@ -175,13 +176,13 @@ def _seconds(point: dict[str, Any]) -> float:
 
 
 def host_bytes(plan: LinkPlan) -> int:
-    """Host memory the collector takes: two arenas, and for a device a pinned and a pageable buffer."""
+    """Return the collector's host memory: two arenas, and for a device a pinned and a pageable buffer."""
     copied = [int(point["bytes"]) for point in plan.points if "memory" in point]
     return 2 * plan.arena_bytes + 2 * max(copied, default=0)
 
 
 def plan_table(plan: LinkPlan) -> list[list[Any]]:
-    """Rows of (path, variant, sizes, points, seconds) for people."""
+    """Return rows of (path, variant, sizes, points, seconds)."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for point in plan.points:
         variant = point.get("memory") or f"{point.get('streams', 1)} stream(s)"

@@ -1,7 +1,8 @@
-"""Plan files: what to measure, as a user writes it in YAML (`measure: llm`, `link`, `retrieval`, `ivf`, `validation`).
+"""Plan files: the user's description of a measurement in YAML (`measure: llm`, `link`, `retrieval`, `ivf`,
+`validation`).
 
-A measurement makes the plan of points that its collector gets (`hermes.calibration.plan`). Paths in the file are
-relative to it.
+A measurement makes the plan of points for its collector (`hermes.calibration.plan`). Paths in the file are relative to
+it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class LlmMeasurement(ConfigModel):
     """Measured steps; plan and journal beside them."""
 
     def plan(self, base_dir: Path, python: str | None = None) -> PointPlan:
-        """The points. Raises `InputError` naming the key."""
+        """Return the plan. Raises `InputError` naming the key."""
         given = self.model_dump(exclude={"measure", "engine", "output"})
         made: PointPlan = planner(self.engine).plan(request_for(**given, base_dir=base_dir))
         return made
@@ -90,14 +91,14 @@ class IvfMeasurement(ConfigModel):
     rewrites_file: str = ""
     """Vectors, queries and rewrites to use in place of generated ones (.npz)."""
     speed: bool = True
-    """Time scans and merges too."""
+    """Measure times of scans and merges too."""
     device: Literal["cuda", "cpu"] = "cuda"
-    """cuda, measured where torch sees a GPU; cpu tries out the collector without one."""
+    """cuda is measured if torch sees a GPU; cpu tests the collector without one."""
     output: str = "overlap.yaml"
 
 
 class ValidationMeasurement(ConfigModel):
-    """A real engine on an online workload, beside its simulation: for hermes validate-engine."""
+    """A real engine on an online workload, compared with its simulation, for hermes validate-engine."""
 
     measure: Literal["validation"] = "validation"
     engine: str = "vllm"
@@ -123,19 +124,19 @@ class ValidationMeasurement(ConfigModel):
     requests: Annotated[int, Field(ge=1, le=100_000)] = 80
     """Requests of a repetition."""
     workload: str = ""
-    """Requests of a CSV file instead of drawn ones (arrival_s, prompt_tokens, output_tokens)."""
+    """CSV file of requests in place of drawn ones (arrival_s, prompt_tokens, output_tokens)."""
     seed: Annotated[int, Field(ge=0)] = 1
     """Of the workload."""
     clock: Literal["wall", "cpu", "both"] | None = None
-    """Which time passes; null: both on a CPU, wall on a GPU."""
+    """Clock of the run: wall, cpu or both; null: both on a CPU, wall on a GPU."""
     repetitions: Annotated[int, Field(ge=1, le=100)] = 3
     """Accepted runs wanted per clock."""
     max_attempts: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Runs per clock at most; null: twice the repetitions."""
+    """Most runs per clock; null: twice the repetitions."""
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     """Seconds of work before measuring."""
     steps: str = ""
-    """Measured steps to use; empty: the engine is calibrated first."""
+    """Measured steps to use; empty: calibrate the engine first."""
     calibration_tokens: Annotated[int, Field(ge=64)] | None = None
     """Largest step calibrated; null: max_num_batched_tokens."""
     calibration_seqs: Annotated[int, Field(ge=1)] | None = None
@@ -152,12 +153,12 @@ MEASUREMENTS: dict[str, type[Measurement]] = {
 
 
 def load_measurement(path: Path, overrides: Iterable[str] = ()) -> Measurement:
-    """A measurement from its file, with `key=value` overrides. Raises `InputError` naming file, line and key."""
+    """Load a measurement from its file, with `key=value` overrides. Raises `InputError` naming file, line and key."""
     return _validated(load_yaml(path), overrides, path.parent)
 
 
 def load_validation(path: Path | None, overrides: Iterable[str] = ()) -> ValidationMeasurement:
-    """A validation from its file, or with every default. Raises `InputError` also for another measurement."""
+    """Load a validation from its file, or with every default. Raises `InputError` also for another measurement."""
     node = as_node({"measure": "validation"}) if path is None else load_yaml(path)
     found = _validated(node, overrides, Path() if path is None else path.parent)
     if not isinstance(found, ValidationMeasurement):
@@ -180,9 +181,9 @@ def _validated(node: Node, overrides: Iterable[str], base_dir: Path) -> Measurem
 
 
 def template(kind: str, overrides: Iterable[str] = ()) -> str:
-    """A file to begin with: every key with its default, what it means, and what `overrides` set.
+    """Return a template: every key with its default and meaning, and the settings of `overrides`.
 
-    Raises `InputError` for a kind there is none of, and for a key that has to be set and is not.
+    Raises `InputError` for an unknown kind, and for a missing required key.
     """
     if kind not in MEASUREMENTS:
         raise InputError(f"one of {', '.join(MEASUREMENTS)}", kind, field="what to measure",

@@ -1,7 +1,7 @@
-"""A collector's journal becomes measured steps (`hermes-steps/1`).
+"""Convert a collector's journal to measured steps (`hermes-steps/1`).
 
-Everything measured is kept: points that were rejected, or measured again because their repetitions disagreed, stay as
-rows with the reason in `excluded`.
+All measurements are kept: rows of points that were rejected, or measured again because their repetitions disagreed,
+have the reason in `excluded`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ CLOCKS = {
 
 
 def pack(journal: Path, *, clock: str | None = None, name: str | None = None, command: str = "") -> MeasuredSteps:
-    """The steps of a journal, complete or cut off.
+    """Return the steps of a journal, complete or cut off.
 
-    clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default what the plan says. Raises `InputError`
-    for anything that is no journal of a plan, or holds no rows.
+    Args:
+        clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default the plan's clock.
+
+    Raises `InputError` for a file that is not a plan's journal, or has no rows.
     """
     plan, found = read_records(journal, Plan)
     chosen = clock or plan.clock
@@ -70,7 +72,7 @@ def pack(journal: Path, *, clock: str | None = None, name: str | None = None, co
 
 
 class _Environment(ConfigModel):
-    """What a collector says of the machine, as far as the header needs it."""
+    """Return the collector's description of the machine, as the header needs it."""
 
     device: str = ""
     engine_version: str = ""
@@ -83,7 +85,7 @@ class _Environment(ConfigModel):
 
 
 class _AllReduce(ConfigModel):
-    """The link model of the all-reduces that one rank alone does not do."""
+    """Return the link model of the all-reduces, which a single rank does not perform."""
 
     link_bandwidth: Annotated[float, Field(gt=0)]
     efficiency: Annotated[float, Field(gt=0, le=1)]
@@ -92,7 +94,7 @@ class _AllReduce(ConfigModel):
 
 
 def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
-    """All rows in the order of their measurement, with what disqualifies them."""
+    """Return all rows in the order of their measurement, with the reasons against them."""
     points = [record for record in found.points if record["rows"]]
     last = {record["point"]: record.get("attempt", 0) for record in points}
     parts = []
@@ -122,7 +124,7 @@ def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
 
 
 def _reject(rows: pd.DataFrame) -> pd.DataFrame:
-    """Repetitions of one step that spread by half their mean say nothing: SVAB class `rejected`."""
+    """Mark repetitions of one step that spread by half their mean as SVAB class `rejected`."""
     used = rows[rows["excluded"] == ""]
     for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False):
         found = spread(group["time_s"])
@@ -137,7 +139,7 @@ def _statistics(rows: pd.DataFrame) -> list[str]:
 
 
 def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
-    """How far repetitions of the same step agree: SVAB classes of the steps, and the median CV of those that a fit may
+    """Return how far repetitions of a step agree: SVAB classes of the steps, and the median CV of those that a fit may
     use (all but the rejected)."""
     used = rows[rows["excluded"] == ""]
     out = rows[rows["excluded"].str.startswith("rejected: ")]
@@ -156,7 +158,8 @@ def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _drift(found: Records, clock: str, journal: Path) -> dict[str, Any]:
-    """The reference point over the session: medians of each visit, first against last, and lowest to highest."""
+    """Compare the reference point over the session: medians of each visit, first against last, and lowest to
+    highest."""
     column = "cpu_time_s" if clock == "cpu" else "time_s"
     if any(column not in row for record in found.references for row in record["rows"]):
         raise InputError("CPU times in every row", file=str(journal), field=column)
@@ -172,7 +175,7 @@ def _drift(found: Records, clock: str, journal: Path) -> dict[str, Any]:
 
 
 def _add_all_reduce(rows: pd.DataFrame, plan: Plan, journal: Path) -> str:
-    """One rank was measured alone: add the link model's time for the all-reduces; the note that says so."""
+    """Add the link model's time for the all-reduces to steps of a single rank; return the note about it."""
     given = plan.options["all_reduce"]
     link = validate(_AllReduce, given if isinstance(given, dict) else {}, str(journal)).model_dump()
     tokens = rows["prefill_tokens"] + rows["decode_seqs"]

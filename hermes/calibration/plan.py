@@ -1,8 +1,8 @@
-"""Plans: the points a collector measures (`hermes-plan/1`, a JSON file), and the LLM engines there are planners for.
+"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file), and the planners of LLM engines.
 
-A plan is complete: the collector that gets it needs nothing else of hermes, on this machine or another. Points are
-engine-specific; common to all is a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a
-planner in `ENGINES` (entry-point group `hermes.calibration_engines`).
+A plan is complete: its collector needs no other part of hermes, on this machine or another. Points are specific to the
+engine; all have a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a planner in
+`ENGINES` (entry-point group `hermes.calibration_engines`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ENGINES: Registry[Any] = Registry("calibration_engines", "a calibration engine")
 
 
 class PlanMemory(ConfigModel):
-    """Bytes one device will need."""
+    """Bytes that one device will need."""
 
     weights_bytes: Annotated[int, Field(ge=0)]
     kv_bytes: Annotated[int, Field(ge=0)]
     activation_bytes: Annotated[int, Field(ge=0)]
     capacity_bytes: Annotated[int, Field(ge=0)] = 0
-    """What the device has, where a device description says; 0: unknown."""
+    """Memory of the device, from its description; 0: unknown."""
 
     @property
     def total_bytes(self) -> int:
@@ -48,19 +48,19 @@ class PlanMemory(ConfigModel):
 
 
 class PointPlan(ConfigModel):
-    """What every plan has; the session that measures it knows of a point its `name`, `level` and `estimate_s` only."""
+    """Common part of plans; the session that measures a plan reads only `name`, `level` and `estimate_s` of a point."""
 
     row_columns: ClassVar[dict[str, str]] = {}
     """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
     record_fields: ClassVar[tuple[str, ...]] = ()
-    """What a journal must say of a measured point beside its rows."""
+    """Keys that a journal must hold for a measured point beside its rows."""
 
     format: Literal["hermes-plan/1"] = "hermes-plan/1"
     engine: str
     collector: str
     """Module that measures it: `python -m COLLECTOR PLAN JOURNAL`."""
     clock: Literal["wall", "cpu", "cuda-events"]
-    """Which time counts: noise is judged by it, and `pack` takes it for `time_s` unless told otherwise."""
+    """Clock of the plan: it judges noise, and `pack` takes it for `time_s` by default."""
     warmup_s: Annotated[float, Field(ge=0, le=3600)]
     points: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100_000)]
 
@@ -73,7 +73,7 @@ class PointPlan(ConfigModel):
 
     @property
     def estimate_s(self) -> float:
-        """Seconds all points will take, warm-up included, reference points and start-up not."""
+        """Return the seconds of all points, including warm-up but not reference points and start-up."""
         return self.warmup_s + sum(float(point.get("estimate_s", 0.0)) for point in self.points)
 
 
@@ -84,10 +84,10 @@ class Plan(PointPlan):
 
     model: ModelDescription
     config_json: dict[str, Any]
-    """The Hugging Face config.json of the model; written from the description where there was none."""
+    """The Hugging Face config.json of the model; written from the description if the model had none."""
     device: Literal["cpu", "cuda"]
     hardware: str = ""
-    """Device description that the estimates are for."""
+    """Device description of the estimates."""
     dtype: str
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     repetitions: Annotated[int, Field(ge=1, le=1000)]
@@ -96,12 +96,12 @@ class Plan(PointPlan):
     """Settings of the engine."""
     memory: PlanMemory | None = None
     reference: dict[str, Any] | None = None
-    """Point measured while warming up and again now and then, to show drift."""
+    """Point measured during warm-up and repeatedly later, to show drift."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; a planner makes a plan of it or raises `InputError` naming the key."""
+    """The user's request; a planner makes a plan of it or raises `InputError` naming the key."""
 
     model: ModelDescription
     config_json: dict[str, Any]
@@ -127,12 +127,13 @@ class Planner(Protocol):
     """Makes plans for one engine. Registered classes are instantiated without arguments."""
 
     def plan(self, request: Request) -> Plan:
-        """The grid, coarse levels first. Pure: the same request gives the same plan, so that a run can be resumed."""
+        """Return the grid, coarse levels first. Pure: the same request gives the same plan, so that a run can be
+        resumed."""
         ...
 
 
 def config_of(model: ModelDescription) -> dict[str, Any]:
-    """A config.json for a description: Llama's, or Qwen2's or Qwen3's where the model has their biases or norms."""
+    """Return a config.json for a description: Llama's, or Qwen2's or Qwen3's if the model has their biases or norms."""
     kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
     architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}[kind]
     return {
@@ -147,12 +148,13 @@ def config_of(model: ModelDescription) -> dict[str, Any]:
 
 def request_for(model: str, device: str, hardware: str | None = None, dtype: str | None = None,
                 clock: str | None = None, base_dir: Path | None = None, **more: Any) -> Request:
-    """A request from what stands in a measurement's file, defaults filled in. Raises `InputError` naming the key.
+    """Return the request of a measurement's file, with defaults. Raises `InputError` naming the key.
 
-    model: shipped description, description file or config.json; a path is relative to `base_dir`
-    hardware: device description, by default `cpu-core` times the threads, or `h100-sxm`
-    dtype: by default bf16 on a GPU and fp32 on a CPU
-    clock: `cuda-events` on a GPU, else `wall` or `cpu`
+    Args:
+        model: Shipped description, description file or config.json; a path is relative to `base_dir`.
+        hardware: Device description, by default `cpu-core` times the threads, or `h100-sxm`.
+        dtype: By default bf16 on a GPU and fp32 on a CPU.
+        clock: `cuda-events` on a GPU, else `wall` or `cpu`.
     """
     kind: Literal["cpu", "cuda"]
     if device == "cuda":
@@ -185,12 +187,12 @@ P = TypeVar("P", bound=PointPlan)
 
 
 def load_plan(path: Path, kind: type[P]) -> P:
-    """A plan file. Raises `InputError` naming the file and the field."""
+    """Load a plan file. Raises `InputError` naming the file and the field."""
     return validate(kind, read_json(path), str(path))
 
 
 def save_plan(plan: PointPlan, path: Path) -> None:
-    """Write a plan; one point per line, so that differences can be read."""
+    """Write a plan, one point per line, for readable differences."""
     content = plan.model_dump(mode="json")
     points = content.pop("points")
     head = json.dumps(content, indent=1)[:-2]

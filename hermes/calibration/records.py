@@ -1,6 +1,6 @@
-"""Read a collector's journal here, line by line, and trust nothing in it: types, bounds, finite numbers.
+"""Strict reader of a collector's journal: checks types, bounds and finite numbers of every line.
 
-`hermes.calibration.journal` is what the collector writes with, on machines that have only the standard library.
+The collector writes with `hermes.calibration.journal`, on machines that have only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIELDS: dict[str, str] = {
     "failed": "string", "at_s": "float64", "recall": "float64", "library": "string", "peak_rss_bytes": "int64",
     "contended": "int64", "work": "mapping", "index": "mapping",
 }
-"""Types of what a record holds beside its rows."""
+"""Types of a record's values beside its rows."""
 _NEEDED = {"point": ("point", "rows"), "reference": ("at_s", "rows")}
 _TYPES = {"int64": f"an integer from 0 to {LARGEST}", "float64": "a finite number", "string": "text",
           "mapping": "a mapping"}
@@ -39,17 +39,17 @@ class Records(NamedTuple):
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """Records of measured points."""
+        """Return the records of measured points."""
         return [record for record in self.records if record["kind"] == "point"]
 
     @property
     def references(self) -> list[dict[str, Any]]:
-        """Visits of the reference point that have rows."""
+        """Return the visits of the reference point that have rows."""
         return [record for record in self.records if record["kind"] == "reference" and record["rows"]]
 
 
 def _lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
-    """The objects of the complete lines; the last one may be torn by a kill."""
+    """Return the objects of the complete lines; a kill may have torn the last one."""
     out: list[dict[str, Any]] = []
     for number, text in enumerate(text_lines(path, f"a journal ({FORMAT})"), start=1):
         if not text.endswith("\n") or len(out) == most:
@@ -66,7 +66,7 @@ def _lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
 
 
 def engine_of_journal(path: Path) -> str:
-    """What was measured: `link`, `retrieval`, or the name of an LLM engine. Raises `InputError`."""
+    """Return the kind of measurement: `link`, `retrieval`, or the name of an LLM engine. Raises `InputError`."""
     engine = _lines(path, 1)[0]["plan"].get("engine")
     if not isinstance(engine, str):
         raise InputError("the name of an engine", engine, file=str(path), line=1, field="plan.engine")
@@ -74,9 +74,9 @@ def engine_of_journal(path: Path) -> str:
 
 
 def read_records(path: Path, kind: type[P]) -> tuple[P, Records]:
-    """(plan, records) of a journal, complete or cut off, of the plans of `kind`.
+    """Return (plan, records) of a journal, complete or cut off, of the plans of `kind`.
 
-    Raises `InputError` naming the line and the field where a plan, a record or a row is not what it has to be.
+    Raises `InputError` naming the line and the field of an invalid plan, record or row.
     """
     header, *records = _lines(path)
     plan = validate(kind, header["plan"], str(path))

@@ -1,4 +1,4 @@
-"""Which searches are measured: plans for `hermes.calibration.collect.retrieval`."""
+"""Plans of retrieval measurements for `hermes.calibration.collect.retrieval`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hermes.errors import InputError, Verbatim, inside
 
 __all__ = ["RetrievalMeasurement", "RetrievalPlan", "memory_bytes", "retrieval_plan"]
 
-_FLOPS = 30e9              # of one core building an index: for the estimates only
+_FLOPS = 30e9              # rate of one core building an index: for the estimates only
 _SCAN_BYTES = 8e9
 _DISTANCE_S = 60e-9        # one distance of a graph search at 128 dimensions
-_REPETITION_S = 0.005    # short: between the turns of whatever else runs
+_REPETITION_S = 0.005    # short, to fit between the time slices of other processes
 _PER_LIST = 39            # vectors per list below which faiss finds its training poor
 
 
@@ -88,7 +88,7 @@ class RetrievalPlan(PointPlan):
 
 
 class RetrievalMeasurement(ConfigModel):
-    """Search times of vector and word indices; lists that are empty mean the defaults of the kind."""
+    """Search times of vector and word indices; empty lists mean the defaults of the kind."""
 
     measure: Literal["retrieval"] = "retrieval"
     kinds: Annotated[list[Literal["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]], Field(min_length=1)] = [
@@ -116,7 +116,7 @@ class RetrievalMeasurement(ConfigModel):
     """Queries of a call."""
     threads: Annotated[list[Threads], Field(min_length=1)] = [1]
     top_k: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Neighbours asked for."""
+    """Neighbours to find."""
     repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
     """Measurements of every point."""
     queries: Count = 512
@@ -126,7 +126,7 @@ class RetrievalMeasurement(ConfigModel):
     build_threads: Threads = 1
     """Threads that build (hnswlib always one)."""
     vectors_file: str = ""
-    """Embeddings to use in place of generated ones: .npy, float, shape (rows, dim)."""
+    """Embeddings in place of generated ones: .npy, float, shape (rows, dim)."""
     texts_file: str = ""
     """Documents for BM25, one a line."""
     clock: Literal["wall", "cpu"] = "wall"
@@ -134,7 +134,7 @@ class RetrievalMeasurement(ConfigModel):
     output: str = "retrieval.yaml"
     """Measured searches; plan and journal beside it."""
     profile: str = ""
-    """Where the fitted cost model goes; empty: it is printed only."""
+    """File of the fitted cost model; empty: print it only."""
 
     @model_validator(mode="after")
     def _enough(self) -> RetrievalMeasurement:
@@ -143,7 +143,7 @@ class RetrievalMeasurement(ConfigModel):
         return self
 
     def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
-        """The points. Raises `InputError` naming the key."""
+        """Return the plan. Raises `InputError` naming the key."""
         files = {name: _existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
         return retrieval_plan(self.model_copy(update=files), _libraries(python))
 
@@ -156,7 +156,7 @@ def _existing(base_dir: Path, name: str, key: str) -> str:
 
 
 def _libraries(python: str | None) -> tuple[str, ...]:
-    """Those of the libraries that the interpreter finds, without importing them."""
+    """Return the libraries that the interpreter finds, without importing them."""
     code = ("import importlib.util as u, json;"
             "print(json.dumps([n for n in ('faiss', 'hnswlib', 'bm25s') if u.find_spec(n)]))")
     try:
@@ -169,7 +169,7 @@ def _libraries(python: str | None) -> tuple[str, ...]:
 def retrieval_plan(
     grid: RetrievalMeasurement, libraries: Sequence[str] = ("faiss", "hnswlib", "bm25s")
 ) -> RetrievalPlan:
-    """The plan for an interpreter with these libraries. Raises `InputError` naming the key."""
+    """Return the plan for an interpreter with these libraries. Raises `InputError` naming the key."""
     points: list[dict[str, Any]] = []
     for level, index in enumerate(_indices(grid, libraries)):
         build_s = _build_s(index, grid.build_threads)
@@ -197,7 +197,7 @@ def _library(kind: str, libraries: Sequence[str]) -> str:
 
 
 def _indices(grid: RetrievalMeasurement, libraries: Sequence[str]) -> list[dict[str, Any]]:
-    """Small ones first; those of one data set together."""
+    """Return indices, small ones first; those of one data set together."""
     out: list[dict[str, Any]] = []
     for vectors in sorted(set(grid.vectors)):
         for dim in sorted(set(grid.dims)):
@@ -244,7 +244,7 @@ def _efforts(index: dict[str, Any], grid: RetrievalMeasurement) -> list[int]:
 
 
 def _build_s(index: dict[str, Any], threads: int) -> float:
-    """Rough: data, training, adding."""
+    """Estimate roughly: data, training, adding."""
     n, dim = int(index["vectors"]), int(index.get("dim", 0))
     if index["kind"] == "bm25":
         return n * 150e-6
@@ -258,7 +258,7 @@ def _build_s(index: dict[str, Any], threads: int) -> float:
 
 
 def _search_s(point: dict[str, Any]) -> float:
-    """Rough seconds of one query."""
+    """Estimate roughly the seconds of one query."""
     index, effort = point["index"], point["effort"]
     n, dim = index["vectors"], index.get("dim", 0)
     if index["kind"] == "bm25":
@@ -271,7 +271,7 @@ def _search_s(point: dict[str, Any]) -> float:
 
 
 def memory_bytes(plan: RetrievalPlan) -> int:
-    """The most memory a point of the plan needs: vectors twice (data and index), codes, graph, the exact answers."""
+    """Return the largest memory of a point: vectors twice (data and index), codes, graph, the exact answers."""
     most = 0
     for index in {point["index"]["name"]: point["index"] for point in plan.points}.values():
         n, dim = index["vectors"], index.get("dim", 0)

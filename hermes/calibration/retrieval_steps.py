@@ -1,7 +1,7 @@
-"""Measured searches: the one format that `hermes calibrate run` writes and `hermes fit` reads (`hermes-retrieval/1`).
+"""Measured searches (`hermes-retrieval/1`): the format that `hermes calibrate run` writes and `hermes fit` reads.
 
-Like measured steps (`hermes.calibration.steps`): `NAME.yaml` says where the searches come from, `NAME.parquet` beside
-it holds a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
+As with measured steps (`hermes.calibration.steps`), `NAME.yaml` holds the source of the searches and `NAME.parquet`
+beside it a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COLUMNS: dict[str, str] = {
     "library": "string",
     "index": "string",           # one name per index that was built
     "vectors": "int64",          # or documents
-    "dim": "int64",              # 0: not of this kind; so for the next four
+    "dim": "int64",              # 0: does not apply to this kind; the same for the next four
     "nlist": "int64",
     "pq_m": "int64",
     "hnsw_m": "int64",
@@ -54,13 +54,13 @@ COLUMNS: dict[str, str] = {
     "repetition": "int64",
     "sequence": "int64",
     "noise": "string",           # class of the point's repetitions
-    "excluded": "string",        # why a fit must not use the row
+    "excluded": "string",        # reason against using the row in a fit
 }
 """Columns of the Parquet file."""
 
 
 class SearchesHeader(ConfigModel):
-    """Where measured searches come from."""
+    """Source of measured searches."""
 
     format: Literal["hermes-retrieval/1"] = "hermes-retrieval/1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -76,12 +76,12 @@ class SearchesHeader(ConfigModel):
     source: str
     collected_by: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
-    """What was searched: seed and sizes of generated data, or the user's file."""
+    """Data searched: seed and sizes of generated data, or the user's file."""
     indices: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What was seen of each index: seconds to build, sizes of its lists."""
+    """Observations of each index: seconds to build, sizes of its lists."""
     environment: dict[str, Any] = Field(default_factory=dict)
     excluded: list[str] = Field(default_factory=list)
-    """Points that could not be measured, and why."""
+    """Points that could not be measured, with reasons."""
     notes: list[str] = Field(default_factory=list)
 
 
@@ -96,12 +96,12 @@ class MeasuredSearches:
     rows: pd.DataFrame
 
     def usable(self) -> pd.DataFrame:
-        """Rows a fit may use."""
+        """Return the rows that a fit may use."""
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
 def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
-    """The rows of a journal, complete or cut off. Raises `InputError` for anything that is no such journal."""
+    """Return the rows of a journal, complete or cut off. Raises `InputError` for other files."""
     plan, recorded = read_records(journal, RetrievalPlan)
     environment, found = recorded.environment, recorded.points
     points = {point["name"]: point for point in plan.points}
@@ -133,7 +133,7 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
 
 
 def _best_attempts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record per point, in order of first attempts: most steady repetitions, least variation."""
+    """Return one record per point, in order of first attempts: most steady repetitions, least variation."""
     best: dict[str, dict[str, Any]] = {}
     for record in records:
         if not record["rows"]:
@@ -179,7 +179,7 @@ def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
     rows = _tidy(searches.rows, str(path))
     header = searches.header.model_copy(update=write_rows(rows, path))
     write_header(header.model_dump(), path)
@@ -187,7 +187,7 @@ def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
 
 
 def load_searches(path: Path) -> MeasuredSearches:
-    """Searches by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    """Load searches by the path of their header. Raises `InputError` unless header and table form a matching pair."""
     header = validate(SearchesHeader, load_yaml(path))
     rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSearches(header, _tidy(rows, str(data)))

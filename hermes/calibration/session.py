@@ -1,8 +1,8 @@
-"""The calibration session: run a collector in an interpreter of its own, watch its journal, continue what was cut off.
+"""Calibration session: run a collector in its own interpreter, watch its journal, continue an interrupted one.
 
-All measurements go through here: LLM engines, links, indices. The collector is a subprocess (`PYTHON -m COLLECTOR PLAN
-JOURNAL --budget SECONDS`): the engine's environment need not have anything but this package's files, and what it
-measures is not disturbed by this process. Plan and journal lie beside the output; the journal tells the progress.
+All measurements use it: LLM engines, links, indices. The collector is a subprocess (`PYTHON -m COLLECTOR PLAN JOURNAL
+--budget SECONDS`): the engine's environment needs only this package's files, and this process does not disturb the
+measurement. Plan and journal lie beside the output; the journal shows the progress.
 `hermes.calibration.collect.session` is the collector's side.
 """
 
@@ -29,8 +29,8 @@ from hermes.errors import InputError, Verbatim
 __all__ = ["Measured", "Progress", "collect", "interpreter_environment", "journal_of", "measure", "progress_of"]
 
 POLL_S = 0.2
-PATIENCE_S = 3.0   # past the budget, before a collector that should have stopped by itself is told to
-GRACE_S = 30.0   # and before it is ended: it may finish its point
+PATIENCE_S = 3.0   # seconds past the budget before a collector is told to stop
+GRACE_S = 30.0   # seconds until it is killed: it may finish its point
 
 OnProgress = Callable[["Progress"], None] | None
 Process = subprocess.Popen[bytes] | subprocess.Popen[str]
@@ -38,7 +38,7 @@ Process = subprocess.Popen[bytes] | subprocess.Popen[str]
 
 @dataclass
 class Progress:
-    """What a journal says about a plan."""
+    """Progress of a plan, from its journal."""
 
     points: int
     """Points of the plan."""
@@ -47,15 +47,15 @@ class Progress:
     classes: Counter[str] = field(default_factory=Counter)
     """SVAB classes of the points, the last attempt's."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Points that could not be measured, and why."""
+    """Points that could not be measured, with reasons."""
     left_s: float = 0.0
-    """Seconds the rest will take: the plan's estimates, corrected by how wrong they were so far."""
+    """Seconds left: the plan's estimates, corrected by their error so far."""
     last: str = ""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Where the journal of a measurement is, and whether every point is in it."""
+    """Journal of a measurement, and whether every point is in it."""
 
     journal: Path
     progress: Progress
@@ -63,7 +63,7 @@ class Measured:
 
 
 def progress_of(plan: PointPlan, path: Path) -> Progress:
-    """Progress as the journal tells it; a journal not begun yet is none."""
+    """Read the progress from the journal; no progress if it does not exist yet."""
     progress = Progress(len(plan.points), left_s=plan.estimate_s)
     try:
         _, records = read_journal(path)
@@ -95,8 +95,8 @@ def progress_of(plan: PointPlan, path: Path) -> Progress:
 
 @contextmanager
 def interpreter_environment() -> Iterator[dict[str, str]]:
-    """Environment variables in which another interpreter finds this package, and neither anything else of ours nor
-    what happens to lie in the current folder."""
+    """Return the environment variables with which another interpreter finds this package, but no other package of ours
+    and no module of the current folder."""
     with tempfile.TemporaryDirectory(prefix="hermes-") as folder:
         (Path(folder) / "hermes").symlink_to(Path(hermes.__file__).resolve().parent, target_is_directory=True)
         yield os.environ | {
@@ -104,7 +104,7 @@ def interpreter_environment() -> Iterator[dict[str, str]]:
 
 
 def journal_of(output: Path) -> Path:
-    """Where the journal of a measurement lies."""
+    """Return the path of a measurement's journal."""
     return output.with_suffix(".journal.jsonl")
 
 
@@ -112,7 +112,7 @@ def measure(
     plan: PointPlan, output: Path, *, python: str | None = None, budget_s: float | None = None,
     on_progress: OnProgress = None,
 ) -> Measured:
-    """Measure what is missing of a plan; plan and journal lie beside `output`. Raises `InputError`."""
+    """Measure the missing points of a plan; plan and journal lie beside `output`. Raises `InputError`."""
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file name that ends in .yaml", str(output), field="output")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -127,11 +127,12 @@ def collect(
     plan: PointPlan, plan_file: Path, journal: Path, *, python: str | None = None, budget_s: float | None = None,
     on_progress: OnProgress = None,
 ) -> tuple[Progress, bool]:
-    """Run the plan's collector until it is done or out of budget: (progress, whether every point is there).
+    """Run the plan's collector until it is done or out of budget; return (progress, whether every point is there).
 
-    plan_file: where `plan` is saved
-    python: interpreter that has the engine, by default this one
-    on_progress: called whenever the journal has grown
+    Args:
+        plan_file: Path to save `plan` to.
+        python: Interpreter that has the engine, by default this one.
+        on_progress: Called whenever the journal has grown.
 
     Raises `InputError` with the collector's last line if it fails.
     """
@@ -160,14 +161,14 @@ def collect(
 def _watch(
     process: Process, plan: PointPlan, journal: Path, budget_s: float | None, on_progress: OnProgress
 ) -> bool:
-    """Wait for the collector; show what it writes. Whether it overstayed its budget and was told to stop."""
+    """Wait for the collector and print its output. Return whether it exceeded its budget and was told to stop."""
     began, size, told = time.monotonic(), -1, False
     while process.poll() is None:
         over = time.monotonic() - began - budget_s if budget_s is not None else -1.0
         if over > GRACE_S:
             break
         if over > PATIENCE_S and not told:
-            process.terminate()   # the point in hand is finished
+            process.terminate()   # the collector finishes its current point
             told = True
         now = journal.stat().st_size if journal.exists() else 0
         if now != size and on_progress:
@@ -178,7 +179,7 @@ def _watch(
 
 
 def _stop(process: Process) -> None:
-    """End what still runs; the journal keeps every finished point."""
+    """End running processes; the journal keeps every finished point."""
     if process.poll() is None:
         process.terminate()
         try:

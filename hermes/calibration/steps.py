@@ -1,7 +1,7 @@
-"""Measured steps: the one format that collectors and importers produce and fits read (`hermes-steps/1`).
+"""Measured steps (`hermes-steps/1`): the one format that collectors and importers produce and fits read.
 
-`NAME.yaml` is the header: where the steps come from. `NAME.parquet` beside it holds one row per measured step: the
-batch statistics of `StepStats`, the time, and what else was seen. One pair of files is one hardware, engine, model,
+`NAME.yaml` is the header: the source of the steps. `NAME.parquet` beside it holds one row per measured step: the batch
+statistics of `StepStats`, the time, and further observations. One pair of files is one hardware, engine, model,
 parallelism and precision.
 """
 
@@ -32,20 +32,20 @@ STATS: tuple[str, ...] = BATCH_STATS
 """The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
 
 COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
-    "time_s": "float64",         # the whole step, scheduling and launches included: what a fit predicts
+    "time_s": "float64",         # the whole step, scheduling and launches included; fits predict it
     "cpu_time_s": "float64",     # CPU time the process spent in it; NaN where unknown
     "overhead_s": "float64",     # the part of time_s outside the model's forward pass; NaN where unknown
     "power_w": "float64",        # mean watts of one device while it ran; NaN where unknown
     "configuration": "string",   # rows of one configuration are held out together in cross-validation
     "repetition": "int64",       # 0, 1, ...: measurements of the very same step
     "sequence": "int64",         # order in time over the whole collection, to see drift
-    "excluded": "string",        # why a fit must not use the row ("" where it may); rejected rows are kept
+    "excluded": "string",        # reason against using the row in a fit ("": usable); rejected rows are kept
 }
 """Columns of the Parquet file."""
 
 
 class StepsHeader(ConfigModel):
-    """Where measured steps come from."""
+    """Source of measured steps."""
 
     format: Literal["hermes-steps/1"] = "hermes-steps/1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -69,7 +69,7 @@ class StepsHeader(ConfigModel):
     kv_dtype: str = ""
     date: datetime.date | str
     clock: str
-    """What measured time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
+    """Clock of time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
     source: str
     """File, data set or programme, with its licence."""
     source_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -80,13 +80,13 @@ class StepsHeader(ConfigModel):
     environment: dict[str, Any] = Field(default_factory=dict)
     """Versions and the machine."""
     memory: ProfileMemory | None = None
-    """What the engine's memory held beside KV blocks, where the source says; `hermes fit` hands it to the profile."""
+    """Memory of the engine beside KV blocks, if the source states it; `hermes fit` hands it to the profile."""
     idle_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Watts of one device that does nothing, where it was measured; needed to turn `power_w` into a profile's power."""
+    """Watts of one idle device, if measured; needed to turn `power_w` into a profile's power."""
     excluded: list[str] = Field(default_factory=list)
-    """What was left out of the source altogether, and why."""
+    """Data of the source that were left out altogether, with reasons."""
     notes: list[str] = Field(default_factory=list)
-    """What the steps cannot tell, and other things a reader must know."""
+    """Limits of the steps, and other notes to a reader."""
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ class MeasuredSteps:
     rows: pd.DataFrame
 
     def usable(self) -> pd.DataFrame:
-        """Rows a fit may use."""
+        """Return the rows that a fit may use."""
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
 def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
-    """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
+    """Return `prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
     prefill, decode = np.asarray(rows["prefill_tokens"]) > 0, np.asarray(rows["decode_seqs"]) > 0
     return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
 
 
 def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
-    """`rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
+    """Return `rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
     rows = rows.reset_index(drop=True)
     defaults: dict[str, Any] = {
         "cpu_time_s": math.nan, "overhead_s": math.nan, "power_w": math.nan, "repetition": 0,
@@ -135,9 +135,9 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written.
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written.
 
-    Same steps, same bytes. Raises `InputError` for rows that are no steps.
+    Same steps, same bytes. Raises `InputError` for invalid rows.
     """
     rows = tidy_rows(steps.rows, str(path))
     header = steps.header.model_copy(update=write_rows(rows, path))
@@ -146,7 +146,7 @@ def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
 
 
 def load_steps(path: Path) -> MeasuredSteps:
-    """Steps by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    """Load steps by the path of their header. Raises `InputError` unless header and table form a matching pair."""
     header = validate(StepsHeader, load_yaml(path))
     rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSteps(header, tidy_rows(rows, str(data)))

@@ -1,6 +1,6 @@
-"""A YAML header and a Parquet table beside it: how measured steps and measured searches lie on disk.
+"""Files of a YAML header and a Parquet table: the storage of measured steps and measured searches.
 
-The header names the table and its hash, so that the two cannot be mixed up.
+The header holds the table's name and hash, so that the two cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][
 
 
 def write_rows(rows: pd.DataFrame, header_path: Path) -> dict[str, str | int]:
-    """Write the table beside the header; what the header has to say of it (`file`, `sha256`, `rows`).
+    """Write the table beside the header; return the header's entries about it (`file`, `sha256`, `rows`).
 
     Same rows, same bytes.
     """
@@ -38,10 +38,10 @@ def write_rows(rows: pd.DataFrame, header_path: Path) -> dict[str, str | int]:
 
 
 def typed_rows(rows: pd.DataFrame, columns: Mapping[str, str], what: str) -> pd.DataFrame:
-    """`rows` with these columns (name -> `int64`, `float64` or `string`) in order, numbered from 0.
+    """Return `rows` with these columns (name -> `int64`, `float64` or `string`) in order, numbered from 0.
 
-    Raises `InputError` naming the row and the column where a value is not of the type: 1.7 is no integer, true no
-    number. A number that is not known is NaN.
+    Raises `InputError` naming the row and the column of a value of another type: 1.7 is not an integer, true not a
+    number. An unknown number is NaN.
     """
     out = {}
     for name, kind in columns.items():
@@ -67,9 +67,11 @@ def typed_rows(rows: pd.DataFrame, columns: Mapping[str, str], what: str) -> pd.
 
 
 def number_in(text: str, kind: str, file: str, line: int, field: str) -> int | float:
-    """A number in a cell of a CSV file: ASCII digits, no underscores, finite. Raises `InputError` naming the line.
+    """Parse a number in a cell of a CSV file: ASCII digits, no underscores, finite. Raises `InputError` naming the
+    line.
 
-    kind: `int64` for whole numbers of at least 0, `float64` for any
+    Args:
+        kind: `int64` for whole numbers of at least 0, `float64` for any number.
     """
     pattern = _WHOLE if kind == "int64" else _NUMBER
     if not pattern.fullmatch(text.strip(" ")):
@@ -81,13 +83,13 @@ def number_in(text: str, kind: str, file: str, line: int, field: str) -> int | f
 
 
 def write_header(content: Mapping[str, Any], path: Path) -> None:
-    """Write a header; what is empty is left out."""
+    """Write a header without its empty entries."""
     write_text(path, to_yaml({key: value for key, value in content.items() if value not in ("", [], {}, None)}))
 
 
 def read_rows(header_path: Path, file: str, digest: str) -> tuple[pd.DataFrame, Path]:
-    """The table that a header names (`file`, or of the header's name) and its path. Raises `InputError` where it is
-    not there, has another hash than `digest` (if there is one), or is no Parquet file."""
+    """Return the table that a header names (`file`, or the header's own name) and its path. Raises `InputError` if it
+    is missing, has another hash than `digest` (if given), or is not a Parquet file."""
     name = file or header_path.with_suffix(".parquet").name
     data = beside(header_path, name)
     if not data.is_file():

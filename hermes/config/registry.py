@@ -98,7 +98,7 @@ class Registry(Generic[T]):
         return sorted({*self._entries, *self._built_in, *self._offered})
 
     def working(self) -> dict[str, Any]:
-        """Yield every name with its class, except those whose package cannot be imported."""
+        """Return every name with its class, except those whose package cannot be imported."""
         found = {}
         for name in self.names():
             try:

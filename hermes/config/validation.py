@@ -230,7 +230,7 @@ class _Schema:
         return cls([schema], schema.get("$defs", {}))
 
     def _concrete(self, node: Node) -> list[dict[str, Any]]:
-        """Yield the alternatives with references followed, narrowed by the document's `kind` if there is one."""
+        """Return the alternatives with references followed, narrowed by the document's `kind` if there is one."""
         kind = node.child("kind")
         result, queue = [], list(self.options)
         while queue:

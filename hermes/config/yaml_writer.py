@@ -69,7 +69,7 @@ def to_flow(value: Any) -> str:
 
 
 def _rows(value: BaseModel | Mapping[Any, Any], unit: str | None) -> list[_Row]:
-    """Yield (key, value, unit). unit: of the values of a mapping; of a model, the unit its rates count other than
+    """Return (key, value, unit). unit: of the values of a mapping; of a model, the unit its rates count other than
     requests or bytes."""
     if not isinstance(value, BaseModel):
         return [(key, item, unit) for key, item in value.items()]

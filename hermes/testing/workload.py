@@ -29,21 +29,21 @@ __all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract
 
 
 class _ComponentContract(ABC):
-    """What holds for every component; subclasses say how to draw its columns."""
+    """Properties of every component; subclasses draw its columns."""
 
     n: ClassVar[int] = 500
-    """How many requests the tests draw; lower it for a component with fewer."""
+    """Number of requests the tests draw; lower it for a component with fewer."""
 
     @abstractmethod
     def make(self) -> Any:
-        """A component, the same at each call."""
+        """Return a component, equal at each call."""
 
     @abstractmethod
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
-        """The arrays of one draw, by name."""
+        """Return the arrays of one draw, by name."""
 
     def drawn(self, n: int, seed: int = 1) -> dict[str, npt.NDArray[np.int64]]:
-        """The arrays of a new component, drawn with a fresh stream."""
+        """Return the arrays of a new component, drawn with a fresh stream."""
         return self.columns(self.make(), n, stream(seed, "contract"))
 
     def test_arrays_have_the_shape_and_type_asked_for(self) -> None:
@@ -86,14 +86,14 @@ class _ComponentContract(ABC):
 
 
 class ArrivalProcessContract(_ComponentContract):
-    """For subclasses of `ArrivalProcess`."""
+    """Properties of every `ArrivalProcess`."""
 
     mean_rate_per_s: ClassVar[float | None] = None
-    """Give the long-run rate of `make()`, and a test compares it with what is drawn."""
+    """Long-run rate of `make()`, if a test is to compare it with the drawn arrivals."""
     rate_tolerance: ClassVar[float] = 0.05
     """Relative tolerance of that test."""
     rate_n: ClassVar[int] = 50_000
-    """How many requests that test draws."""
+    """Number of requests that test draws."""
 
     @abstractmethod
     def make(self) -> ArrivalProcess: ...
@@ -114,7 +114,7 @@ class ArrivalProcessContract(_ComponentContract):
 
 
 class LengthModelContract(_ComponentContract):
-    """For subclasses of `LengthModel`."""
+    """Properties of every `LengthModel`."""
 
     @abstractmethod
     def make(self) -> LengthModel: ...
@@ -130,7 +130,7 @@ class LengthModelContract(_ComponentContract):
 
 
 class TokenCountsContract(_ComponentContract):
-    """For subclasses of `TokenCounts`."""
+    """Properties of every `TokenCounts`."""
 
     @abstractmethod
     def make(self) -> TokenCounts: ...
@@ -145,18 +145,18 @@ class TokenCountsContract(_ComponentContract):
 
 
 class TraceImporterContract(ABC):
-    """For subclasses of `TraceImporter`. Inherit it, give `make()`, and as `text` a file of the format with a few
+    """Properties of every `TraceImporter`. Inherit it, give `make()`, and as `text` a file of the format with a few
     requests, in order."""
 
     text: ClassVar[str]
 
     @abstractmethod
     def make(self) -> TraceImporter:
-        """The importer, the same at each call."""
+        """Return the importer, equal at each call."""
 
     @contextmanager
     def file(self, content: bytes | None = None) -> Iterator[Path]:
-        """A file with this content; with `text` where left out."""
+        """Return a file with this content; default: `text`."""
         with TemporaryDirectory() as folder:
             path = Path(folder) / "trace.txt"
             path.write_bytes(self.text.encode() if content is None else content)
@@ -191,8 +191,8 @@ class TraceImporterContract(ABC):
         np.testing.assert_array_equal(table.output_tokens, frame["output_tokens"])
 
     def test_a_file_that_is_none_is_refused(self) -> None:
-        """With `InputError`, which names the file, and no other exception. An empty file may be a trace without
-        requests."""
+        """An invalid file raises `InputError`, which names the file, and no other exception. An empty file may be a
+        trace without requests."""
         for content in (b"", b"\x00\xff\xfe", b"[[[[1", b"a\nb\n"):
             with self.file(content) as path:
                 try:

@@ -1,4 +1,4 @@
-"""The report of a validation: Markdown for people, JSON for programs."""
+"""Report of a validation: Markdown for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _attempt_dict(attempt: Attempt) -> dict[str, Any]:
 
 
 def _adding(attempt: Attempt) -> float:
-    """Mean seconds of handing one request over, on the attempt's clock."""
+    """Return the mean seconds to hand one request over, on the attempt's clock."""
     assert attempt.result is not None
     adding = attempt.result.adding
     seconds = adding.cpu_s if attempt.clock == "cpu" else adding.wall_s
@@ -51,7 +51,7 @@ def _adding(attempt: Attempt) -> float:
 
 
 def to_dict(outcome: Outcome) -> dict[str, Any]:
-    """The whole report as plain values."""
+    """Return the whole report as plain values."""
     return {
         "format": "hermes-engine-validation/1",
         "options": options_dict(outcome.options),
@@ -83,7 +83,7 @@ def _profile_dict(path: Path) -> dict[str, Any]:
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> Iterator[str]:
-    """A Markdown table, the first `left` columns to the left."""
+    """Yield the lines of a Markdown table with the first `left` columns left-aligned."""
     yield "| " + " | ".join(head) + " |"
     yield "| " + " | ".join("---" if i < left else "---:" for i in range(len(head))) + " |"
     for row in rows:
@@ -141,7 +141,7 @@ def _clock_section(clock: ClockOutcome) -> Iterator[str]:
 
 
 def markdown(outcome: Outcome) -> str:
-    """The report for people."""
+    """Return the report as Markdown."""
     options, settings = outcome.options, outcome.options.settings
     model = settings.model
     lines = [f"# {options.engine} on {settings.device}: simulated and served", ""]

@@ -1,10 +1,10 @@
-"""A validation from beginning to end, in a folder that keeps everything, so that an interrupted one continues.
+"""A validation from beginning to end, in a folder that keeps all files, so that an interrupted one continues.
 
-    options.json                what was asked for
-    steps-CLOCK.yaml, .parquet  measured steps (and steps.journal.jsonl, steps.plan.json where they were collected here)
-    profile-CLOCK.yaml          what was fitted on them
-    workload-CLOCK.json         what the engine was given
-    attempt-CLOCK-N.json, .log  what it answered, every attempt
+    options.json                the options
+    steps-CLOCK.yaml, .parquet  measured steps (and steps.journal.jsonl, steps.plan.json if they were collected here)
+    profile-CLOCK.yaml          the profile fitted to them
+    workload-CLOCK.json         the engine's workload
+    attempt-CLOCK-N.json, .log  the engine's result, every attempt
     report.md, report.json      written anew after every attempt
 """
 
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 
 class Options(ConfigModel):
-    """What a validation is asked for. Another one needs another folder, but repetitions can be added."""
+    """Options of a validation. Other options need another folder, but repetitions can be added."""
 
     engine: str
     settings: EngineSettings
@@ -48,10 +48,10 @@ class Options(ConfigModel):
     clocks: list[Clock]
     repetitions: Annotated[int, Field(ge=1, le=100)] = 3
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 6
-    """Attempts per clock at getting `repetitions` that the machine did not spoil."""
+    """Attempts per clock to get `repetitions` that the machine did not spoil."""
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     steps: str = ""
-    """Measured steps to use; collected where left out."""
+    """Measured steps to use; collected if left out."""
     calibration_tokens: Annotated[int, Field(ge=64)] = 512
     """Most tokens of a calibrated step."""
     calibration_seqs: Annotated[int, Field(ge=1)] = 32
@@ -63,13 +63,13 @@ class Options(ConfigModel):
 
 @dataclass
 class ClockOutcome:
-    """What came out on one clock."""
+    """Results on one clock."""
 
     clock: str
     prediction: Prediction
     attempts: list[Attempt]
     rows: list[LatencyError] = field(default_factory=list)
-    """Ours beside the accepted attempts; beside all with a result where none was accepted."""
+    """Simulated latencies compared with the accepted attempts; with all that have a result if none was accepted."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -79,7 +79,7 @@ class ClockOutcome:
 
 @dataclass
 class Outcome:
-    """What came out of a validation so far."""
+    """Results of a validation so far."""
 
     options: Options
     workload: OnlineWorkload
@@ -90,7 +90,7 @@ class Outcome:
 
 
 class Session:
-    """One folder's validation. `say` gets lines for a person to read."""
+    """The validation of one folder. `say` receives lines for a person to read."""
 
     def __init__(self, options: Options, folder: Path, python: str, say: Say = lambda line: None) -> None:
         self.options, self.folder, self.python, self.say = options, folder, python, say
@@ -125,12 +125,12 @@ class Session:
 
     @property
     def journal(self) -> Path | None:
-        """The calibration's journal, where steps were collected here."""
+        """Return the calibration's journal, if steps were collected here."""
         return None if self.options.steps else journal_of(self.folder / "steps.yaml")
 
     def calibrate(self, budget_s: float | None, command: str,
                   on_progress: Callable[[Progress], None] | None = None) -> None:
-        """Collect steps, or take those given; write one set per clock."""
+        """Collect steps, or take the given ones; write one set per clock."""
         if self.journal is None:
             for clock in self.workloads:
                 note = given_steps(Path(self.options.steps), clock, self._steps(clock))
@@ -144,7 +144,7 @@ class Session:
 
     def _collect(self, budget_s: float | None, on_progress: Callable[[Progress], None] | None) -> None:
         options, settings = self.options, self.options.settings
-        config = self.folder / model_name(settings.model) / "config.json"   # a description is called like its folder
+        config = self.folder / model_name(settings.model) / "config.json"   # a description is named after its folder
         write_text(config, json.dumps(settings.model, indent=1) + "\n")
         request = request_for(
             str(config), settings.device, options.hardware, settings.dtype, "cpu" if self.on_cpu else None,
@@ -163,7 +163,7 @@ class Session:
         return self.folder / f"steps-{clock}.yaml"
 
     def profile(self, clock: str) -> Path:
-        """The profile fitted on a clock's steps; fitted when first asked for."""
+        """Return the profile fitted to a clock's steps; fits it on first use."""
         path = self.folder / f"profile-{clock}.yaml"
         if not path.is_file():
             self.say(f"fitting {self._steps(clock).name}")
@@ -202,13 +202,13 @@ class Session:
                                  file=str(self.folder / f"{name}.log"))
 
     def expected_reference_s(self) -> float | None:
-        """The reference step while calibrating, where it was measured here."""
+        """Return the reference step while calibrating, if it was measured here."""
         return reference_s(self.journal, on_cpu=self.on_cpu)
 
     # -- outcome ----------------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """Everything the folder knows."""
+        """Return all results of the folder."""
         expected = self.expected_reference_s()
         clocks = [self._clock_outcome(clock, workload, expected) for clock, workload in self.workloads.items()]
         first = next(iter(self.workloads.values()))
@@ -233,16 +233,17 @@ class Session:
 
 
 def compared(ours: Times, engine: Sequence[Times]) -> list[LatencyError]:
-    """Every metric and statistic; metrics that no request has are left out. `engine` holds at least one repetition."""
+    """Return every metric and statistic; metrics that no request has are left out. `engine` holds at least one
+    repetition."""
     return [row for metric in METRICS if len(ours.metric(metric))
             for row in compare_latencies(metric, ours.metric(metric), [times.metric(metric) for times in engine])]
 
 
 def model_name(config: dict[str, Any]) -> str:
-    """A name for the model of a config.json, which has none: family, layers, width."""
+    """Return a name for the model of a config.json, which has none: family, layers, width."""
     return f"{config.get('model_type', 'model')}-{config.get('num_hidden_layers')}x{config.get('hidden_size')}"
 
 
 def options_dict(options: Options) -> dict[str, Any]:
-    """Plain values without the requests, which have a file of their own."""
+    """Return plain values without the requests, which have a file of their own."""
     return {name: value for name, value in options.model_dump(mode="json").items() if name != "requests"}

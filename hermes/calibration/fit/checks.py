@@ -1,4 +1,4 @@
-"""Checks of a fitted profile: monotone by proof and by search, what it cannot tell, what its steps leave open."""
+"""Checks of a fitted profile: monotonicity by proof and by search, undetermined quantities, excluded data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["BEYOND", "boundary", "excluded_lines", "flat_beyond", "limits_of", "refuse_falling", "search_limits"]
 
 BEYOND = 10.0
-"""Monotony is searched for exceptions up to this many times the measured range."""
+"""Factor beyond the measured range up to which exceptions to monotonicity are searched."""
 COLLINEAR = 0.98
-"""Features whose variation the others explain to this part (R^2) cannot be told apart outside the data."""
+"""R^2 from which features explained by the others cannot be told apart outside the data."""
 _GROWING = ("prefill_tokens", "tokens", "prefill_attn", "prefill_past", "decode_seqs", "decode_ctx", "decode_ctx_max")
 
 
 def search_limits(profile: Profile) -> dict[str, float]:
-    """Bounds for `cheaper_steps`: `BEYOND` times what the profile was measured on."""
+    """Return bounds for `cheaper_steps`: `BEYOND` times the profile's measured range."""
     prefill, decode = profile.phases.prefill.range, profile.phases.decode.range
 
     def most(ranges: Mapping[str, list[float]], name: str, least: float) -> float:
@@ -43,7 +43,7 @@ def search_limits(profile: Profile) -> dict[str, float]:
 
 
 def refuse_falling(profile: Profile) -> None:
-    """Raises `InputError` for a profile that is not proved monotone, or that prices more work cheaper somewhere."""
+    """Raise `InputError` for a profile that is not proved monotone, or that prices more work cheaper somewhere."""
     falling = unproved(profile)
     if falling:
         listed = "; ".join(f"{phase}: {', '.join(terms)}" for phase, terms in falling.items())
@@ -58,7 +58,7 @@ def refuse_falling(profile: Profile) -> None:
 
 
 def flat_beyond(profile: Profile) -> list[str]:
-    """A line for each feature that has a price within the data but none beyond: there the fit saw no more growth."""
+    """Return a line for each feature with a price within the data but none beyond: there the fit saw no more growth."""
     out = []
     phases: Mapping[str, PhaseProfile | None] = {
         "prefill": profile.phases.prefill, "decode": profile.phases.decode, "mixed": profile.phases.mixed,
@@ -73,8 +73,8 @@ def flat_beyond(profile: Profile) -> list[str]:
 
 
 def boundary(profile: Profile, rows: FitRows) -> tuple[float, float]:
-    """How often a measured mixed step is priced by one of its parts, because its own polynomial lies below, and by how
-    much that raises it at most; fractions. (0, 0) where no mixed step was measured."""
+    """Return how often a measured mixed step is priced by one of its parts, because its own polynomial lies below, and
+    by how much that raises it at most; fractions. (0, 0) without measured mixed steps."""
     mixed = rows.where(rows.phase == "mixed")
     model = PolynomialModel(profile)
     if not len(mixed) or not model.bounds:
@@ -86,13 +86,13 @@ def boundary(profile: Profile, rows: FitRows) -> tuple[float, float]:
 
 
 def excluded_lines(steps: MeasuredSteps) -> list[str]:
-    """What the source left out, and the rows it marked, counted by reason."""
+    """Return the data that the source left out, and the rows it marked, counted by reason."""
     counts = steps.rows.loc[steps.rows["excluded"] != "", "excluded"].value_counts().sort_index()
     return [*steps.header.excluded, *(f"{reason}: {count} rows" for reason, count in counts.items())]
 
 
 def collinear(rows: FitRows, phases: Sequence[str]) -> list[tuple[str, float, str]]:
-    """Features that follow from the others in these rows: (feature, R^2, the one it follows most closely)."""
+    """Return features that follow from the others in these rows: (feature, R^2, the one it follows most closely)."""
     used = [name for name in told_apart(rows, phases)[0] if name in STATS]  # sums follow from their parts
     table = np.column_stack([rows.columns[name] / rows.columns[name].std() for name in used]) if used else None
     if table is None or len(used) < 2 or len(rows) <= len(used) + 1:
@@ -113,7 +113,7 @@ def _r2(others: FloatArray, values: FloatArray) -> float:
 
 
 def limits_of(blocks: Sequence[BlockFit], rows: FitRows, overhead_s: float) -> list[str]:
-    """One line for each thing the data cannot tell."""
+    """Return one line for each quantity that the data cannot determine."""
     out = []
     for block in blocks:
         what = ", ".join(block.phases)

@@ -1,4 +1,4 @@
-"""Measured steps as a fit sees them: features, times, configurations; the noise of repeated steps."""
+"""Data of a fit: features, times and configurations of measured steps; the noise of repeated steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FitRows:
 
     @classmethod
     def of(cls, rows: pd.DataFrame, overhead_s: float) -> FitRows:
-        """From rows in the format of `hermes.calibration.steps`."""
+        """Convert rows in the format of `hermes.calibration.steps`."""
         return cls(
             columns=feature_columns({name: rows[name].to_numpy() for name in STATS}),
             seconds=rows["time_s"].to_numpy(np.float64), overhead_s=overhead_s,
@@ -58,9 +58,10 @@ class FitRows:
         cls, statistics: npt.ArrayLike, seconds: npt.ArrayLike | None = None, groups: npt.ArrayLike | None = None,
         overhead_s: float = 0.0,
     ) -> FitRows:
-        """From statistics in the order of `STATS`, shape (rows, 8). Raises `ValueError` for another shape.
+        """Convert statistics in the order of `STATS`, shape (rows, 8). Raises `ValueError` for another shape.
 
-        groups: the configuration of each row, by default its own
+        Args:
+            groups: The configuration of each row, by default its own.
         """
         matrix = np.asarray(statistics, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[1] != len(STATS):
@@ -74,7 +75,7 @@ class FitRows:
         return len(self.seconds)
 
     def where(self, rows: npt.NDArray[Any]) -> FitRows:
-        """A part of the rows, by mask or index."""
+        """Return a part of the rows, by mask or index."""
         return FitRows(
             {name: values[rows] for name, values in self.columns.items()}, self.seconds[rows], self.overhead_s,
             self.configuration[rows], self.phase[rows],
@@ -82,48 +83,48 @@ class FitRows:
 
     @cached_property
     def matrix(self) -> FloatArray:
-        """The statistics in the order of `STATS`, shape (rows, 8)."""
+        """Return the statistics in the order of `STATS`, shape (rows, 8)."""
         return np.column_stack([self.columns[name] for name in STATS])
 
     @cached_property
     def configurations(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return len(np.unique(self.configuration))
 
     @cached_property
     def different_steps(self) -> int:
-        """How many different batches there are."""
+        """Number of different batches."""
         return len(np.unique(self.matrix, axis=0))
 
     @cached_property
     def weights(self) -> FloatArray:
-        """One over the rows of the same configuration: every configuration counts the same."""
+        """Return one over the rows of the same configuration, so that every configuration counts the same."""
         return group_weights(self.configuration)
 
     def mape(self, predicted: FloatArray) -> float:
-        """Mean absolute relative error of predictions for these rows; every configuration counts once."""
+        """Return the mean absolute relative error of predictions for these rows; every configuration counts once."""
         return compare_times(predicted, self.seconds, self.weights).mape
 
 
 def repeats(rows: pd.DataFrame) -> list[tuple[str, Spread]]:
-    """(what was measured, the spread of its times) for every different step, in order of first appearance."""
+    """Return (description, spread of its times) for every different step, in order of first appearance."""
     grouped = rows.groupby(_KEY, sort=False, dropna=False)["time_s"]
     return [(label(key), spread(times)) for key, times in grouped]
 
 
 def label(key: tuple[object, ...]) -> str:
-    """A step by its configuration and its largest statistics."""
+    """Describe a step by its configuration and its largest statistics."""
     stats = dict(zip(STATS, key[1:], strict=True))
     shown = ("prefill_tokens", "prefill_past", "decode_seqs", "decode_ctx")
     return f"{key[0]} ({', '.join(f'{name} {stats[name]}' for name in shown if stats[name])})"
 
 
 def neighbour_error(rows: pd.DataFrame) -> float | None:
-    """How well a step is predicted by the mean of the steps before and after it; None for fewer than `FEWEST` such.
+    """Return the error of predicting a step by the mean of the steps before and after it; None for fewer than `FEWEST`.
 
-    Counts where all three belong to one configuration, followed each other, computed as many tokens for as many
-    sequences, and have contexts and attention pairs within `ALIKE`. Where nothing was repeated this tells the noise: no
-    fit can be expected to do much better. A mean absolute relative error.
+    Counts triples of one configuration in sequence, with equal tokens and sequences, and with contexts and attention
+    pairs within `ALIKE`. Without repetitions this measures the noise, a lower bound for any fit. A mean absolute
+    relative error.
     """
     ordered = rows.sort_values("sequence", kind="stable")
     key = pd.factorize(pd.MultiIndex.from_frame(ordered[["configuration", "prefill_tokens", "decode_seqs"]]))[0]
@@ -139,7 +140,7 @@ def neighbour_error(rows: pd.DataFrame) -> float | None:
 
 
 def noise_of(rows: pd.DataFrame) -> Noise | None:
-    """Statistics over the repeated steps of some rows; None if nothing was repeated."""
+    """Return statistics over the repeated steps of some rows; None without repetitions."""
     found = repeats(rows)
     repeated = [(name, entry) for name, entry in found if entry.samples > 1]
     if not repeated:

@@ -1,9 +1,9 @@
-"""Estimators of step times: scikit-learn's interface, coefficients that are never negative.
+"""Estimators of step times with scikit-learn's interface, whose coefficients are never negative.
 
-A step never gets cheaper by more work if no coefficient is negative (`hermes.hardware.terms`). Residuals are relative
-to the measured time where `relative` is set: without that the longest steps decide everything, and an unweighted fit
-with a fine R^2 is several times worse by mean relative error. Rows far off the rest (a step in which the machine did
-something else) are weighted down by Huber's rule, so that a few of them do not move the fit.
+Without negative coefficients a step never gets cheaper by more work (`hermes.hardware.terms`). Residuals are relative
+to the measured time if `relative` is set: otherwise the longest steps decide everything, and an unweighted fit with a
+fine R^2 is several times worse by mean relative error. Huber's rule gives outliers (a step in which the machine did
+other work) less weight, so that a few of them do not move the fit.
 
 Errors are those of held-out groups, never of single rows: `held_out_splits` leaves out whole configurations.
 """
@@ -53,7 +53,7 @@ class NonNegativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self.relative
-        tags.regressor_tags.poor_score = True   # made-up data have negative slopes
+        tags.regressor_tags.poor_score = True   # scikit-learn's generated data have negative slopes
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803  (scikit-learn's name)
@@ -72,7 +72,7 @@ class NonNegativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _solve(self, scaled: FloatArray, target: FloatArray, weights: FloatArray) -> FloatArray:
-        """Coefficients of scaled features: tokens^2 and 1 differ by ten orders of magnitude."""
+        """Fit coefficients of scaled features: tokens^2 and 1 differ by ten orders of magnitude."""
         linear = LinearRegression(fit_intercept=False, positive=True)
         robust = np.ones(len(target))
         for rounds in range(1, (self.max_iter if self.huber else 1) + 1):
@@ -92,7 +92,7 @@ class NonNegativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(x)
 
     def predict(self, X: Any) -> FloatArray:  # noqa: N803
-        """In the unit of y, the offset included; shape (rows,)."""
+        """Return predictions in the unit of y, the offset included; shape (rows,)."""
         check_is_fitted(self)
         features = validate_data(self, X, dtype=np.float64, reset=False)
         return np.asarray(features @ self.coef_ + self.offset)
@@ -105,9 +105,9 @@ def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
 
 
 def held_out_parts(groups: npt.NDArray[Any], most: int) -> IntVector:
-    """The part of each row, shape (rows,): whole groups, spread over at most `most` parts of equal size.
+    """Return the part of each row, shape (rows,): whole groups, spread over at most `most` parts of equal size.
 
-    The assignment depends on the names alone (their hashes), not on the order of the rows or a random seed.
+    The assignment depends only on the hashes of the names, not on the order of the rows or a random seed.
     """
     names = np.unique(groups)
     order = sorted(range(len(names)), key=lambda i: hashlib.sha256(str(names[i]).encode()).digest())
@@ -117,5 +117,5 @@ def held_out_parts(groups: npt.NDArray[Any], most: int) -> IntVector:
 
 
 def held_out_splits(parts: npt.NDArray[Any]) -> Iterator[tuple[IntVector, IntVector]]:
-    """(rows to fit, rows held out) with each part left out in turn; indices, at least two parts."""
+    """Yield (rows to fit, rows held out) with each part left out in turn; indices, at least two parts."""
     yield from LeaveOneGroupOut().split(parts, groups=parts)

@@ -1,4 +1,4 @@
-"""A figure of a fit: predicted against measured times of held-out configurations, and the relative errors."""
+"""Figure of a fit: predicted against measured times of held-out configurations, and the relative errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLORS = {"prefill": "#1b6ca8", "decode": "#d1603d", "mixed": "#3c8d53"}
 
 
 def plot(result: FitResult) -> Figure:
-    """One row per phase: predicted against measured (log-log), and relative error against measured time."""
+    """Draw one row per phase: predicted against measured (log-log), and relative error against measured time."""
     rows = result.held_out
     phases = [phase for phase in PHASES if (rows["phase"] == phase).any()]
     figure = Figure(figsize=(10, 3.4 * len(phases) + 0.4), layout="constrained")
@@ -58,7 +58,7 @@ def plot(result: FitResult) -> Figure:
 
 
 def _plain_ticks(axis: Axis, ends: npt.NDArray[np.float64]) -> None:
-    """Milliseconds as plain numbers, a few per decade, more where the axis spans less."""
+    """Label an axis with plain milliseconds, a few per decade, more if the axis spans less."""
     decades = float(np.log10(ends[1] / ends[0]))
     subs = (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
     axis.set_major_locator(LogLocator(subs=subs))

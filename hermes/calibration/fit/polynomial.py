@@ -1,9 +1,9 @@
 """The step polynomial: terms chosen by a greedy search, judged by cross-validation over configurations.
 
-The term that lowers the held-out error most is added, then terms that are no longer needed are removed, until nothing
-helps by more than a tolerance. This begins once with the constant, and where hinges are allowed once more with a line
-that bends at every knot; the better end is taken. The search solves thousands of small problems, so it works on
-Gram matrices (one per fold, subtracted from the whole) with plain least squares; what is chosen is then fitted robustly
+The search adds the term that lowers the held-out error most, then removes terms that are no longer needed, until no
+change helps by more than a tolerance. It begins once with the constant, and, if hinges are allowed, once more with a
+line that bends at every knot; the better result is taken. It solves thousands of small problems, so it works on Gram
+matrices (one per fold, subtracted from the whole) with plain least squares; the chosen terms are then fitted robustly
 (`estimators`).
 """
 
@@ -34,11 +34,11 @@ SIMPLER = 0.03
 """A simpler family is preferred if its error is within this part of the best one's."""
 SHORTLIST = 30
 INNER_FOLDS, OUTER_FOLDS = 8, 10
-"""Parts the configurations are spread over: to choose terms, and to report the error of a fit."""
+"""Parts that configurations are spread over: to choose terms, and to report the error of a fit."""
 
 
 class Choice(NamedTuple):
-    """What the search found: the terms, their held-out error, and the error of the best of each family."""
+    """Result of the search: the terms, their held-out error, and the error of the best of each family."""
 
     terms: tuple[Term, ...]
     family: str
@@ -66,7 +66,7 @@ class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803  (scikit-learn's name)
         """Choose the terms and find their coefficients. groups: the configuration of each step, by default its own.
 
-        Terms that get no coefficient are dropped; the constant stays.
+        Terms with coefficient 0 are dropped; the constant stays.
         """
         rows = FitRows.of_arrays(X, y, groups, self.overhead_s)
         self.choice_ = choose(rows, self.phases) if self.terms is None else None
@@ -78,13 +78,13 @@ class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def predict(self, X: Any) -> FloatArray:  # noqa: N803
-        """Seconds of whole steps, overhead included, shape (steps,)."""
+        """Return seconds of whole steps, overhead included, shape (steps,)."""
         check_is_fitted(self)
         return np.asarray(design(self.terms_, FitRows.of_arrays(X)) @ self.coef_ + self.overhead_s)
 
 
 def design(terms: Sequence[Term], rows: FitRows) -> FloatArray:
-    """Values of the terms, shape (rows, terms)."""
+    """Return values of the terms, shape (rows, terms)."""
     return np.column_stack([evaluate(term, rows.columns, len(rows)) for term in terms])
 
 
@@ -109,18 +109,18 @@ class _Search:
         self.rights = self.right - np.stack([part.T @ target for part, target in held])
 
     def error(self, chosen: list[int]) -> float:
-        """Held-out MAPE of a polynomial of these terms."""
+        """Return the held-out MAPE of a polynomial of these terms."""
         index = np.asarray(chosen)
         x = _nnls(self.grams[:, index[:, None], index], self.rights[:, index])
         residual = np.abs(np.einsum("ij,ij->i", self.matrix[:, index], x[self.fold]) - self.target)
         return float(residual @ self.root) / float(self.root @ self.root)
 
     def shortlist(self, chosen: list[int]) -> list[int]:
-        """Terms that would lower the squared error of the fit most, best first."""
+        """Return the terms that would lower the squared error of the fit most, best first."""
         gram = self.gram[np.ix_(chosen, chosen)]
         x = _nnls(gram[None], self.right[None, chosen])[0]
         gradient = self.right - self.gram[:, chosen] @ x
-        # what is left of each column once the chosen ones are projected out
+        # residual of each column after projecting out the chosen ones
         solved = np.linalg.lstsq(gram, self.gram[chosen], rcond=1e-12)[0]
         left = np.sqrt(np.maximum(np.diag(self.gram) - np.sum(self.gram[chosen] * solved, axis=0), 0.0))
         gain = np.where(left > 1e-5, gradient / np.maximum(left, 1e-5), -np.inf)
@@ -129,7 +129,7 @@ class _Search:
         return [int(i) for i in order if gain[i] > 1e-9]
 
     def run(self, start: Sequence[int] = (0,)) -> tuple[float, list[int]]:
-        """Held-out error and terms of a search that begins with `start` (the constant first)."""
+        """Return held-out error and terms of a search that begins with `start` (the constant first)."""
         chosen = list(start)
         best = self._thin_out(chosen, self.error(chosen))
         while len(chosen) < MOST_TERMS:
@@ -142,7 +142,7 @@ class _Search:
         return best, chosen
 
     def _thin_out(self, chosen: list[int], best: float) -> float:
-        """Remove terms while that costs next to nothing; the error then."""
+        """Remove terms while that costs next to nothing; return the error then."""
         while len(chosen) > 2:
             fewer = [(round(self.error([i for i in chosen if i != gone]), 9), gone) for gone in chosen[1:]]
             error, gone = min(fewer)
@@ -163,19 +163,19 @@ def _nnls(grams: FloatArray, rights: FloatArray) -> FloatArray:
     upper = np.swapaxes(lower, -1, -2)
     whitened = np.linalg.solve(lower, rights[..., None])
     x = np.linalg.solve(upper, whitened)[..., 0]
-    for i in np.flatnonzero((x < 0).any(axis=-1)):  # most problems have no active bound: then this is the answer
+    for i in np.flatnonzero((x < 0).any(axis=-1)):  # most problems have no active bound: then this is the solution
         x[i], _ = nnls(upper[i], whitened[i, :, 0])
     return np.asarray(x, dtype=np.float64)
 
 
 def fold_count(rows: FitRows, many: int) -> int:
-    """Every configuration on its own where there is little data, at most `many` folds otherwise."""
+    """Split: every configuration on its own if there is little data, at most `many` folds otherwise."""
     count = rows.configurations
     return count if sparse(rows) else min(count, many)
 
 
 def choose(rows: FitRows, phases: Sequence[str]) -> Choice:
-    """The simplest family within a tolerance of the best one, and its terms."""
+    """Return the simplest family within a tolerance of the best one, and its terms."""
     found = _ready_made(rows, phases) if sparse(rows) else [_searched(rows, phases, family) for family in FAMILIES]
     best = min(choice.mape for choice in found)
     chosen = next(choice for choice in found if choice.mape <= best * (1 + SIMPLER) + FEWEST_GAIN)
@@ -201,10 +201,11 @@ def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
 
 
 def held_out(estimator: Any, rows: FitRows) -> FloatArray:
-    """Predictions for every row by an estimator fitted without its configuration, seconds, shape (rows,).
+    """Predict every row by an estimator fitted without its configuration, seconds, shape (rows,).
 
-    estimator: fits (X, y, groups) like `StepPolynomial`. One that chooses its terms chooses them anew in every part, so
-    that the error of the predictions contains what choosing costs.
+    Args:
+        estimator: Fits (X, y, groups) like `StepPolynomial`. An estimator that chooses its terms does so anew in every
+            part, so that the error of the predictions includes the choice.
     """
     out = np.empty(len(rows))
     for fitted, held in held_out_splits(held_out_parts(rows.configuration, fold_count(rows, OUTER_FOLDS))):

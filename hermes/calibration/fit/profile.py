@@ -1,14 +1,14 @@
-"""Measured steps -> a fitted profile: the whole way.
+"""Fit of a profile to measured steps.
 
-1. Rows a fit may use: not excluded by their source, and not among repetitions that SVAB rejects.
-2. The engine's constant overhead per step, where the steps tell it (`overhead_s`); the phases predict the rest.
-3. Polynomials per kind of step, or shared, their terms chosen by cross-validation over configurations (`polynomial`).
-   Where a step is the sum of its parts (an engine on a CPU), one polynomial for all steps is better than three that see
-   a part of the data each. On a GPU, where prefills are bound by arithmetic and decodes by memory, separate ones are.
-   So both are tried, and one polynomial for the steps with prefill beside one for decodes.
-4. A `Profile` with ranges, held-out errors, noise and provenance, refused if it is not monotone (`checks`).
+1. Select rows: not excluded by their source, and not among repetitions that SVAB rejects. 2. Determine the engine's
+constant overhead per step, if the steps have it (`overhead_s`); the phases predict the rest. 3. Fit polynomials per
+kind of step, or shared, with terms chosen by cross-validation over configurations (`polynomial`).
+   If a step is the sum of its parts (an engine on a CPU), one polynomial for all steps is better than three that see a
+   part of the data each. On a GPU, where prefills are bound by arithmetic and decodes by memory, separate ones are. So
+   both are tried, and one polynomial for the steps with prefill beside one for decodes.
+4. Build a `Profile` with ranges, held-out errors, noise and provenance; refuse it if it is not monotone (`checks`).
 
-`hermes fit` prints and writes what this returns; `report` presents it.
+`hermes fit` prints and writes the result; `report` presents it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["BlockFit", "FitResult", "fit_file", "fit_steps", "provenance_of", "u
 
 WORST_LISTED = 8
 LONGEST_S = 1000.0
-"""No step takes longer; times that do are milliseconds taken for seconds."""
+"""Longest plausible step; longer times are milliseconds taken for seconds."""
 LOAD = {
     "prefill": ("prefill_tokens", "prefill_past", "prefill_attn"),
     "decode": ("decode_seqs", "decode_ctx", "decode_ctx_max"),
@@ -69,7 +69,7 @@ _ABSENT = {
 
 
 class BlockFit(NamedTuple):
-    """A polynomial shared by some phases, and how it does on configurations it has not seen.
+    """A polynomial shared by some phases, and its errors on held-out configurations.
 
     `held_out` are predictions by fits (terms chosen anew) without the configuration, `fixed` by fits of the final
     terms; seconds, shape (rows of the block,).
@@ -84,7 +84,7 @@ class BlockFit(NamedTuple):
 
 
 def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
-    """The terms that can be other than zero in steps of a phase, with their seconds."""
+    """Return the terms that can be other than zero in steps of a phase, with their seconds."""
     return [
         (term, float(seconds)) for term, seconds in zip(fit.terms_, fit.coef_, strict=True)
         if not any(factor.feature in _ABSENT[phase] for factor in term)
@@ -93,32 +93,32 @@ def terms_in(fit: StepPolynomial, phase: str) -> list[tuple[Term, float]]:
 
 @dataclass(frozen=True)
 class FitResult:
-    """A profile, and what it was made from."""
+    """A profile, and its sources."""
 
     profile: Profile
     steps: MeasuredSteps
     held_out: pd.DataFrame
     """One row per step that was used: phase, configuration, seconds, predicted, fixed (seconds, both held out)."""
     rows: FitRows
-    """The same rows with their features."""
+    """Features of the same rows."""
     blocks: list[BlockFit]
     schemes: dict[str, float]
-    """Held-out MAPE by which phases share a polynomial."""
+    """Held-out MAPE by sharing of polynomials among phases."""
     limits: list[str]
-    """What the data cannot tell, one line each."""
+    """Quantities that the data cannot determine, one line each."""
     excluded: list[str]
-    """Rows that were not used, by reason."""
+    """Unused rows, by reason."""
     neighbours: dict[str, float]
-    """Error of predicting a step by those beside it in time, by phase; where steps followed each other."""
+    """Error of predicting a step by its neighbours in time, by phase; for steps that followed each other."""
     boundary: tuple[float, float]
-    """Part of the measured mixed steps that is priced by one of their parts, and the largest rise that makes."""
+    """Share of the measured mixed steps that is priced by one of their parts, and the largest rise from that."""
 
 
 def fit_steps(steps: MeasuredSteps, name: str = "") -> FitResult:
     """Fit a profile called `name` (the steps' name if empty). Same steps, same profile.
 
-    Raises `InputError` where the steps cannot carry a profile: no steps with prefill or none with decode, or too few
-    configurations to hold any out.
+    Raises `InputError` for insufficient steps: none with prefill, none with decode, or too few configurations to hold
+    any out.
     """
     what = steps.header.name
     steps = MeasuredSteps(steps.header, tidy_rows(steps.rows, what))
@@ -167,7 +167,7 @@ def write_profile(result: FitResult, path: Path) -> None:
 
 
 def usable_rows(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
-    """Rows to fit, and a line for each repeated step that varies too much to be believed."""
+    """Return the rows to fit, and a line for each repeated step that varies too much to be used."""
     rows = steps.usable()
     if not rows.duplicated(["configuration", *STATS]).any():
         return rows, []
@@ -182,7 +182,7 @@ def usable_rows(steps: MeasuredSteps) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _overhead(rows: pd.DataFrame) -> float:
-    """The engine's own time per step: the median of what was measured, weighted like the fit; 0 where unknown."""
+    """Return the engine's own time per step: the median of its measurements, weighted like the fit; 0 if unknown."""
     known = rows[np.isfinite(rows["overhead_s"])]
     if len(known) < 0.9 * len(rows):
         return 0.0
@@ -195,7 +195,7 @@ def _overhead(rows: pd.DataFrame) -> float:
 
 
 def _phase(phase: str, block: BlockFit, rows: pd.DataFrame, overhead_s: float) -> PhaseProfile:
-    """The profile of a phase from the polynomial it has, alone or with others."""
+    """Return the profile of a phase from its polynomial, shared or not."""
     mask = block.rows.phase == phase
     part = block.rows.where(mask)
     terms = terms_in(block.fit, phase)
@@ -221,7 +221,7 @@ def _neighbours(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _tells_about(phase: str, rows: FitRows) -> Mask:
-    """Rows that a polynomial, shared or not, knows a phase by: those that have its part."""
+    """Return the rows that determine a phase's polynomial, shared or not: those that have its part."""
     prefills, decodes = rows.columns["prefill_tokens"] > 0, rows.columns["decode_seqs"] > 0
     return {"prefill": prefills, "decode": decodes, "mixed": prefills & decodes}[phase]
 
@@ -263,7 +263,7 @@ def _held_out(blocks: list[BlockFit], rows: FitRows) -> pd.DataFrame:
 
 
 def _power(steps: MeasuredSteps, rows: pd.DataFrame) -> ProfilePower | None:
-    """Mean watts while prefilling and while only decoding, where they and the idle watts were measured."""
+    """Return mean watts while prefilling and while only decoding, if they and the idle watts were measured."""
     known = rows[np.isfinite(rows["power_w"])]
     decodes = phase_of(known) == "decode"
     idle_w = steps.header.idle_w
@@ -288,7 +288,7 @@ def provenance_of(steps: MeasuredSteps, excluded: list[str]) -> Provenance:
 
 
 def _possible(rows: FitRows, what: str) -> list[tuple[tuple[str, ...], ...]]:
-    """Schemes for which every polynomial has data. Raises `InputError` where no scheme has."""
+    """Return schemes for which every polynomial has data. Raises `InputError` if no scheme has."""
     out: list[tuple[tuple[str, ...], ...]] = []
     present = {phase for phase in PHASES if np.any(rows.phase == phase)}
     for scheme in SCHEMES:
@@ -306,9 +306,9 @@ def _possible(rows: FitRows, what: str) -> list[tuple[tuple[str, ...], ...]]:
 
 
 def fit_blocks(rows: FitRows, what: str) -> tuple[list[BlockFit], dict[str, float]]:
-    """The polynomials that predict best, and the held-out MAPE of each scheme that was tried.
+    """Return the polynomials that predict best, and the held-out MAPE of each scheme that was tried.
 
-    `what` is how an error calls the steps. Raises `InputError` for steps without a phase that nothing can stand in for.
+    `what` names the steps in errors. Raises `InputError` for steps without a phase that no other can replace.
     """
     schemes = _possible(rows, what)
     blocks = list(dict.fromkeys(block for scheme in schemes for block in scheme))

@@ -1,4 +1,5 @@
-"""What a fit reports, as Markdown: errors on held-out configurations, ranges, noise, what is left out or unknown."""
+"""Report of a fit, as Markdown: errors on held-out configurations, ranges, noise, excluded rows and unknown
+quantities."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _phases(result: FitResult) -> list[tuple[str, PhaseProfile]]:
 
 
 def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table that sums the fit up, one row per phase that was measured, and one for all steps."""
+    """Return head and rows of the summary table: one row per measured phase, and one for all steps."""
     head = ["phase", "steps", "configurations", "MAPE", "terms fixed", "in sample", "worst", "MSE s^2", "noise"]
     rows = []
     for phase, profile in _phases(result):
@@ -52,14 +53,15 @@ def phase_table(result: FitResult) -> tuple[list[str], list[list[str]]]:
 
 
 def _noise(noise: Noise | None, neighbours: float | None) -> str:
-    """The median CV of repeated steps where a fair part was repeated, or else what neighbours in time tell."""
+    """Return the median CV of repeated steps if enough were repeated, otherwise the noise between neighbours in
+    time."""
     if noise is not None and noise.classes.get("single", 0) <= sum(noise.classes.values()) / 2:
         return f"CV {_percent(noise.median_cv)}"
     return "not repeated" if neighbours is None else f"{_percent(neighbours)} from neighbours"
 
 
 def report(result: FitResult) -> str:
-    """The report. Errors are mean absolute relative errors, every configuration counting once."""
+    """Return the report. Errors are mean absolute relative errors; every configuration counts once."""
     profile, header = result.profile, result.steps.header
     lines = [f"# {profile.name}", ""]
     lines += _table(["", ""], [

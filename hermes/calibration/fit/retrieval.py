@@ -1,9 +1,10 @@
-"""Measured searches to a retrieval profile.
+"""Fit of a retrieval profile to measured searches.
 
-Per kind of index: one observation per index, effort, batch and number of threads (the median of its repetitions);
-non-negative least squares on relative errors, every configuration (index and effort) counting the same. Where the
-coarse search was measured alone, those times are fitted along: its multiply-adds have the same price in both. Of the
-feature sets, smallest first, the first within half a percentage point of the best held-out error is taken.
+Per kind of index, there is one observation per index, effort, batch and number of threads (the median of its
+repetitions). The fit is non-negative least squares on relative errors, with equal weight for every configuration (index
+and effort). If the coarse search was measured alone, its times are fitted along: its multiply-adds have the same price
+in both. Of the feature sets, smallest first, it takes the first within half a percentage point of the best held-out
+error.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Points:
 
 
 def index_of(row: dict[str, Any]) -> RetrievalIndex:
-    """The index of a row of measured searches."""
+    """Return the index of a row of measured searches."""
     kind = row["kind"]
     if kind == "bm25":
         return Bm25(vectors=int(row["vectors"]))
@@ -82,7 +83,7 @@ def index_of(row: dict[str, Any]) -> RetrievalIndex:
 
 
 def _table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per point: medians of the times, everything else as it is."""
+    """Return one row per point: medians of the times, other columns unchanged."""
     keys = ["configuration", "batch", "threads", "top_k"]
     grouped = rows.groupby(keys, sort=False)
     table = grouped.first()
@@ -104,7 +105,7 @@ def _points(table: pd.DataFrame, exponents: GraphExponents | None) -> _Points:
 
 
 def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """(seconds per unit of `names`, seconds per unit of COARSE_FEATURES in the coarse stage), fitted on `use`.
+    """Fit (seconds per unit of `names`, seconds per unit of COARSE_FEATURES in the coarse stage) on `use`.
 
     The coarse rows have their own call, query and probe costs; the price of a multiply-add is common.
     """
@@ -129,7 +130,7 @@ def _predict(names: Sequence[str], coefficients: Floats, points: _Points) -> Flo
 
 
 def _held_out(names: Sequence[str], points: _Points, groups: npt.NDArray[np.object_]) -> Floats:
-    """Predictions of every point from fits without its group, seconds."""
+    """Predict every point by fits without its group, seconds."""
     _, index = np.unique(groups.astype(np.str_), return_inverse=True)
     out = np.empty(len(points.seconds))
     for fitted, held in held_out_splits(index % _FOLDS):
@@ -146,7 +147,7 @@ def _mape(predicted: Floats, points: _Points, use: npt.NDArray[np.bool_] | None 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A feature set, exponents where the kind has them, and its held-out error."""
+    """A feature set, exponents if the kind has them, and its held-out error."""
 
     names: tuple[str, ...]
     exponents: GraphExponents | None
@@ -161,7 +162,7 @@ class _Choice:
 
 
 def _choose(kind: str, table: pd.DataFrame) -> tuple[_Choice, dict[str, float]]:
-    """The choice with fewest features within the tolerance, and the held-out errors of all by their labels."""
+    """Return the choice with fewest features within the tolerance, and the held-out errors of all by their labels."""
     exponents = _exponents(table) if kind == "hnsw" else None
     points = _points(table, exponents)
     found = [
@@ -175,7 +176,8 @@ def _choose(kind: str, table: pd.DataFrame) -> tuple[_Choice, dict[str, float]]:
 
 
 def _exponents(table: pd.DataFrame) -> GraphExponents:
-    """The exponents with the best held-out error, one after the other until none changes; of what was varied."""
+    """Return the exponents of the varied quantities with the best held-out error, searched in turn until none
+    changes."""
     tried = {"effort": _EFFORT_POWERS, "links": _LINK_POWERS, "vectors": _SIZE_POWERS}
     columns = {"effort": "effort", "links": "hnsw_m", "vectors": "vectors"}
     best = GraphExponents(effort=1.0 if table["effort"].nunique() < 2 else 0.7, links=0.5, vectors=0.0)
@@ -233,7 +235,8 @@ def _stage(points: _Points, stage: Floats) -> StageTerms | None:
 
 
 def _exponent(table: pd.DataFrame) -> CorpusExponent | None:
-    """Slope of log time against log vectors, everything else equal (a level of its own for every setting)."""
+    """Return the slope of log time against log vectors, everything else equal (a level of its own for every
+    setting)."""
     keys = ["dim", "hnsw_m", "ef_construction", "effort", "batch", "threads", "top_k"]
     xs: list[float] = []
     ys: list[float] = []
@@ -283,7 +286,7 @@ def _model(kind: str, rows: pd.DataFrame, noise: Sequence[str]) -> RetrievalMode
 
 def fit_retrieval(searches: MeasuredSearches, name: str, command: str = "",
                   date: datetime.date | str | None = None) -> RetrievalProfile:
-    """Fit every kind of index there is. Raises `InputError` where nothing usable was measured."""
+    """Fit every kind of index in the searches. Raises `InputError` without usable searches."""
     usable, everything = searches.usable(), searches.rows
     if usable.empty:
         raise InputError("rows that a fit may use", Verbatim("none"), file=searches.header.name)

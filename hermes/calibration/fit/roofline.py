@@ -1,12 +1,12 @@
-"""Efficiency factors of the roofline, fitted on measured steps of one card.
+"""Fit of the roofline's efficiency factors to measured steps of one card.
 
-All steps of a card are fitted together, whatever the model and parallelism: least squares of the logarithm of
-predicted / measured time (relative errors), every data set and kind of step (prefill, decode, mixed) weighing the same.
-Factors are bounded (shares in 0..1) and held by a weak prior, so that one the steps do not determine stays at a
+All steps of a card are fitted together, across models and parallelism: least squares of the logarithm of predicted /
+measured time (relative errors), with equal weight for every data set and kind of step (prefill, decode, mixed). Factors
+are bounded (shares in 0..1) and held by a weak prior, so that a factor that the steps do not determine stays at a
 typical value instead of wandering. Steps of 8-bit weights get their own factors of the linear layers, fitted after
-those of 16 bits, with everything else as it was found there.
+those of 16 bits, with all other factors fixed at the values found there.
 
-How good the factors are is measured on models they were not fitted on: each model is left out in turn.
+The quality of the factors is measured on models they were not fitted on: each model is left out in turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hermes.hardware.roofline import RooflineModel, RooflineOptions
 __all__ = ["DataSet", "data_set", "efficiency_file", "errors", "fit_card", "fit_efficiency"]
 
 DTYPES = {"fp8-static": "fp8", "fp8-block": "fp8", "int4": "int4-awq", "bfloat16": "bf16", "float16": "fp16"}
-# chosen among 0.02-0.3 on held-out models: a factor 10% from its prior costs as much as 1% more error everywhere
+# chosen from 0.02-0.3 on held-out models: a factor 10% from its prior costs as much as 1% more error everywhere
 PRIOR_WEIGHT = 0.1
 MICROSECOND = 1e-6
 FOLDS = 5
@@ -39,7 +39,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class DataSet:
-    """Measured steps, and what the roofline needs to price them."""
+    """Measured steps, and the roofline options that price them."""
 
     name: str
     model: ModelDescription
@@ -50,24 +50,24 @@ class DataSet:
     groups: IntArray                 # configuration of each step, numbered from 0
 
     def part(self, rows: Any) -> DataSet:
-        """Some of the steps."""
+        """Return some of the steps."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         return replace(self, columns=columns, seconds=self.seconds[rows], weights=self.weights[rows],
                        groups=self.groups[rows])
 
     @property
     def narrow(self) -> bool:
-        """Weights are multiplied in 8 bits."""
+        """Whether weights are multiplied in 8 bits."""
         return precision(self.options["dtype"]).compute in ("fp8", "int8")
 
     def predict(self, device: DeviceDescription, factors: Efficiency) -> FloatArray:
-        """Seconds by the roofline, shape (steps,)."""
+        """Return seconds by the roofline, shape (steps,)."""
         file = EfficiencyFile(format="hermes-efficiency/1", name="fit", sources=[], factors=factors)
         return RooflineModel(RooflineOptions(**self.options), self.model, device, file).seconds(self.columns)
 
 
 def data_set(steps: MeasuredSteps, model: ModelDescription | None = None) -> DataSet:
-    """Measured steps ready to fit. Raises `InputError` for a model nobody describes or an unknown precision."""
+    """Return measured steps ready to fit. Raises `InputError` for an undescribed model or an unknown precision."""
     header, rows = steps.header, steps.usable()
     if model is None:
         model = load_model(header.model)
@@ -89,7 +89,7 @@ def data_set(steps: MeasuredSteps, model: ModelDescription | None = None) -> Dat
 
 @dataclass(frozen=True)
 class _Parameter:
-    """One number of an `Efficiency`: where it is, its bounds, its prior."""
+    """One number of an `Efficiency`: its place, its bounds, its prior."""
 
     path: tuple[Any, ...]
     low: float
@@ -106,7 +106,7 @@ def _share(*path: Any, prior: float) -> _Parameter:
 
 
 def _linear_parameters(moe: bool, dense: bool, prior: Mapping[str, Any] | None = None) -> list[_Parameter]:
-    """Factors of the linear layers."""
+    """Return the factors of the linear layers."""
     out = []
     kinds = ["qkv_o"] + (["ffn"] if dense else []) + (["experts"] if moe else [])
     for kind in kinds:
@@ -116,7 +116,7 @@ def _linear_parameters(moe: bool, dense: bool, prior: Mapping[str, Any] | None =
 
 
 def _parameters(sets: Sequence[DataSet]) -> list[_Parameter]:
-    """What the data sets have anything to say about."""
+    """Return the factors that the data sets can determine."""
     moe, dense = (any(bool(one.model.num_experts) == kind for one in sets) for kind in (True, False))
     out = _linear_parameters(moe, dense)
     out += [_share("lm_head", "compute", prior=0.75), _share("lm_head", "memory", prior=0.8)]
@@ -160,7 +160,7 @@ def _assembled(base: Mapping[str, Any], parameters: Sequence[_Parameter], values
 def _solve(
     sets: Sequence[DataSet], device: DeviceDescription, base: Mapping[str, Any], parameters: Sequence[_Parameter]
 ) -> Efficiency:
-    """The factors of least relative squares."""
+    """Fit the factors by least relative squares."""
 
     held = PRIOR_WEIGHT * sum(float(one.weights.sum()) for one in sets) ** 0.5
 
@@ -177,7 +177,7 @@ def _solve(
 
 
 def fit_efficiency(sets: Sequence[DataSet], device: DeviceDescription) -> tuple[Efficiency, Efficiency | None]:
-    """(factors, factors of 8-bit weights or None). Raises `InputError` without steps of 16-bit weights."""
+    """Return (factors, factors of 8-bit weights or None). Raises `InputError` without steps of 16-bit weights."""
     wide, narrow = ([one for one in sets if one.narrow == kind] for kind in (False, True))
     if not wide:
         raise InputError("at least one data set with weights of 16 bits", [one.options["dtype"] for one in sets])
@@ -204,7 +204,7 @@ def fit_efficiency(sets: Sequence[DataSet], device: DeviceDescription) -> tuple[
 def errors(
     one: DataSet, device: DeviceDescription, factors: Efficiency, steps: str = ""
 ) -> HeldOut:
-    """How far `factors` are off on a data set; every kind of step weighs the same."""
+    """Return the error of `factors` on a data set; every kind of step has the same weight."""
     return _error_of(one, one.predict(device, factors), steps or one.name)
 
 
@@ -216,10 +216,10 @@ def _error_of(one: DataSet, predicted: FloatArray, steps: str) -> HeldOut:
 def fit_card(
     sets: Sequence[DataSet], device: DeviceDescription, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Efficiency, Efficiency | None, list[HeldOut]]:
-    """Factors of a card from all data sets, and the error on each when its model was left out of the fit.
+    """Fit the factors of a card from all data sets; also return the error on each with its model left out of the fit.
 
-    With one model alone configurations are held out instead, in `FOLDS` parts: that says how well the formula follows
-    this model, not how the factors carry over to another.
+    With a single model, configurations are held out instead, in `FOLDS` parts: that measures how well the formula
+    follows this model, not how the factors carry over to another.
     """
     models = list(dict.fromkeys(one.model.name for one in sets))
     alone = len(models) == 1
@@ -251,7 +251,7 @@ Fit = tuple[Efficiency, Efficiency | None, list[HeldOut]]
 def efficiency_file(
     name: str, device: DeviceDescription, headers: Sequence[StepsHeader], sets: Sequence[DataSet], fit: Fit
 ) -> EfficiencyFile:
-    """What `fit_card` found, with its provenance."""
+    """Return the result of `fit_card`, with its provenance."""
     factors, eight, held_out = fit
     notes = [f"fitted on {sum(len(one.seconds) for one in sets)} steps of {', '.join(one.name for one in sets)}"]
     if not any(one.model.num_experts for one in sets):
@@ -272,7 +272,7 @@ def _digits(row: HeldOut, digits: int) -> dict[str, float]:
 
 
 def _rounded(factors: Efficiency) -> Efficiency:
-    """Three significant digits: the steps tell no more."""
+    """Round to three significant digits: the steps determine no more."""
     def tidy(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: tidy(item) for key, item in value.items()}

@@ -1,9 +1,9 @@
-"""Any of scikit-learn's regressors on measured steps, stored as a table (`hermes-table/1`), never as a pickle.
+"""Fit of any scikit-learn regressor to measured steps, stored as a table (`hermes-table/1`), never as a pickle.
 
 Per kind of step the regressor learns times from the features that a table has (`AXES`), and is sampled on a grid over
-their measured range. Two ways of asking it are tried, and the one that predicts held-out configurations better is
-taken: seconds with relative weights (where the regressor takes weights), and logarithms of seconds. A table rises with
-every feature; what that and the grid change is printed beside the held-out error.
+their measured range. Two targets are tried, and the one that predicts held-out configurations better is taken: seconds
+with relative weights (if the regressor takes weights), and logarithms of seconds. A table rises with every feature; the
+change by that and by the grid is printed beside the held-out error.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _regressors() -> dict[str, type[Any]]:
 
 
 def regressor(name: str, parameters: Mapping[str, Any]) -> Any:
-    """A regressor of scikit-learn by its name, not fitted. A `random_state` that is not given is 0.
+    """Return a regressor of scikit-learn by name, not fitted. `random_state` defaults to 0.
 
-    Raises `InputError` for a name or a parameter that scikit-learn does not know.
+    Raises `InputError` for an unknown name or parameter.
     """
     known = _regressors()
     if name not in known:
@@ -74,12 +74,12 @@ def regressor(name: str, parameters: Mapping[str, Any]) -> Any:
 
 
 class RelativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type stubs
-    """A regressor asked for relative errors, of chosen features.
+    """A regressor fitted to relative errors, on chosen features.
 
     Parameters:
-        regressor: any of scikit-learn's
-        features: which of `hermes.hardware.terms.FEATURES` it sees
-        logarithm: learn the logarithm of seconds instead of seconds with weights 1/seconds^2
+        regressor: Any of scikit-learn's.
+        features: The features of `hermes.hardware.terms.FEATURES` that it sees.
+        logarithm: Learn the logarithm of seconds instead of seconds with weights 1/seconds^2.
 
     X holds statistics in the order of `STATS`; features are standardised. Fitted attributes: `scaler_`, `regressor_`.
     """
@@ -92,7 +92,7 @@ class RelativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         return np.column_stack([rows.columns[name] for name in self.features])
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803
-        """Every group counts the same, where the regressor takes weights."""
+        """Fit with equal weight for every group, if the regressor takes weights."""
         self.scaler_ = StandardScaler().fit(self._columns(X))
         features, seconds = self.scaler_.transform(self._columns(X)), np.asarray(y, dtype=np.float64)
         self.unit_ = float(seconds.mean())
@@ -102,7 +102,7 @@ class RelativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
         weighted = {"sample_weight": weights} if has_fit_parameter(self.regressor, "sample_weight") else {}
         target = np.log(seconds / self.unit_) if self.logarithm else seconds / self.unit_
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)   # the held-out error says what it is worth
+            warnings.simplefilter("ignore", ConvergenceWarning)   # the held-out error measures it
             self.regressor_ = clone(self.regressor).fit(features, target, **weighted)
         return self
 
@@ -114,21 +114,25 @@ class RelativeRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  #
 
 @dataclass(frozen=True)
 class TableFit:
-    """Tables, and what they were made from."""
+    """Tables, and their sources."""
 
     tables: Tables
     held_out: dict[str, FitError]
-    """The regressor on configurations it has not seen, by kind of step."""
+    """Errors of the regressor on held-out configurations, by kind of step."""
     sampling: dict[str, tuple[float, float]]
-    """The table beside the regressor at the measured steps: mean and largest relative difference, by kind of step."""
+    """Difference of table and regressor at the measured steps: mean and largest, relative, by kind of step."""
     excluded: list[str]
 
 
 def fit_table(steps: MeasuredSteps, name: str, estimator: Any, label: str) -> TableFit:
     """Fit a regressor per kind of step and sample it. Same steps, same tables.
 
-    name: of the tables, that of the steps if empty; label: how the provenance calls the estimator. Raises `InputError`
-    for steps without prefill or without decode, or of fewer than 3 configurations, and where the regressor refuses.
+    Args:
+        name: Name of the tables; empty: that of the steps.
+        label: Name of the estimator in the provenance.
+
+    Raises `InputError` for steps without prefill or without decode, or of fewer than 3 configurations, and if the
+    regressor refuses.
     """
     what = steps.header.name
     steps = MeasuredSteps(steps.header, tidy_rows(steps.rows, what))
@@ -153,7 +157,7 @@ def fit_table(steps: MeasuredSteps, name: str, estimator: Any, label: str) -> Ta
 
 
 def _phase(rows: FitRows, phase: str, estimator: Any, label: str) -> tuple[TableData, float]:
-    """The table of one kind of step, and how far it is off the regressor at worst."""
+    """Return the table of one kind of step, and its largest difference to the regressor."""
     features = tuple(name for name in AXES[phase] if len(np.unique(rows.columns[name])) > 1)
     if not features:
         raise InputError(f"{phase} steps that differ", Verbatim("all alike"), field="steps")
@@ -182,7 +186,8 @@ def _phase(rows: FitRows, phase: str, estimator: Any, label: str) -> tuple[Table
 
 
 def _axis(values: FloatArray, most: int) -> FloatArray:
-    """Values of a feature over its measured range: the measured ones, or as many of their quantiles; rising."""
+    """Return values of a feature over its measured range, ascending: the measured ones, or as many of their
+    quantiles."""
     levels = np.unique(values)
     if len(levels) > most:
         levels = np.unique(levels[np.linspace(0, len(levels) - 1, most).round().astype(int)])
@@ -192,7 +197,8 @@ def _axis(values: FloatArray, most: int) -> FloatArray:
 def _sampled(
     chosen: RelativeRegressor, rows: FitRows, features: tuple[str, ...], axes: list[FloatArray], error: FitError
 ) -> tuple[TableData, float]:
-    """The regressor on a grid, made to rise, and the largest relative difference to it at the measured steps."""
+    """Sample the regressor on a grid and make it monotone; also return the largest relative difference to the regressor
+    at the measured steps."""
     grid = np.array(list(product(*axes)))
     batches = np.zeros((len(grid), len(STATS)))
     for i, name in enumerate(features):
@@ -208,7 +214,7 @@ def _sampled(
 
 
 def _interpolated(seconds: FloatArray, axes: list[FloatArray], columns: list[FloatArray]) -> FloatArray:
-    """Multilinear look-up inside the grid, shape (rows,)."""
+    """Look up multilinearly inside the grid, shape (rows,)."""
     out = np.zeros(len(columns[0]))
     found = [brackets(axis, column) for axis, column in zip(axes, columns, strict=True)]
     for corner in product((0, 1), repeat=len(axes)):

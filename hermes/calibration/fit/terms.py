@@ -1,7 +1,7 @@
-"""The dictionary of a fit: terms that never fall when a feature grows, from which a polynomial is put together.
+"""Dictionary of terms: functions that never fall when a feature grows, from which a fit builds a polynomial.
 
 With non-negative coefficients every sum of them is monotone in every feature, inside the data and beyond (see
-`hermes.hardware.terms`). There are the constant, features, squares and products of two, and pieces of lines between
+`hermes.hardware.terms`). The terms are the constant, features, squares and products of two, and pieces of lines between
 knots: `max(x-a,0)` bends upwards, `min(x,a)` saturates, `clip(x-a,0,w)` is a step between two knots (kernels change
 their tiles there). Any rising, piecewise linear function of one feature is a sum of these.
 
@@ -35,7 +35,8 @@ _LOAD = ("tokens", "prefill_tokens", "decode_seqs")
 FAMILIES = ("linear", "linear with hinges", "degree 2", "degree 2 with hinges")
 """Kinds of polynomials, simple ones first."""
 FEW = 25
-"""Up to this many configurations are few: only the main features may bend then, so that the search cannot fit noise."""
+"""Largest number of configurations that counts as few: then only the main features may bend, so that the search cannot
+fit noise."""
 FEW_STEPS = 40
 """Up to this many different steps are fitted with ready-made polynomials, without a search."""
 FEW_LEVELS = 24
@@ -50,17 +51,18 @@ def features_of(phases: Sequence[str]) -> tuple[str, ...]:
 
 
 def few(rows: FitRows) -> bool:
-    """Whether the configurations are too few for anything subtle."""
+    """Whether the configurations are too few for subtle effects."""
     return rows.configurations <= FEW
 
 
 def sparse(rows: FitRows) -> bool:
-    """Whether there are too few different steps for a search: it would find what fits their noise."""
+    """Whether the different steps are too few for a search, which would fit their noise."""
     return rows.different_steps <= FEW_STEPS
 
 
 def told_apart(rows: FitRows, phases: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Features that vary in the data, and why others are not used: `{"sampled": "always equals decode_seqs"}`."""
+    """Return features that vary in the data, and the reasons against the others: `{"sampled": "always equals
+    decode_seqs"}`."""
     used: list[str] = []
     reasons: dict[str, str] = {}
     for name in features_of(phases):
@@ -78,7 +80,7 @@ def told_apart(rows: FitRows, phases: Sequence[str]) -> tuple[list[str], dict[st
 
 
 def _knots(rows: FitRows, name: str) -> list[float]:
-    """Where a feature may bend: a line needs a level below the knot, and two above to know its slope by."""
+    """Return the knots of a feature: a line needs a level below its knot, and two above for its slope."""
     levels = np.unique(rows.columns[name][rows.columns[name] > 0])
     if len(levels) < 4 or (few(rows) and name not in _LOAD):
         return []
@@ -99,9 +101,9 @@ def _pieces(name: str, knots: Sequence[float]) -> Iterator[Term]:
 
 
 def ladder(rows: FitRows, phases: Sequence[str], spacing: int = 0, offset: int = 0) -> list[Term]:
-    """The constant, the main feature with a bend at every knot, and straight lines in the other features.
+    """Return the constant, the main feature with a bend at every knot, and straight lines in the other features.
 
-    With `spacing` only the knots 2^(offset + i * spacing) are used. Empty where the main feature cannot bend.
+    With `spacing` only the knots 2^(offset + i * spacing) are used. Empty if the main feature cannot bend.
     """
     used, _ = told_apart(rows, phases)
     main = next((name for name in _LOAD if name in used), None)
@@ -119,12 +121,13 @@ def ladder(rows: FitRows, phases: Sequence[str], spacing: int = 0, offset: int =
 
 
 def ladders(rows: FitRows, phases: Sequence[str]) -> list[tuple[str, list[Term]]]:
-    """Ready-made polynomials for data with too few different steps to search: (family, terms), simple ones first."""
+    """Return ready-made polynomials for data with too few different steps to search: (family, terms), simple ones
+    first."""
     out = [("linear", vocabulary(rows, phases, "linear")), ("degree 2", vocabulary(rows, phases, "degree 2"))]
     for spacing in (3, 2):
         for offset in range(spacing):
             terms = ladder(rows, phases, spacing, offset)
-            # without the first piece it is flat below the first knot: weights are read however few tokens there are
+            # without the first piece it is flat below the first knot: a step of few tokens reads all weights, too
             out += [("linear with hinges", shape) for shape in ([(), *terms[2:]], terms) if terms]
     return out
 
@@ -136,7 +139,7 @@ def _products(used: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def vocabulary(rows: FitRows, phases: Sequence[str], family: str) -> list[Term]:
-    """The terms of one of `FAMILIES`, the constant first, for rows of these phases."""
+    """Return the terms of one of `FAMILIES`, the constant first, for rows of these phases."""
     used, _ = told_apart(rows, phases)
     terms: list[Term] = [(), *((Factor(name),) for name in used)]
     knots = {name: _knots(rows, name) for name in used if name not in _COUNTS}

@@ -1,8 +1,8 @@
-"""Importers: other people's measurements -> measured steps (`hermes-steps/1`).
+"""Importers: convert other tools' measurements to measured steps (`hermes-steps/1`).
 
 Each importer is a config model registered under its `kind`; its fields are the options of `hermes profile import KIND`.
-See `base` for the protocol. Programmes that may live in another interpreter are asked through `query`; the scripts in
-`remote` run there and are imported by nothing.
+See `base` for the protocol. `query` asks programs that may live in another interpreter; the scripts in `remote` run
+there and are not imported.
 """
 
 from hermes.calibration.importers.aiconfigurator import Aiconfigurator

@@ -1,4 +1,4 @@
-"""A CSV file of measured steps, one row per step, with a fixed header (units in the names)."""
+"""Importer of CSV files with one measured step per row and a fixed header (units in the names)."""
 
 from __future__ import annotations
 
@@ -30,34 +30,37 @@ MAY_BE_EMPTY = ("cpu_time_s", "overhead_s", "power_w", "excluded")
 
 @IMPORTERS.register("csv")
 class CsvSteps(ImporterConfig):
-    """Measured steps in a CSV file. Columns: prefill_seqs, prefill_tokens, prefill_past_tokens, prefill_attn_pairs,
-    decode_seqs, decode_ctx_tokens, decode_ctx_max_tokens, sampled_seqs, time_s; and, where known, cpu_time_s,
-    overhead_s, power_w, configuration, repetition, excluded."""
+    """Measured steps in a CSV file.
+
+    Columns: prefill_seqs, prefill_tokens, prefill_past_tokens, prefill_attn_pairs, decode_seqs, decode_ctx_tokens,
+    decode_ctx_max_tokens, sampled_seqs, time_s; optional: cpu_time_s, overhead_s, power_w, configuration, repetition,
+    excluded.
+    """
 
     kind: Literal["csv"] = "csv"
     source: str
     """The CSV file."""
     hardware: Annotated[str, Field(min_length=1)]
-    """The device that was measured, in words."""
+    """The measured device, in words."""
     model: Annotated[str, Field(min_length=1)]
     """The model: a shipped description's name, or words."""
     dtype: Annotated[str, Field(min_length=1)]
     """Precision of weights and arithmetic."""
     engine: Annotated[str, Field(min_length=1)]
-    """The engine that took the steps."""
+    """The engine of the steps."""
     engine_version: str = ""
     """Its version."""
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Degree of tensor parallelism."""
     date: str = "not stated"
-    """When it was measured."""
+    """Date of the measurement."""
     clock: str = "not stated"
-    """What measured time_s."""
+    """Clock of time_s."""
     licence: str = "origin and licence not stated"
     """Origin and licence of the file, in words."""
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per row, in the order of the file."""
+        """Return one step per row, in the order of the file."""
         path = Path(self.source)
         rows = csv_rows(path)
         _, header = next(rows)
@@ -97,7 +100,7 @@ class CsvSteps(ImporterConfig):
         return number_in(cell, kind, self.source, line, field)
 
     def _check(self, row: dict[str, Any], line: int) -> None:
-        """What no step can be: it would mislead a fit without a sign."""
+        """Refuse impossible steps, which would mislead a fit silently."""
         wrong = ""
         if not row["time_s"] > 0:
             wrong = "time_s above 0"

@@ -20,15 +20,15 @@ __all__ = ["SlotPolicyContract"]
 
 
 class SlotPolicyContract(SchedulerContract):
-    """What holds for every slot policy: what schedulers rely on in its answers, and the contract of schedulers with it
-    in their place. Inherit it and name the policy."""
+    """Properties of every slot policy: the results that schedulers rely on, and the contract of schedulers with the
+    policy in their place. Inherit it and name the policy."""
 
     slots: ClassVar[str]
     kinds = ("generate", "embed")
     examples = 12
 
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
-        up_front = pool.num_blocks % 2 == 0   # either way of reserving memory
+        up_front = pool.num_blocks % 2 == 0   # both kinds of reservation
         return HeterogeneousConfig(
             slots=self.slots, max_num_seqs=4, max_num_batched_tokens=20,
             reservation="up_front" if up_front else "on_demand",
@@ -36,7 +36,7 @@ class SlotPolicyContract(SchedulerContract):
 
     @staticmethod
     def states() -> Iterator[BatchState]:
-        """Random queues, batches and memories."""
+        """Yield random queues, batches and memories."""
         rng = np.random.default_rng(5)
         for _ in range(500):
             places, memory = int(rng.integers(1, 300)), int(rng.integers(1, 2000))
@@ -46,7 +46,7 @@ class SlotPolicyContract(SchedulerContract):
             counts = [int(n) for n in rng.integers(0, 200, 4) * (rng.random(4) < 0.7)]
             yield BatchState(counts[0], counts[1], counts[2], counts[3], tuple(resources))
 
-    def test_whoever_waits_gets_a_slot(self) -> None:
+    def test_a_kind_that_waits_gets_a_slot(self) -> None:
         policy = SLOTS.get(self.slots)()
         for state in self.states():
             embeddings, generations = policy.slots(state)
