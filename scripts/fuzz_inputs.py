@@ -1,10 +1,10 @@
-"""Malformed scenarios, sweeps, traces and profiles by mutation: is each refused in one line, or taken and shown?
+"""Fuzz scenarios, sweeps, traces and profiles: each mutated file must be refused in one line, or understood.
 
     python scripts/fuzz_inputs.py [--cases 300] [--seed 0] [--keep DIR]
 
 Every case goes through the command line (in this process). It passes if the exit code is 2 and stderr is one line that
-names the file, and the field where a field was changed; or if the exit code is 0 and what hermes understood is what was
-written. Prints the counts and whatever did not pass; exit code 1 if anything did not.
+names the file, and the changed field if there is one; or if the exit code is 0 and hermes understood what was written.
+Prints the counts and the failed cases; exit code 1 if any failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hermes.cli import main as hermes  # noqa: E402
 
 
 def run(case: Case) -> tuple[str, str]:
-    """("refused" | "valid" | "wrong", what was printed or what is wrong)."""
+    """Return ("refused" | "valid" | "wrong", the output or the mistake)."""
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -47,7 +47,7 @@ def run(case: Case) -> tuple[str, str]:
         return "wrong", f"exit code {code}, stderr {line!r}"
     try:
         problem = case.ignored(out.getvalue())
-    except Exception as error:  # hermes took what another reader cannot even read
+    except Exception as error:  # hermes accepted a file that another reader refuses
         return "wrong", f"taken, but {type(error).__name__}: {error}"
     return ("wrong", f"silently ignored: {problem}") if problem else ("valid", "")
 
