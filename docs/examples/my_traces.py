@@ -1,7 +1,8 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, json_lines
+from hermes.config import json_lines
+from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter
 
 NAMES = {"arrival_s": "t", "prompt_tokens": "in", "output_tokens": "out"}
 

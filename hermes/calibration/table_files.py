@@ -5,7 +5,6 @@ The header holds the table's name and hash, so that the two cannot be mixed up.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hermes.config.files import beside, open_file, parquet_table
+from hermes.config.files import beside, parquet_frame
+from hermes.config.files import file_digest as sha256
 from hermes.config.writing import replacing, write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, Verbatim
@@ -24,15 +24,6 @@ __all__ = ["number_in", "read_rows", "sha256", "typed_rows", "write_header", "wr
 LARGEST = 2.0**53   # integers are exact below
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][-+]?[0-9]{1,4})?", re.ASCII)
-
-
-def sha256(path: Path) -> str:
-    """Return the hash of a file's bytes. Raises `InputError` if it cannot be read."""
-    digest = hashlib.sha256()
-    with open_file(path) as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def write_rows(rows: pd.DataFrame, header_path: Path) -> dict[str, str | int]:
@@ -106,4 +97,4 @@ def read_rows(header_path: Path, file: str, digest: str) -> tuple[pd.DataFrame, 
     found = sha256(data)
     if digest and found != digest:
         raise InputError(f"the file with sha256 {digest}", found, file=str(data))
-    return parquet_table(data).to_pandas(), data
+    return parquet_frame(data), data

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from hermes.config.writing import write_text
 from hermes.errors import InputError
 
 __all__ = ["Box", "Diagram", "Edge", "Format", "show_diagram"]
@@ -137,5 +138,5 @@ def show_diagram(make: Callable[[], Diagram], language: Format | None, output: P
     if output is None:
         print(text, end="")
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
         print(f"written to {output}")

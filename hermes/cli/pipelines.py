@@ -12,7 +12,8 @@ from hermes.cli.output import DiagramFile, DiagramFormat, Json, print_json, prin
 
 if TYPE_CHECKING:
     from hermes.cli.diagram import Diagram
-    from hermes.pipelines.graph import Graph, Node
+    from hermes.pipelines.graph import Graph
+    from hermes.pipelines.nodes import Node
 
 Describe = Callable[[str, "Node"], list[str]]
 """The text of a node's box: (name of the node, node) -> lines."""
@@ -107,27 +108,29 @@ def _diagram(graph: Graph, say: Describe) -> Diagram:
     for name in graph.order:
         node, loop = graph.nodes[name], graph.loops.get(name)
         inside = None if loop is None else _diagram(loop, say)
-        boxes[name] = Box(say(name, node), inside, dashed=node.background)
+        boxes[name] = Box(say(name, node), inside, dashed=getattr(node, "background", False))
     return Diagram(boxes, [Edge(parent, name) for name in graph.order for parent in graph.nodes[name].after])
 
 
 def describe(name: str, node: Node) -> list[str]:
-    """Return the text of a node's box: its name, kind and model, and every field that is not at its default."""
+    """What a box says about a node: its name, kind and model, and whatever is not as usual."""
+    from hermes.pipelines.nodes import GenerateNode, LoopNode
+
     lines = [name]
-    if node.kind == "loop":
+    if isinstance(node, LoopNode):
         return [f"{name}: again with probability {node.again or 0:g}, at most {node.max_times or 1} times"]
     if node.model or name != node.kind:
         lines.append(node.kind + (f" · {node.model}" if node.model else ""))
-    if node.kind == "generate":
-        lines += [f"{key}: {getattr(node, key)}" for key in ("prompt", "output")]
+    if isinstance(node, GenerateNode):
+        lines += [f"prompt: {node.prompt}", f"output: {node.output}"]
     else:
         lines.append(f"tokens: {node.tokens}")
         lines += [f"items: {node.items}"] if node.items != 1 else []
     lines += [f"{key}: {value}" for key, value in node.options.items()]
-    lines += [f"needs no prefill of {node.kv}"] if node.kv else []
+    lines += [f"needs no prefill of {node.kv}"] if isinstance(node, GenerateNode) and node.kv else []
     lines += [f"receives {node.input_bytes} bytes"] if node.input_bytes != 0 else []
     lines += [f"{node.copies} side by side"] if node.copies != 1 else []
-    lines += [f"{node.branches} branches"] if node.branches != 1 else []
+    lines += [f"{node.branches} branches"] if isinstance(node, GenerateNode) and node.branches != 1 else []
     lines += [f"probability {node.probability:g}"] if node.probability < 1 else []
     lines += [f"choice {node.choice}, weight {node.share:g}"] if node.choice else []
     return lines + (["in the background"] if node.background else [])
@@ -184,12 +187,13 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
 
 
 def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
-    """Return a description that adds the clients that may serve a node."""
+    """A description that adds the clients that may serve a node."""
     from hermes.pipelines.mixing import MODEL_STAGES
+    from hermes.pipelines.nodes import LoopNode
 
     def say(name: str, node: Node) -> list[str]:
         lines = describe(name, node)
-        if node.kind == "loop":
+        if isinstance(node, LoopNode):
             return lines
         wanted = node.model or (model if node.kind in MODEL_STAGES else "")
         candidates = {client.name for client in simulation.candidates(node.kind, wanted)}

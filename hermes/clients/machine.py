@@ -29,7 +29,10 @@ def fair_rates(works: list[Work]) -> list[float]:
     rising = list(range(len(works)))
     left = [1.0, 1.0]
     while rising:
-        needs = [sum(works[i][1 + r] for i in rising) for r in (0, 1)]
+        needs = [0.0, 0.0]
+        for i in rising:   # `sum` of floats rounds otherwise from Python 3.12 on
+            needs[0] += works[i][1]
+            needs[1] += works[i][2]
         step = 1.0 - rates[rising[0]]
         for r in (0, 1):
             if needs[r] > 0:

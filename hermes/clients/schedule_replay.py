@@ -118,7 +118,7 @@ def find_files(paths: list[Path]) -> list[Path]:
 
 
 def _config(recorded: RecordedSchedule) -> ChunkedConfig:
-    return ChunkedConfig.model_validate({
+    return validate(ChunkedConfig, {
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,

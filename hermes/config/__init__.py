@@ -17,6 +17,7 @@ from hermes.config.component import (
     field_docs,
     quantity,
 )
+from hermes.config.files import json_lines
 from hermes.config.registry import Registry
 from hermes.config.streams import request_stream, stream
 from hermes.config.validation import load, validate
@@ -24,5 +25,5 @@ from hermes.config.yaml_writer import to_yaml
 
 __all__ = [
     "Bandwidth", "Bytes", "Component", "ConfigModel", "Duration", "Named", "Rate", "Registry", "Shorthand", "Tokens",
-    "field_docs", "load", "quantity", "request_stream", "stream", "to_yaml", "validate",
+    "field_docs", "json_lines", "load", "quantity", "request_stream", "stream", "to_yaml", "validate",
 ]

@@ -7,6 +7,7 @@ and raises `InputError` with one line that names the file. `hermes.config.writin
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -20,18 +21,20 @@ from hermes.config.data_files import note_file
 from hermes.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 __all__ = [
-    "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "half_character", "is_parquet", "json_lines",
-    "kind_of_file", "open_file", "parquet_batches", "parquet_metadata", "parquet_table", "parse_json", "read_bytes",
-    "read_json", "read_text", "require_file", "text_lines",
+    "MAX_BYTES", "MAX_JSON_BYTES", "MAX_ROWS", "beside", "csv_rows", "file_digest", "half_character", "is_parquet",
+    "json_lines", "kind_of_file", "open_file", "parquet_batches", "parquet_frame", "parquet_metadata",
+    "parquet_table", "parse_json", "read_bytes", "read_json", "read_text", "require_file", "text_lines",
 ]
 
-MAX_BYTES = 8 * 2**20         # largest file written by hand
-MAX_JSON_BYTES = 256 * 2**20  # largest JSON file written by a program
-MAX_LINE = 64 * 2**20         # characters of a trace's line: one line holds a prompt's token ids
-MAX_ROWS = 100_000_000        # largest table
+MAX_BYTES = 8 * 2**20         # of a file that people write
+MAX_JSON_BYTES = 256 * 2**20  # of a JSON file that a program writes
+MAX_TABLE_BYTES = 4 * 2**30   # of a file whose content is hashed
+MAX_LINE = 64 * 2**20         # characters of one line of a trace: a prompt's token ids stand in one
+MAX_ROWS = 100_000_000        # of a table
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")   # half a character: JSON can escape it, UTF-8 cannot hold it
@@ -93,6 +96,20 @@ def read_bytes(
     if len(raw) > max_bytes:
         raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=os.fspath(path))
     return raw
+
+
+def file_digest(path: str | os.PathLike[str], max_bytes: int = MAX_TABLE_BYTES) -> str:
+    """The SHA-256 of a file's bytes in hexadecimal; `InputError` for one that is no file or larger."""
+    digest = hashlib.sha256()
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=os.fspath(path))
+        try:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        except OSError as error:
+            raise _unreadable("a readable file", path, error) from None
+    return digest.hexdigest()
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
@@ -304,6 +321,12 @@ def parquet_table(
         return table
 
     return _guarded(read, path, what)
+
+
+def parquet_frame(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The whole of a Parquet file as a DataFrame. Raises `InputError` as `parquet_table` does."""
+    frame: pd.DataFrame = _guarded(lambda: parquet_table(path).to_pandas(), path, "a Parquet file")
+    return frame
 
 
 def parquet_batches(path: str | os.PathLike[str], what: str = "a Parquet file") -> Iterator[list[dict[str, Any]]]:

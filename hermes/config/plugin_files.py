@@ -8,13 +8,10 @@ import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from hermes.config.data_files import note_file
+from hermes.config.files import read_bytes
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["PLUGIN_FILE", "import_plugin"]
-
-PLUGIN_FILE = "hermes_plugin_"
-"""Prefix of the module names of a scenario's plug-in files."""
+__all__ = ["import_plugin"]
 
 
 def import_plugin(path: Path) -> None:
@@ -23,13 +20,9 @@ def import_plugin(path: Path) -> None:
     The folder of the file is searched for its imports, too. Raises `InputError`, with the line of the file if known, if
     the file cannot be read or its import fails.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
-    note_file(path)
+    source = read_bytes(path, what="a Python file")
     place = path.resolve()
-    name = f"{PLUGIN_FILE}{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+    name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
     digest = hashlib.sha256(source).hexdigest()
     known = sys.modules.get(name)
     if known is not None and known.__dict__.get("__hermes_source__") == digest:
@@ -46,7 +39,7 @@ def import_plugin(path: Path) -> None:
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's file may raise any exception
+    except (Exception, SystemExit) as error:   # a user's file may raise any of them
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -20,14 +20,15 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
+from hermes.config.files import file_digest
 from hermes.scenario import Scenario, resolved_yaml
 
 __all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
 
 # these do not affect the outcome of a simulation
 _BESIDE = {"calibration", "cli", "study", "testing"}
-OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "studies", "trace_importers", "validation_engines"))
-"""Registries whose implementations a scenario cannot name."""
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importers", "validation_engines"))
+"""Registries whose implementations no scenario can name."""
 
 
 def text_of(scenario: Scenario) -> str:
@@ -79,7 +80,7 @@ def _source(module: str) -> Path | None:
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
     """Return the digest of each file's content by path; "" for a missing file."""
-    return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() if os.path.isfile(path) else ""
+    return {path: file_digest(path) if os.path.isfile(path) else ""
             for path in sorted(set(paths))}
 
 

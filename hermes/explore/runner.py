@@ -149,8 +149,13 @@ def _digest(sweep: Sweep, code: str) -> str:
 def _is_finished(folder: Folder, sweep: Sweep, code: str) -> bool:
     """Whether the folder holds complete results of this very sweep. Does not check the points again."""
     text = folder.finished_plan()
-    plan: dict[str, Any] = json.loads(text) if text is not None else {"of": None}
-    if plan["of"] != _digest(sweep, code) or digests(plan["files"]) != plan["files"]:
+    try:
+        plan: Any = json.loads(text) if text is not None else None
+    except ValueError:
+        return False
+    if not isinstance(plan, dict) or not isinstance(plan.get("files"), dict):
+        return False
+    if plan.get("of") != _digest(sweep, code) or digests(plan["files"]) != plan["files"]:
         return False
     return {point["hash"] for point in folder.manifest()["points"]} <= folder.finished(sweep.config.keep)
 

@@ -11,7 +11,6 @@ Every change of the database is one transaction. The table is written beside its
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import sqlite3
@@ -21,6 +20,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.config.files import file_digest
 from hermes.config.writing import remove_strays, replacing
 from hermes.errors import HermesError, InputError, Verbatim
 
@@ -278,7 +278,11 @@ def _outcome(key: str, status: str, reason: str | None, figures: str) -> dict[st
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """The hash of the table; "" where it is none that could have been written."""
+    try:
+        return file_digest(path)
+    except InputError:
+        return ""
 
 
 def table_of(rows: list[dict[str, Any]], columns: Iterable[str]) -> pa.Table:

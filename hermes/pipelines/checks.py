@@ -8,55 +8,10 @@ from typing import Any
 from hermes.core.stage import check_count
 from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.pipelines.base import GENERATIONS, requested_stages
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.nodes import LoopNode, StageNode
 
-__all__ = ["check_fields", "check_options", "check_past", "no_client_error", "stages_of"]
-
-_ANY_NODE = ("kind", "after", "choice", "weight", "probability")
-_ANY_STAGE = (*_ANY_NODE, "model", "input_bytes", "copies", "background", "options")
-_READ = {
-    "loop": (*_ANY_NODE, "stages", "max_times", "again"),
-    "generate": (*_ANY_STAGE, "prompt", "output", "branches", "branch_spread", "kv"),
-}
-_READ_ELSEWHERE = (*_ANY_STAGE, "tokens", "items")
-_TOGETHER = (("weight", "choice", 1.0), ("again", "max_times", 0.0), ("max_times", "again", 1))
-"""(field, field it depends on, neutral value): the first has no effect without the second."""
-
-_USUAL = {field: usual for field, _other, usual in _TOGETHER}
-
-
-def check_fields(graph: Graph) -> None:
-    """Raise `InputError` for a field that a node of this kind does not read.
-
-    A field at its default is allowed: a scenario written out in full has them all.
-    """
-    for name, node in graph.nodes.items():
-        with inside(name):
-            _check_node(node, first=not node.after and not graph.path)
-        if node.kind == "loop":
-            with inside(f"{name}.stages"):
-                check_fields(graph.loops[name])
-
-
-def _check_node(node: Node, *, first: bool) -> None:
-    """Check the fields of one node; `first`: the node starts with the request."""
-    if node.kind in ("prefill", "decode"):
-        raise InputError("`generate`: clients that only prefill or decode take their part of it", node.kind,
-                         field="kind")
-    read = _READ.get(node.kind, _READ_ELSEWHERE)
-    for field, spec in Node.model_fields.items():
-        value = getattr(node, field)
-        if field not in read and value not in (spec.get_default(call_default_factory=True), _USUAL.get(field)):
-            meant = suggest(node.kind, _READ)
-            if meant and field in _READ[meant]:   # a mistyped kind
-                raise InputError(f"{meant!r} for a stage with `{field}`", node.kind, field="kind", suggestion=meant)
-            raise InputError(f"no `{field}`: {node.kind!r} reads {', '.join(read)}", value, field=field)
-    for field, other, usual in _TOGETHER:
-        if getattr(node, field) not in (None, usual) and getattr(node, other) in (None, ""):
-            raise InputError(f"`{field}` with `{other}` only", getattr(node, field), field=field)
-    if first and node.input_bytes != 0:
-        raise InputError("a node before it that sends them (`after`)", node.input_bytes, field="input_bytes")
-
+__all__ = ["check_options", "check_past", "no_client_error", "stages_of"]
 
 def check_options(pipeline: Any, name: str, serving: Callable[[str, str], list[Any]]) -> None:
     """Raise `InputError` for an option that no client of its stage reads, and for an invalid value.
@@ -140,10 +95,10 @@ def no_client_error(clients: list[Any], kind: str, model: str, platform: str | N
                       suggestion=suggestion)
 
 
-def stages_of(graph: Graph) -> Iterator[tuple[str, Node]]:
-    """Yield every stage with its path, stages of loops included."""
+def stages_of(graph: Graph) -> Iterator[tuple[str, StageNode]]:
+    """Every stage with where it stands, those of loops included."""
     for name, node in graph.nodes.items():
-        if node.kind == "loop":
+        if isinstance(node, LoopNode):
             yield from stages_of(graph.loops[name])
         else:
             yield f"{graph.path}{name}", node

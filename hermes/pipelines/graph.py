@@ -18,11 +18,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
-
-from hermes.config import ConfigModel
 from hermes.config.streams import request_stream
 from hermes.core.branches import branch_into
 from hermes.core.request import Pipeline
@@ -30,94 +27,11 @@ from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
+from hermes.pipelines.nodes import GenerateNode, LoopNode, Node, StageNode, limited
 
-__all__ = ["Graph", "GraphPipeline", "Node"]
+__all__ = ["Graph", "GraphPipeline"]
 
-MAX_COPIES = 1024
-MAX_NODES = 250    # of one graph: skipping nodes visits the next ones recursively
-_LIMITS = {"copies": (0, MAX_COPIES), "branches": (1, MAX_COPIES), "prompt": (1, 2**53), "output": (1, 2**53)}
-
-
-def _names(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-_NAMES = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
-
-
-class Node(ConfigModel):
-    """One stage of a graph, or a loop."""
-
-    kind: Annotated[str, Field(min_length=1, max_length=200)]
-    """Kind of stage: `generate`, a kind that a client serves (`embed`, `retrieve`, ...), or `loop`."""
-    after: Annotated[list[str], BeforeValidator(_names), _NAMES] = Field(default_factory=list)
-    """Nodes that must be done before this one: a name, or a list of names."""
-    model: Annotated[str, Field(max_length=4096)] = ""
-    """Model that serves it; default: the workload's."""
-    tokens: str | int | float = "prompt"
-    """Tokens that the stage reads, e.g. `prompt` or `20 * 512`."""
-    items: str | int | float = 1
-    """Queries or documents of the stage."""
-    prompt: str | int | float = "prompt"
-    """Prompt tokens of a generation."""
-    output: str | int | float = "output"
-    """Output tokens of a generation."""
-    branches: str | int | float = 1
-    """Answers of a generation side by side, which share the prompt's KV; the generation ends with the last of them."""
-    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Spread of the branches' lengths around `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
-    kv: Annotated[str, Field(max_length=200)] = ""
-    """The `fetch_kv` node whose tokens a generation need not prefill."""
-    background: bool = False
-    """Whether the request completes without waiting for it (a write-back). No node may come after it."""
-    input_bytes: str | int | float = 0
-    """Bytes sent over the network from the client of each node in `after`; the `kv` node sends the KV it found
-    instead."""
-    copies: str | int | float = 1
-    """Number of copies that run side by side."""
-    probability: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Probability that the node runs; the nodes after it run in any case."""
-    choice: Annotated[str, Field(max_length=200)] = ""
-    """Label of a choice: one of the nodes with this label runs."""
-    weight: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Weight of the node among those with its label; default 1."""
-    stages: dict[str, Node] = Field(default_factory=dict)
-    """The graph that a loop repeats."""
-    max_times: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Most rounds of a loop; default 1."""
-    again: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Probability of one more round of a loop; default 0."""
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Further options for the service: `nprobe`, `top_k`, ..."""
-
-    _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
-            self._amounts[name] = Amount(getattr(self, name), field=name)
-            constant = self._amounts[name].constant
-            if constant is not None:
-                _limited(name, constant)
-        if self.options and self.kind == "loop":
-            raise InputError("options at the stages of a loop", next(iter(self.options)), field="options")
-        if (self.kind == "loop") != bool(self.stages):
-            raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
-        if self.branches != 1 and self.kind != "generate":
-            raise InputError("branches for `generate` only", self.kind, field="branches")
-        if self.branch_spread and self.branches == 1:
-            raise InputError("several branches for a spread among them", self.branches, field="branch_spread")
-        return self
-
-    @property
-    def share(self) -> float:
-        """Weight of the node among those with its label."""
-        return 1.0 if self.weight is None else self.weight
-
-    @property
-    def amounts(self) -> dict[str, Amount]:
-        """Parsed amounts of the node by field; call one with the request's values."""
-        return self._amounts
+MAX_NODES = 250    # of one graph: where nodes are left out, the next are looked at from within
 
 
 class Graph:
@@ -148,50 +62,53 @@ class Graph:
             cycle = []
         if cycle:
             raise InputError("stages without a cycle", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
-        # Looked up once, since every request needs it.
-        self.amounts = {name: node.amounts for name, node in nodes.items()}
+        # What every request asks of the graph, looked up once.
+        self.amounts = {name: node.amounts for name, node in nodes.items() if isinstance(node, StageNode)}
         self.waits = {name: len(node.after) for name, node in nodes.items()}
         self.children = {name: list(self.net.successors(name)) for name in nodes}
         order = {name: i for i, name in enumerate(nodes)}
         self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
         for name, node in nodes.items():
-            if node.kv and node.kv not in node.after:
+            if not isinstance(node, GenerateNode) or not node.kv:
+                continue
+            if node.kv not in node.after:
                 raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
                                  field=f"{name}.kv")
-            if node.kv and (node.kind != "generate" or nodes[node.kv].kind not in ("fetch_kv", "loop")):
+            if nodes[node.kv].kind not in ("fetch_kv", "loop"):
                 raise InputError("a generation that reads what a `fetch_kv` node found", f"{node.kind} of {node.kv}",
                                  field=f"{name}.kv")
         for name, node in nodes.items():
             later = next((n for n, other in nodes.items() if name in other.after), None)
-            if node.background and later is not None:
+            if _in_background(node) and later is not None:
                 raise InputError(f"nothing after a node in the background, and {later!r} is", name,
                                  field=f"{name}.background")
-        # a loop passes their results on
-        waited = {parent for node in nodes.values() if not node.background for parent in node.after}
-        self.last = [name for name in self.order if name not in waited and not nodes[name].background]
+        # whose results a loop passes on
+        waited = {parent for node in nodes.values() if not _in_background(node) for parent in node.after}
+        self.last = [name for name in self.order if name not in waited and not _in_background(nodes[name])]
         self.choices: dict[str, list[str]] = {}
         for name, node in nodes.items():
             if node.choice:
                 self.choices.setdefault(node.choice, []).append(name)
         self.loops: dict[str, Graph] = {}
         for name, node in nodes.items():
-            if node.kind == "loop":
+            if isinstance(node, LoopNode):
                 try:
                     self.loops[name] = Graph(node.stages, f"{path}{name}.stages.")
                 except InputError as error:
                     raise error.located(field=f"{name}.stages") from None
+            elif not node.after and not path and node.input_bytes != 0:
+                raise InputError("a node before it that sends them (`after`)", node.input_bytes,
+                                 field=f"{name}.input_bytes")
 
     @property
     def random(self) -> bool:
-        """Whether random choices make two requests differ."""
-        return bool(self.choices) or any(
-            node.probability < 1 or node.kind == "loop" or node.branch_spread for node in self.nodes.values()
-        )
+        """Whether two requests may take different ways."""
+        return bool(self.choices) or any(node.probability < 1 or _draws(node) for node in self.nodes.values())
 
     def requested_stages(self) -> Iterator[tuple[str, str]]:
         """Yield (kind, model) of all stages that it may request."""
         for name, node in self.nodes.items():
-            if node.kind == "loop":
+            if isinstance(node, LoopNode):
                 yield from self.loops[name].requested_stages()
             else:
                 yield node.kind, node.model
@@ -224,7 +141,7 @@ class _Execution:
         for name, node in graph.nodes.items():
             if node.probability < 1 and rng.random() >= node.probability:
                 self.skipped.add(name)
-            if node.kind == "loop" or node.branch_spread:
+            if _draws(node):
                 self.rounds[name] = random.Random(rng.getrandbits(64))
 
     def begin(self) -> None:
@@ -242,8 +159,11 @@ class _Execution:
             inputs = self.results[parents[0]]
         else:
             inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
-        if node.kind == "loop" and name not in self.skipped:
-            self._round(name, node, inputs, 1)
+        if isinstance(node, LoopNode):
+            if name in self.skipped:
+                self._through(name, True, inputs)
+            else:
+                self._round(name, node, inputs, 1)
             return
         try:
             stages = [] if name in self.skipped else self._stages(name, node, inputs)
@@ -274,23 +194,25 @@ class _Execution:
         for stage in stages:
             run.start(stage, one_done)
 
-    def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
-        """Return the copies of a node's stage. Raises `InputError` for amounts that are invalid for this request."""
+    def _stages(self, name: str, node: StageNode, inputs: list[Any]) -> list[Any]:
+        """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
         run, amounts = self.run, self.graph.amounts[name]
         copies = amounts["copies"].constant   # a constant was checked when the graph was built
         if copies is None:
-            copies = _limited("copies", amounts["copies"](run.values))
+            copies = limited("copies", amounts["copies"](run.values))
+        if not isinstance(node, GenerateNode):
+            return [run.stage(node, amounts, inputs, []) for _ in range(copies)]
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
         if node.branches != 1:
-            count = _limited("branches", amounts["branches"](run.values))
+            count = limited("branches", amounts["branches"](run.values))
             for stage in stages:
                 branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
         return stages
 
-    def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
-        """Run one round of a loop, and further rounds as long as a round completes at once."""
+    def _round(self, name: str, node: LoopNode, inputs: list[Any], number: int) -> None:
+        """One round of a loop, and further ones as long as nothing of a round has to be waited for."""
         rng, over, waiting = self.rounds[name], False, False
 
         def done(results: list[Any]) -> None:
@@ -339,7 +261,7 @@ class _Run:
         self.running: dict[Any, Callable[[Any], None]] = {}
         self.background: set[Any] = set()
 
-    def stage(self, node: Node, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
+    def stage(self, node: StageNode, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
         values = self.values
         num_bytes = amounts["input_bytes"](values)
         moved = tuple([(stage, num_bytes) for stage in inputs if stage not in fetched]) if num_bytes else ()
@@ -394,12 +316,13 @@ class GraphPipeline:
         assert finished, "a graph ended before its last node"
 
 
-def _limited(name: str, value: int) -> int:
-    """Return an amount within the limits of its field; raises `InputError` otherwise."""
-    low, high = _LIMITS.get(name, (0, value))
-    if not low <= value <= high:
-        raise InputError(f"{low} to {high} {name}", value, field=name)
-    return value
+def _in_background(node: Node) -> bool:
+    return isinstance(node, StageNode) and node.background
+
+
+def _draws(node: Node) -> bool:
+    """Whether it draws more than its choice and whether it runs."""
+    return isinstance(node, LoopNode) or (isinstance(node, GenerateNode) and node.branch_spread > 0)
 
 
 def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from hermes.pipelines.base import plain
 from hermes.pipelines.expressions import Amount
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import WeightedPipeline
+from hermes.pipelines.nodes import GenerateNode
 
 __all__ = ["check_lengths"]
 
@@ -87,7 +88,7 @@ def _generations(entry: WeightedPipeline, table: RequestTable, rows: IntArray) -
     if not isinstance(entry.pipeline, GraphPipeline):
         return
     for node in entry.pipeline.graph.nodes.values():
-        if node.kind == "generate" and node.probability == 1 and not node.choice:
+        if isinstance(node, GenerateNode) and node.probability == 1 and not node.choice:
             model, amounts = node.model or entry.model, node.amounts
             yield model, _each(amounts["prompt"], values) + _each(amounts["output"], values)
 

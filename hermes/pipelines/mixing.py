@@ -13,7 +13,6 @@ from hermes.config.validation import validate
 from hermes.errors import InputError, inside, suggest
 from hermes.pipelines import PIPELINES
 from hermes.pipelines.base import GENERATIONS, Pipeline
-from hermes.pipelines.checks import check_fields
 from hermes.pipelines.graph import Graph, GraphPipeline
 from hermes.workload.pipelines import PipelineChoice
 
@@ -98,9 +97,7 @@ class PipelineFinder:
                 raise InputError("no parameters: a graph of the scenario has none", next(iter(parameters)),
                                  field=f"{field}.{next(iter(parameters))}")
             with inside(f"pipelines.{name}.stages"):
-                graph = Graph(self.graphs[name].stages)
-                check_fields(graph)
-                return GraphPipeline(name, graph, self.seed)
+                return GraphPipeline(name, Graph(self.graphs[name].stages), self.seed)
         if name not in PIPELINES:
             known = [*self.graphs, *PIPELINES]
             raise InputError(f"a pipeline: one of {', '.join(known)}", name, field=field,

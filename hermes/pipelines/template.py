@@ -8,8 +8,8 @@ from typing import Any
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.pipelines.base import Pipeline
-from hermes.pipelines.checks import check_fields
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.nodes import GraphNodes
 
 __all__ = ["GraphTemplate", "Stages"]
 
@@ -24,10 +24,8 @@ class GraphTemplate(ConfigModel):
         raise NotImplementedError
 
     def graph(self) -> Graph:
-        """Return the checked graph. Raises `InputError` for an invalid graph."""
-        graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
-        check_fields(graph)
-        return graph
+        """The checked graph. Raises `InputError` for what no graph may have."""
+        return Graph(validate(GraphNodes, {"stages": self.nodes()}).stages)
 
     def build(self, name: str, seed: int) -> Callable[[Any], Pipeline]:
         """Return the pipeline; `name` and `seed` give each request random numbers of its own."""

@@ -9,7 +9,8 @@ from typing import Any
 from hermes.core.client import ClientView
 from hermes.core.stage import AnyOf
 from hermes.errors import InputError
-from hermes.pipelines.graph import Graph, Node
+from hermes.pipelines.graph import Graph
+from hermes.pipelines.nodes import GenerateNode, Node, ServiceNode
 
 __all__ = ["IDLE", "OUTPUT", "PROMPT", "trace"]
 
@@ -69,12 +70,13 @@ class _Trace:
         # only the latest: their own edges lead to the earlier ones
         after = [one for one in self._served if not any(one in self._before[other] for other in self._served)]
         self._before[name] = set(self._served)
-        generates = stage.kind == "generate"
-        self.nodes[name] = Node.model_validate({
-            "kind": stage.kind, "model": stage.model, "after": sorted(after, key=list(self.nodes).index),
-            **({"prompt": stage.prompt_tokens, "output": stage.output_tokens} if generates
-               else {"tokens": stage.prompt_tokens, "items": stage.items, "options": dict(stage.options)}),
-        })
+        edges = sorted(after, key=list(self.nodes).index)
+        self.nodes[name] = GenerateNode(
+            kind="generate", model=stage.model, after=edges, prompt=stage.prompt_tokens, output=stage.output_tokens,
+        ) if stage.kind == "generate" else ServiceNode(
+            kind=stage.kind, model=stage.model, after=edges, tokens=stage.prompt_tokens, items=stage.items,
+            options=dict(stage.options),
+        )
         self._names[id(stage)] = name
         self._stages.append(stage)
         return stage

@@ -7,7 +7,8 @@ from typing import Any
 
 from hermes.config import field_docs
 from hermes.config.yaml_writer import to_yaml
-from hermes.pipelines.graph import Graph, Node
+from hermes.pipelines.graph import Graph
+from hermes.pipelines.nodes import LoopNode, Node
 
 __all__ = ["as_yaml", "parameter_lines"]
 
@@ -19,7 +20,7 @@ def as_data(graph: Graph) -> dict[str, Any]:
 
 def _node(node: Node) -> dict[str, Any]:
     data: dict[str, Any] = node.model_dump(exclude_defaults=True)
-    if node.stages:
+    if isinstance(node, LoopNode):
         data["stages"] = {name: _node(inner) for name, inner in node.stages.items()}
     if len(node.after) == 1:
         data["after"] = node.after[0]

@@ -21,6 +21,7 @@ from hermes.results.frames import STATUSES, Coded, Columns, table_columns
 from hermes.results.metrics import answer, request_metrics
 from hermes.results.resource_file import read_resources
 from hermes.results.stored_summary import StoredRun
+from hermes.results.utilisation import KINDS
 from hermes.units import NS_PER_S
 
 __all__ = ["read_record", "read_table"]
@@ -78,7 +79,12 @@ def read_table(folder: Path, table: str) -> Columns:
     columns = {name: found[name] for name in found.column_names}
     for name, column in columns.items():
         _check_type(name, column, expected, table, str(path))
-    return {name: _from_arrow(column) for name, column in columns.items()}
+    read = {name: _from_arrow(column) for name, column in columns.items()}
+    if table == "utilisation":
+        unknown = set(_coded(read["kind"]).names) - set(KINDS)
+        if unknown:
+            raise InputError(f"one of {', '.join(KINDS)}", min(unknown), file=str(path), field="kind")
+    return read
 
 
 def _check_type(name: str, column: Any, expected: dict[str, str], table: str, file: str) -> None:
@@ -234,6 +240,10 @@ def read_record(folder: Path, run: StoredRun, counters: dict[str, int]) -> RunRe
     if (np.diff(owner) < 0).any():
         raise InputError("the steps of one client after those of another", file=steps.file, field="client")
     ends, bounds = steps.ns("end_s"), np.searchsorted(owner, np.arange(len(infos) + 1))
+    numbers = steps.ints("step", 0)
+    wrong = np.flatnonzero(numbers != np.arange(len(numbers)) - bounds[owner])
+    if len(wrong):
+        raise steps.wrong("step", "the steps of a client in order", int(wrong[0]), int(numbers[wrong[0]]))
     decodes = steps.columns["decodes"]
     reasons = _coded(requests.columns["reject_reason"])
     resources = read_resources(folder, len(infos))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def _tiers(record: RunRecord) -> dict[str, Any]:
         out[name] = {
             "stores": len(mine), **total, "hit_rate": total["hits"] / asked if asked else None,
             "peak_share": max(t.peak_bytes / t.capacity_bytes if t.capacity_bytes else 0.0 for t in mine),
-            "mean_utilisation": sum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
+            "mean_utilisation": math.fsum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
             "busiest": record.tiers[busiest].where or name,
         }
     return out

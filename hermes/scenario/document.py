@@ -12,7 +12,7 @@ from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
 from hermes.scenario.deprecated_keys import rename_deprecated_keys
-from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
+from hermes.scenario.loading import apply_override, discreet, find_scenario, load_document, merge, moved_path
 from hermes.scenario.schema import Scenario, Source
 
 __all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
@@ -50,9 +50,17 @@ def scenario_of(node: Node, base_dir: Path) -> Scenario:
     try:
         scenario = _completed(validate(Scenario, node), source)
     except InputError as error:
-        raise source.located(error) from None
+        found = source.located(error)
+        raise (discreet(found, base_dir / "scenario") if _holds(node, found.file) else found) from None
     scenario._source = source
     return scenario
+
+
+def _holds(node: Node, file: str | None) -> bool:
+    """Whether anything of the document is written in `file`."""
+    value = node.value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return node.mark.file == file or any(_holds(item, file) for item in inner)
 
 
 def _import_plugins(node: Node, base_dir: Path) -> None:

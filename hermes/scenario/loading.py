@@ -18,7 +18,7 @@ from hermes.config.yaml_document import Mark, Node, is_index, load_yaml, parse_y
 from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = [
-    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "extended", "find_scenario",
+    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "discreet", "extended", "find_scenario",
     "load_document", "merge", "moved_path", "set_value",
 ]
 
@@ -92,10 +92,28 @@ def _extended(node: Node, path: Path, chain: list[Path]) -> Node:
     if len(chain) > MAX_EXTENDS:
         problem = f"more than {MAX_EXTENDS} scenarios extend one another; merge some of them"
         raise base.mark.error(Verbatim(problem), field="extends")
-    below = _load(other, chain)
+    if other.suffix not in SUFFIXES:
+        raise base.mark.error("the path of another scenario (.yaml or .yml)", base.value, field="extends")
+    try:
+        below = _load(other, chain)
+    except InputError as error:
+        raise discreet(error, path) from None
     if other.parent.resolve() != path.parent.resolve():
         below = _moved(below, other.parent, path.parent)
     return merge(below, node)
+
+
+def discreet(error: InputError, path: Path) -> InputError:
+    """The error about a file that a scenario extends, without what a foreign one holds: a file neither below the
+    scenario's folder or the current one, nor shipped. A scenario from outside may name any file of this machine.
+    """
+    if error.file is None:
+        return error
+    file, folders = Path(error.file).resolve(), (path.resolve().parent, Path.cwd(), resource_dir("scenarios").resolve())
+    if any(file.is_relative_to(folder) for folder in folders):
+        return error
+    return InputError(Verbatim("not what a scenario may hold, in a file that `extends` names; validate that file "
+                               "itself to see what is wrong"), file=error.file, line=error.line)
 
 
 def moved_path(text: str, old: Path, new: Path) -> str:

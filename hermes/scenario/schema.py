@@ -14,7 +14,7 @@ from hermes.config.yaml_document import Node
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
-from hermes.pipelines.graph import Node as Stage
+from hermes.pipelines.nodes import Node as GraphNode
 from hermes.results.measure import MeasureConfig
 from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
@@ -59,7 +59,7 @@ class PipelineConfig(ConfigModel):
 
     description: str = ""
     """Purpose of the pipeline."""
-    stages: dict[str, Stage] = Field(min_length=1)
+    stages: dict[str, GraphNode] = Field(min_length=1)
     """Its stages, by name."""
 
 

@@ -120,7 +120,10 @@ class Context:
     engine: Executor | None = None
 
     def __getitem__(self, name: str) -> Any:   # Any: study.yaml declares the type, which `checked` has kept
-        """Return the value of an assumption."""
+        """The value of an assumption; `InputError` for one that study.yaml does not declare."""
+        if name not in self.values:
+            raise InputError("an assumption that the report asks for", Verbatim("none"),
+                             file=str(self.study.folder / "study.yaml"), field=f"assumptions.{name}")
         return self.values[name]
 
     def file(self, name: str) -> Path:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace", "json_lines",
+    "TraceImporter", "arrivals_s", "import_trace",
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {

@@ -45,7 +45,15 @@ class Case:
         """Whether an error names the file, and the changed field or the one around it."""
         if ELSEWHERE in line:  # the mutation made it refer to another file, which has the mistake
             return True
+        if self.mutation == "missing" and "user-" in line:   # the user of the file notices what is not there
+            return True
+        if self.mutation == "missing" and self.path.name in line:   # what referred to it is to blame now
+            return True
+        if "allow_mismatch" in line:   # another model or card than the hardware was measured with
+            return self.path.name in line
         keys = [str(key) for key in self.field or () if isinstance(key, str)][-2:]
+        if "user-" in line and any(key in line for key in keys):   # a name in the file that its user cannot find
+            return True
         keys += [key.partition(".")[0] for key in keys]   # a sweep key is a path: the mistake may be in its first part
         return self.path.name in line and (not keys or any(key in line for key in keys))
 

@@ -132,7 +132,7 @@ def empty(text: bytes, rng: random.Random) -> bytes:
 
 def repeated_key(text: bytes, rng: random.Random) -> bytes:
     lines = text.splitlines()
-    starts = [line for line in lines if line[:1].isalpha() and b":" in line]
+    starts = [line for line in lines if line[:1].isalpha() and b":" in line] or lines or [b"x"]
     return text + rng.choice(starts) + b"\n"
 
 

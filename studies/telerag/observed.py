@@ -23,17 +23,17 @@ class ObservedIndexConfig(IvfIndexConfig):
     kind: Literal["observed_ivf_index"] = "observed_ivf_index"   # type: ignore[assignment]
 
     def build(
-        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, **ignored: Any,
+        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, *, seed: int = 0, **ignored: Any,
     ) -> list[IvfIndexClient]:
-        return [ObservedIndex(env, first_index, events, self)]
+        return [ObservedIndex(env, first_index, events, self, seed)]
 
 
 class ObservedIndex(IvfIndexClient):
     """Notes of a request: `lookup0.overlap` and the other fields of its first `Lookup`, `lookup1.overlap`, ..., and
     `peak_bytes`, the most that the buffer has held so far."""
 
-    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig) -> None:
-        super().__init__(env, index, events, config)
+    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig, seed: int = 0) -> None:
+        super().__init__(env, index, events, config, seed)
         self._count: Counter[int] = Counter()
 
     def _lookahead(self, stage: Any) -> None:

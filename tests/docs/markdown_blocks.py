@@ -56,6 +56,7 @@ def commands(script: str) -> list[str]:
             continue
         line = re.sub(r"(?:^|\s+)#\s.*$", "", line)
         if line.strip():
+            line = re.sub(r" \[[^]]*\]", "", line.replace("[--quick]", "--quick"))   # a synopsis: its short form
             found.append(line)
             ending = heredoc[1] if (heredoc := re.search(r"<<'(\w+)'", line)) else ""
     return found

@@ -5,13 +5,14 @@ Keys are regular expressions that match a whole command. `test_commands.py` refu
 
 NOT_RUN = {
     r"hermes sweep sweeps/chatbot-replicas .*|hermes plot chatbot .*": "tests/docs/test_readme.py runs them",
+    r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
     r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",
     r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
     r"hermes calibrate run plan\.yaml|hermes calibrate run ivf\.yaml .*":
         "measures for minutes; tests/calibration has small ones (test_link, test_retrieval, test_ivf_overlap)",
-    r"hermes calibrate plan ivf -o ivf\.yaml && hermes calibrate run ivf\.yaml .*": "builds an index for many minutes",
+    r"python -m hermes\.calibration\.collect\.torch_llm .*": "measures on another machine: needs torch",
     r"hermes calibrate pack journal\.jsonl .*":
         "needs the journal of another machine; tests/calibration/test_harness.py",
     r"hermes profile import aiconfigurator .*":
@@ -26,10 +27,7 @@ NOT_RUN = {
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
         "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
-    r"hermes study (?!fidelity)\S+":
-        "the whole study takes many minutes; the long tests run it with `--quick`",
     r"pytest .*": "a test",
-    r"python scripts/sentence_embeddings\.py .*": "downloads a model",
     r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
     r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":

@@ -1,7 +1,7 @@
 """Every command in the README, docs/ and studies/ is run, in a folder of the page's own, or is on a reviewed list.
 
-YAML, JSON and Python blocks that begin with a comment naming a file are written to it; other Python blocks run; a text
-block after one that ran is what it prints. `...` stands for anything.
+YAML and Python blocks that begin with a comment naming a file are written to it; other Python blocks run (`py` marks a
+sketch that does not); a text block after one that ran is what it prints. `...` stands for anything.
 """
 
 import contextlib
@@ -151,32 +151,24 @@ def interface():
     return typer.main.get_command(app)
 
 
-def options_of(command: list[str]) -> set[str] | None:
-    """The options of a command; None for a group or a placeholder."""
+def options_of(words: list[str]) -> set[str]:
+    """The options of the command that the words begin with; none for a group that a placeholder follows."""
     node = interface()
-    for word in command:
-        if word not in getattr(node, "commands", {}):
-            return None
-        node = node.commands[word]
+    for word in words:
+        if not hasattr(node, "get_command") or not re.fullmatch(r"[a-z][a-z-]+", word):
+            break
+        node = node.get_command(None, word)   # the commands of `profile import` are made when asked for
+        assert node is not None, f"no command {word}"
     return {option for parameter in node.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_commands_in_the_text_exist(page):
-    """`hermes run x --set y` in a sentence: the command exists, and so do its options."""
-    top = interface()
+    """`hermes run x --set y`, in a sentence or in a block that is not run: the command and its options exist."""
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
-    for inline in re.findall(r"`hermes ([^`]+)`", text):
-        words = inline.split()
-        if not re.fullmatch(r"[a-z][a-z-]+", words[0]):
-            continue
-        assert words[0] in top.commands, f"hermes {inline}"
-        group = getattr(top.commands[words[0]], "commands", None)
-        path = words[:2] if group and len(words) > 1 else words[:1]
-        known = options_of(path)
-        if known is None:
-            assert group, f"hermes {inline}"
-            assert len(words) == 1 or not re.fullmatch(r"[a-z][a-z-]+", words[1]), f"hermes {inline}"
-            continue
+    shown = [part for block in scripts(page) for command in commands(block.text)
+             for part in re.findall(r"(?:^|&& |-f 5 )hermes ([^&|>]+)", command)]
+    for inline in [*re.findall(r"`hermes ([^`]+)`", text), *shown]:
+        known = options_of(inline.split())
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", inline):
             assert option in known | {"--help", "--plugin"}, f"hermes {inline}: no option {option}"

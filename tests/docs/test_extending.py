@@ -64,7 +64,7 @@ def test_every_extension_point_has_an_example(folder):
                  "services", "network", "memory"):
         importlib.import_module(f"hermes.{name}")
     points = {one.name for one in Registry.every for entry in one._entries.values()
-              if not entry.__module__.startswith(("hermes.calibration", "hermes.studies", "hermes.plugins.telerag"))
+              if not entry.__module__.startswith(("hermes.calibration", "hermes.plugins.telerag"))
               and entry.__module__.startswith("hermes.")}
     assert points <= {point for point, _ in PLUG_INS.values()}
 

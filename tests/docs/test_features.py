@@ -6,14 +6,13 @@ from functools import cache
 
 import pytest
 import typer
-from hermes.scenario.registries import reachable, refresh
 from markdown_blocks import ROOT
 
-from hermes.calibration.importers import IMPORTERS
+import hermes.calibration.importers
+import hermes.scenario
+import hermes.workload.importers  # noqa: F401  # these make the registries
 from hermes.cli import app
 from hermes.config.registry import Registry
-from hermes.scenario import Scenario
-from hermes.workload.importers import TRACE_IMPORTERS
 
 PAGE = (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8")
 QUOTED = set(re.findall(r"`([^`]+)`", PAGE))
@@ -40,15 +39,14 @@ def test_every_row_names_a_test() -> None:
     assert [row for row in rows if "::" not in row.split(" | ")[1]] == []
 
 
-def registries() -> list[Registry]:
-    refresh(Scenario, None)
-    return [*reachable(Scenario)[1], IMPORTERS, TRACE_IMPORTERS]
-
-
-@pytest.mark.parametrize("registry", registries(), ids=lambda registry: registry.name)
-def test_every_kind_is_on_the_page(registry: Registry) -> None:
-    own = [name for name in registry.names() if not registry.get(name).__module__.startswith("hermes.")]
-    assert [name for name in registry.names() if name not in QUOTED and name not in own] == []
+def test_every_kind_is_on_the_page() -> None:
+    missing = []
+    found = [registry for registry in Registry.every if registry.name != "studies"]   # each has a page
+    for registry in found:
+        missing += [f"{registry.name}: {name}" for name in registry.names()
+                    if name not in QUOTED and registry.get(name).__module__.startswith("hermes.")]
+    assert len(found) >= 10
+    assert missing == []
 
 
 def test_every_command_is_on_the_page() -> None:

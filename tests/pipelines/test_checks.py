@@ -14,7 +14,8 @@ from hermes.core.stage import ServiceStage
 from hermes.errors import InputError
 from hermes.pipelines.builtin import GraphTemplate
 from hermes.pipelines.checks import check_options, no_client_error
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
+from hermes.pipelines.graph import Graph, GraphPipeline
+from hermes.pipelines.nodes import GraphNodes, ServiceNode
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
 
@@ -93,8 +94,11 @@ def test_unread_fields_and_options_are_refused(stages, message):
 
 
 def test_a_graph_written_out_in_full_says_no_more_than_the_short_one():
-    full = {name: Node.model_validate(node).model_dump() for name, node in STAGES.items()}
-    assert simulate(full).requests.equals(simulate(STAGES).requests)
+    full = GraphNodes.model_validate({"stages": STAGES}).model_dump()["stages"]
+    every = {"tokens": "prompt", "items": 1, "prompt": "prompt", "output": "output", "branches": 1, "again": None,
+             "branch_spread": 0.0, "kv": "", "stages": {}, "max_times": None}   # as files had them once
+    for stages in (full, {name: every | node for name, node in full.items()}):
+        assert simulate(stages).requests.equals(simulate(STAGES).requests)
 
 
 class Wrong(GraphTemplate):
@@ -129,10 +133,10 @@ class Search(TaskClient):
 
 
 def test_a_client_declares_what_it_reads():
-    pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options={"words": 3, "language": "fr"})}), 0)
+    pipeline = GraphPipeline("p", Graph({"s": ServiceNode(kind="search", options={"words": 3, "language": "fr"})}), 0)
     check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
     for options in ({"words": -1}, {"word": 1}):
-        pipeline = GraphPipeline("p", Graph({"s": Node(kind="search", options=options)}), 0)
+        pipeline = GraphPipeline("p", Graph({"s": ServiceNode(kind="search", options=options)}), 0)
         with pytest.raises(InputError, match=r"p\.stages\.s\.options\.word"):
             check_options(pipeline, "p", lambda kind, model: [Search(Clock(), 0, "s", ClientEvents())])
 

@@ -14,7 +14,8 @@ from hermes.cli import main
 from hermes.cli.diagram import Box, Diagram, Edge
 from hermes.cli.pipelines import pipeline_diagram
 from hermes.pipelines import PIPELINES, Generate
-from hermes.pipelines.graph import Graph, Node
+from hermes.pipelines.graph import Graph
+from hermes.pipelines.nodes import GraphNodes
 from hermes.pipelines.tracing import trace
 from hermes.pipelines.yaml_export import as_data
 
@@ -29,7 +30,7 @@ def graphs(draw: st.DrawFn) -> Graph:
             inner = {f"n{i}a": {"kind": "x"}, f"n{i}b": {"kind": "y", "after": f"n{i}a"}}
             node = {"kind": "loop", "after": parents, "stages": inner, "max_times": 2, "again": 0.5}
         nodes[f"n{i}"] = node
-    return Graph({name: Node.model_validate(node) for name, node in nodes.items()})
+    return Graph(GraphNodes.model_validate({"stages": nodes}).stages)
 
 
 def names(graph: Graph) -> list[str]:
@@ -69,7 +70,7 @@ def test_any_text_stands_in_a_box(text):
 @settings(max_examples=40, deadline=None)
 @given(graph=graphs())
 def test_a_graph_written_out_is_read_back(graph):
-    again = Graph({name: Node.model_validate(node) for name, node in as_data(graph).items()})
+    again = Graph(GraphNodes.model_validate({"stages": as_data(graph)}).stages)
     assert again.nodes == graph.nodes
 
 

@@ -31,7 +31,7 @@ def test_what_is_wrong_is_said_with_its_place(capsys, tmp_path):
     file = tmp_path / "large.yaml"
     file.write_text("""extends: pipelines/rag
 clients:
-  - {kind: rag, name: cpu, device: cpu-large, serves: {retrieve: {kind: ivf_flat, vectors: 1_000_000_000, nlist: 1000}}}
+  - {kind: rag, name: cpu, device: cpu-large, serves: {retrieve: {kind: ivf_flat, vectors: 1000000000, nlist: 1000}}}
 """)
     assert main(["services", str(file)]) == 2
     said = capsys.readouterr().err

@@ -28,6 +28,7 @@ SCALARS: tuple[Any, ...] = ("a", 0.75, 3, 0.5, 2, 1.5, 16, 0.25, 1, 5000, 0, 1e6
 """Tried in this order where a type allows them."""
 TIER = {"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}
 NEEDED: dict[str, dict[str, Any]] = {
+    "LoopNode": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
     "WorkloadConfig": {"requests": 3, "arrivals": {"kind": "poisson", "rate": 1}}, "Rerank": {"per_document": 0.001},
     "LognormalCounts": {"mean": 9, "sigma": 0.5}, "IvfFlat": {"vectors": 9000, "dim": 16, "nlist": 100},
     "IvfPq": {"vectors": 9000, "dim": 16, "nlist": 100}, "InvertedLists": {"vectors": 9000, "dim": 16, "nlist": 100},
@@ -40,8 +41,9 @@ WITH: dict[str, dict[str, Any]] = {
     "KvRetrievalClientConfig.warming": {"tiers": [TIER, {**TIER, "name": "b"}]},
     "MemoryConfig.prefix_eviction": {"prefix_caching": True},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
-    "Node.branches": {"kind": "generate"}, "Node.branch_spread": {"kind": "generate", "branches": 3},
-    "Node.stages": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
+    "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
+    "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
+    "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
     "LognormalCounts.median": {"mean": None, "median": 9},
     "WorkloadConfig.prefixes": {"lengths": LENGTHS}, "WorkloadConfig.sessions": {"lengths": LENGTHS},

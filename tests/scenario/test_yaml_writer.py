@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from hermes.pipelines.written import as_yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hermes
 from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_flow, to_yaml
-from hermes.pipelines.graph import Graph, Node
-from hermes.pipelines.yaml_export import as_yaml
+from hermes.pipelines.graph import Graph
+from hermes.pipelines.nodes import ServiceNode
 from hermes.plugins.orthrus.overhead_fit import FittedRate, write_overhead
 
 ODD = st.one_of(
@@ -68,7 +69,7 @@ def test_a_profile_keeps_odd_names(tmp_path_factory, name):
 
 
 def test_a_pipeline_keeps_odd_options():
-    node = Node(kind='na"me', options={"it's": "a: b # c", "null": "yes"})
+    node = ServiceNode(kind='na"me', options={"it's": "a: b # c", "null": "yes"})
     read = parse_yaml(as_yaml("odd: 'one'", Graph({"first": node}))).plain()
     assert read["pipelines"]["odd: 'one'"]["stages"]["first"]["options"] == node.options
 

@@ -78,7 +78,7 @@ def test_rag_reasoning_branches() -> None:
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (scenario({"a": {"kind": "filter", "branches": 2}}), "branches for `generate` only"),
+    (scenario({"a": {"kind": "filter", "branches": 2}}), "no `branches`: 'filter' reads"),
     (scenario({"a": {"kind": "generate", "branch_spread": 0.3}}), "several branches for a spread"),
     (scenario({"a": {"kind": "generate", "branches": "output - output"}}), "1 to 1024 branches"),
     (scenario(GRAPH, branches=2), "a graph has `branches` at its `generate` node"),
