@@ -11,7 +11,7 @@ Families:
 
 A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Accepted
 changes that do not show pass if they are on the reviewed list (scripts/fuzzing/reviewed.yaml). Tracebacks, hangs, files
-left open and temporary files left behind are failures. Prints the counts and the failures; exit code 1 if there are any.
+left open and temporary files left behind are failures. Prints the counts and the failures; exit code 1 for a failure.
 """
 
 from __future__ import annotations
