@@ -1,4 +1,4 @@
-"""What the data structures cost: operations of the indexed heap at 10^5 entries, a submit to a micro-batch, real (what
+"""Benchmark of the data structures: the indexed heap at 10^5 entries, and a submit to a micro-batch, real (what
 a scenario's `submit_cost` is) and simulated.
 
     python -m benchmarks.structures
@@ -16,7 +16,7 @@ SUBMITS, REPETITIONS = 20_000, 5
 
 
 def submit_s() -> float:
-    """Seconds of CPU time to hand one task to a client that waits for its batch to fill."""
+    """Return seconds of CPU time to hand one task to a client that waits for its batch to fill."""
     from hermes.clients.service import ServiceClient
     from hermes.core.client import ClientEvents
     from hermes.core.clock import Clock

@@ -19,18 +19,18 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def pages() -> list[Path]:
-    """The README, and every page in docs/ and studies/."""
+    """Return the README, and every page in docs/ and studies/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "studies").rglob("*.md"))]
 
 
 def linked(page: Path) -> list[Path]:
-    """The files that a page links to or shows."""
+    """Return the files that a page links to or shows."""
     targets = LINK.findall(page.read_text(encoding="utf-8"))
     return [(page.parent / target).resolve() for target in targets if "://" not in target]
 
 
 def stage() -> None:
-    """Copy the pages and what they link to into build/pages."""
+    """Copy the pages and their linked files to build/pages."""
     shutil.rmtree(PAGES, ignore_errors=True)
     found = pages()
     for path in {*found, *(target for page in found for target in linked(page) if target.is_file())}:
@@ -40,7 +40,7 @@ def stage() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Stage the pages and build the site with each builder; the first exit code that is not 0."""
+    """Stage the pages and build the site with each builder; return the first exit code other than 0."""
     stage()
     builders = arguments[1:] if arguments[:1] == ["--only"] else ["mkdocs", "zensical"]
     for builder in builders:

@@ -1,14 +1,17 @@
-"""Malformed files by mutation: is each refused in one line, or taken and shown?
+"""Fuzz files by mutation: each malformed file must be refused in one line, or understood.
 
     python scripts/fuzz_inputs.py [--cases 300] [--seed 0] [--family NAME] [--keep DIR] [--verbose]
 
-Families: scenarios, sweeps, traces and profiles (what was understood is compared with what was written); files that a
-scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps and journals (what
-a command answers is compared with its answer without the change); and files that block or never end.
+Families:
 
-A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Changes that
-are taken and do not show pass if they are on the reviewed list (scripts/fuzzing/reviewed.yaml). Tracebacks, hangs,
-files left open and temporary files left behind are wrong. Prints the counts and whatever is wrong; exit code 1 then.
+- scenarios, sweeps, traces and profiles: hermes must understand what was written;
+- files that a scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps and
+  journals: a command's answer is compared with its answer without the change;
+- files that block or never end.
+
+A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Accepted
+changes that do not show pass if they are on the reviewed list (scripts/fuzzing/reviewed.yaml). Tracebacks, hangs, files
+left open and temporary files left behind are failures. Prints the counts and the failures; exit code 1 for a failure.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ SHARES = {"own": 0.57, "described": 0.06, "run": 0.1, "store": 0.05, "reference"
 
 
 def reviewed() -> dict[str, str]:
-    """Pattern -> why a change there may not show."""
+    """Return the reviewed list: pattern -> reason for a change there not to show."""
     return yaml.safe_load((ROOT / "scripts/fuzzing/reviewed.yaml").read_text()) or {}
 
 
@@ -50,7 +53,7 @@ def _one_line(ran: Ran) -> bool:
 
 
 def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
-    """(one of `VERDICTS`, what was printed or what is wrong)."""
+    """Return (one of `VERDICTS`, the output or the mistake)."""
     before = open_files()
     ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command)
     if ran.code is None:
@@ -73,7 +76,7 @@ def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
             return "wrong", f"exit code {ran.code}, stderr {ran.err!r}"
         try:
             problem = case.ignored(ran.out)
-        except Exception as error:  # hermes took what another reader cannot even read
+        except Exception as error:  # hermes accepted a file that another reader refuses
             return "wrong", f"taken, but {type(error).__name__}: {error}"
         return ("wrong", f"silently ignored: {problem}") if problem else ("valid", "")
     return _judge_folder(case, ran, known)

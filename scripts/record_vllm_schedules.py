@@ -69,7 +69,7 @@ SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "block_size"
 
 @dataclass
 class Recording:
-    """What the engine did: rows of the file, and counts of the features that make the file worth having."""
+    """Record of the engine: rows of the file, and counts of the features that make the file useful."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     """One per engine step that scheduled something: scheduled, preempted, free_blocks_after."""

@@ -96,7 +96,7 @@ def no_client_error(clients: list[Any], kind: str, model: str, platform: str | N
 
 
 def stages_of(graph: Graph) -> Iterator[tuple[str, StageNode]]:
-    """Every stage with where it stands, those of loops included."""
+    """Yield every stage with its path, stages of loops included."""
     for name, node in graph.nodes.items():
         if isinstance(node, LoopNode):
             yield from stages_of(graph.loops[name])

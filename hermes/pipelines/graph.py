@@ -31,7 +31,7 @@ from hermes.pipelines.nodes import GenerateNode, LoopNode, Node, StageNode, limi
 
 __all__ = ["Graph", "GraphPipeline"]
 
-MAX_NODES = 250    # of one graph: where nodes are left out, the next are looked at from within
+MAX_NODES = 250    # of one graph: skipping nodes visits the next ones recursively
 
 
 class Graph:
@@ -62,7 +62,7 @@ class Graph:
             cycle = []
         if cycle:
             raise InputError("stages without a cycle", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
-        # What every request asks of the graph, looked up once.
+        # Looked up once, since every request needs it.
         self.amounts = {name: node.amounts for name, node in nodes.items() if isinstance(node, StageNode)}
         self.waits = {name: len(node.after) for name, node in nodes.items()}
         self.children = {name: list(self.net.successors(name)) for name in nodes}
@@ -82,7 +82,7 @@ class Graph:
             if _in_background(node) and later is not None:
                 raise InputError(f"nothing after a node in the background, and {later!r} is", name,
                                  field=f"{name}.background")
-        # whose results a loop passes on
+        # a loop passes their results on
         waited = {parent for node in nodes.values() if not _in_background(node) for parent in node.after}
         self.last = [name for name in self.order if name not in waited and not _in_background(nodes[name])]
         self.choices: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ class Graph:
 
     @property
     def random(self) -> bool:
-        """Whether two requests may take different ways."""
+        """Whether random choices make two requests differ."""
         return bool(self.choices) or any(node.probability < 1 or _draws(node) for node in self.nodes.values())
 
     def requested_stages(self) -> Iterator[tuple[str, str]]:
@@ -195,7 +195,7 @@ class _Execution:
             run.start(stage, one_done)
 
     def _stages(self, name: str, node: StageNode, inputs: list[Any]) -> list[Any]:
-        """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
+        """Return the copies of a node's stage. Raises `InputError` for amounts that are invalid for this request."""
         run, amounts = self.run, self.graph.amounts[name]
         copies = amounts["copies"].constant   # a constant was checked when the graph was built
         if copies is None:
@@ -212,7 +212,7 @@ class _Execution:
         return stages
 
     def _round(self, name: str, node: LoopNode, inputs: list[Any], number: int) -> None:
-        """One round of a loop, and further ones as long as nothing of a round has to be waited for."""
+        """Run one round of a loop, and further rounds as long as a round completes at once."""
         rng, over, waiting = self.rounds[name], False, False
 
         def done(results: list[Any]) -> None:
@@ -321,7 +321,7 @@ def _in_background(node: Node) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    """Whether it draws more than its choice and whether it runs."""
+    """Whether the node draws random numbers beyond its choice and its probability."""
     return isinstance(node, LoopNode) or (isinstance(node, GenerateNode) and node.branch_spread > 0)
 
 

@@ -1,4 +1,4 @@
-"""The nodes of a graph: what YAML says about a generation, a loop, and a stage that any other client serves."""
+"""Nodes of a pipeline's graph in YAML: generations, loops, and stages of other clients."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["GenerateNode", "GraphNodes", "LoopNode", "Node", "ServiceNode", "Sta
 
 MAX_COPIES = 1024
 _LIMITS = {"copies": (0, MAX_COPIES), "branches": (1, MAX_COPIES), "prompt": (1, 2**53), "output": (1, 2**53)}
-_HARMLESS: dict[str, object] = {"weight": 1.0, "again": 0.0, "max_times": 1}   # as if they were left out
+_HARMLESS: dict[str, object] = {"weight": 1.0, "again": 0.0, "max_times": 1}   # equal to a missing value
 
 
 def limited(name: str, value: int) -> int:
-    """An amount, if it is one that its field may be; `InputError` if not."""
+    """Return an amount within the limits of its field; raises `InputError` otherwise."""
     low, high = _LIMITS.get(name, (0, value))
     if not low <= value <= high:
         raise InputError(f"{low} to {high} {name}", value, field=name)
@@ -42,23 +42,23 @@ _NAMES = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items"
 
 
 class _Node(ConfigModel):
-    """What every node says."""
+    """Fields of every node."""
 
     kind: Annotated[str, Field(min_length=1, max_length=200)]
-    """`generate`, `loop`, or a kind of stage that a client serves (`embed`, `retrieve`, ...)."""
+    """Kind of stage: `generate`, `loop`, or a kind that a client serves (`embed`, `retrieve`, ...)."""
     after: Annotated[list[str], BeforeValidator(_names), _NAMES] = Field(default_factory=list)
-    """Nodes that have to be done before: a name, or a list of them."""
+    """Nodes that must be done before this one: a name, or a list of names."""
     probability: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How often it runs at all; what comes after it does not depend on it."""
+    """Probability that the node runs; the nodes after it run in any case."""
     choice: Annotated[str, Field(max_length=200)] = ""
-    """Of all nodes with this label, one runs."""
+    """Label of a choice: one of the nodes with this label runs."""
     weight: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """How often it is the one, relative to the others with its label; 1 where left out."""
+    """Weight of the node among those with its label; default 1."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_fields_of_other_kinds(cls, data: Any) -> Any:
-        """A field of another kind that says what holds without it does no harm: files once had them all."""
+        """Accept a field of another kind at its default: files once contained them all."""
         if not isinstance(data, dict):
             return data
         kept, kind = dict(data), data.get("kind")
@@ -80,31 +80,31 @@ class _Node(ConfigModel):
         return self
 
     def _together(self, field: str, other: str) -> None:
-        """`InputError` for a field that means nothing unless another is given as well."""
+        """Raise `InputError` for a field that has no effect without another."""
         if getattr(self, field) not in (None, _HARMLESS[field]) and getattr(self, other) in (None, ""):
             raise InputError(f"`{field}` with `{other}` only", getattr(self, field), field=field)
 
     @property
     def share(self) -> float:
-        """Its weight among the nodes with its label."""
+        """Weight of the node among those with its label."""
         return 1.0 if self.weight is None else self.weight
 
 
 class StageNode(_Node):
-    """A node that is one stage, or several copies of it."""
+    """A node of one stage, or of several copies of it."""
 
     amount_fields: ClassVar[tuple[str, ...]] = ("input_bytes", "copies")
     model: Annotated[str, Field(max_length=4096)] = ""
-    """Model that serves it; the workload's where left out."""
+    """Model that serves it; default: the workload's."""
     background: bool = False
-    """Whether the request is complete without it (a write-back); nothing can come after it."""
+    """Whether the request completes without waiting for it (a write-back). No node may come after it."""
     input_bytes: str | int | float = 0
-    """Bytes that come from the client of each node it comes after, over the network; from that of the `kv` node, what
-    it found."""
+    """Bytes sent over the network from the client of each node in `after`; the `kv` node sends the KV it found
+    instead."""
     copies: str | int | float = 1
-    """How many of it run side by side."""
+    """Number of copies that run side by side."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """What else the service reads: `nprobe`, `top_k`, ..."""
+    """Further options for the service: `nprobe`, `top_k`, ..."""
 
     _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
 
@@ -119,7 +119,7 @@ class StageNode(_Node):
 
     @property
     def amounts(self) -> dict[str, Amount]:
-        """Its amounts, by the names of their fields, to be called with what is known of a request."""
+        """Parsed amounts of the node by field; call one with the request's values."""
         return self._amounts
 
 
@@ -133,11 +133,11 @@ class GenerateNode(StageNode):
     output: str | int | float = "output"
     """Output tokens."""
     branches: str | int | float = 1
-    """Answers side by side that share the prompt's KV; it is done with the last of them."""
+    """Answers side by side that share the prompt's KV; the generation ends with the last of them."""
     branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How far the lengths of its branches lie from `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
+    """Spread of the branches' lengths around `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
     kv: Annotated[str, Field(max_length=200)] = ""
-    """The `fetch_kv` node whose tokens need no prefill."""
+    """The `fetch_kv` node whose tokens the generation need not prefill."""
 
     @model_validator(mode="after")
     def _check_spread(self) -> Self:
@@ -147,13 +147,13 @@ class GenerateNode(StageNode):
 
 
 class ServiceNode(StageNode):
-    """A stage of any other kind: whatever a client serves."""
+    """A stage of any other kind, served by a client of that kind."""
 
     amount_fields: ClassVar[tuple[str, ...]] = (*StageNode.amount_fields, "tokens", "items")
     kind: Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"not": {"enum": ["generate", "loop"]}})]
-    """Kind of stage, as the client that serves it calls it: `embed`, `retrieve`, ..."""
+    """Kind of stage, as its client names it: `embed`, `retrieve`, ..."""
     tokens: str | int | float = "prompt"
-    """Tokens it reads, e.g. `prompt` or `20 * 512`."""
+    """Tokens that the stage reads, e.g. `prompt` or `20 * 512`."""
     items: str | int | float = 1
     """Queries or documents."""
 
@@ -166,15 +166,15 @@ class ServiceNode(StageNode):
 
 
 class LoopNode(_Node):
-    """A graph of its own that runs again and again."""
+    """A graph of its own that runs repeatedly."""
 
     kind: Literal["loop"]
     stages: Annotated[dict[str, Node], Field(min_length=1)]
     """The graph that it repeats."""
     max_times: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Its rounds at most; 1 where left out."""
+    """Most rounds; default 1."""
     again: Annotated[float, Field(ge=0, le=1)] | None = None
-    """How often it goes round once more; never where left out."""
+    """Probability of one more round; default 0."""
 
     @model_validator(mode="after")
     def _check_rounds(self) -> Self:
@@ -196,13 +196,13 @@ Node = Annotated[
     | Annotated[ServiceNode, Tag("service")],
     Discriminator(_tag),
 ]
-"""A node of a graph: its kind says which."""
+"""A node of a graph; `kind` selects its type."""
 LoopNode.model_rebuild()
 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    """The fields of all kinds, and what holds where one is left out."""
+    """Return the fields of all kinds, with their defaults."""
     fields = {name: field for cls in (GenerateNode, LoopNode, ServiceNode) for name, field in cls.model_fields.items()}
     return {name: {} if name == "stages" else field.get_default(call_default_factory=True)
             for name, field in fields.items()}

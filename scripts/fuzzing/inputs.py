@@ -1,4 +1,4 @@
-"""The valid scenarios and profiles that mutations start from; between them they use most of what can be written."""
+"""Valid scenarios and profiles as starting points of mutations; together they use most keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a document: with one of its values, or with its text."""
+"""Mutations of a document: of one of its values, or of its text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHERS: list[Any] = [True, None, "text", "", 3, -1, 1.5, [], {}, [1, 2], {"a": 1
 
 
 def paths(tree: Any, prefix: Path_ = ()) -> list[Path_]:
-    """Every place in a tree, its root left out."""
+    """Return every place in a tree except its root."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     return [place for key, value in items for place in [(*prefix, key), *paths(value, (*prefix, key))]]
 
@@ -61,7 +61,7 @@ def missing(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
 
 
 def unknown(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
-    """A key mistyped (so that another may be missing), or one too many."""
+    """Mistype a key (so that another may be missing), or add one."""
     path = rng.choice([p for p in paths(tree) if isinstance(p[-1], str)])
     changed = copy.deepcopy(tree)
     parent = at(changed, path[:-1])
@@ -97,7 +97,7 @@ def wrong_unit(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
 
 
 def wrong_word(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
-    """A name of something (a kind, a profile, a choice) mistyped, or very long."""
+    """Mistype a name (a kind, a profile, a choice), or make it very long."""
     path = rng.choice([p for p in _leaves(tree, str) if not at(tree, p)[:1].isdigit() and at(tree, p)])
     words = [_mistyped(at(tree, path), rng), "é" * 300, ELSEWHERE, "a b\tc"]
     return _replaced(tree, path, rng.choice(words)), path
@@ -115,13 +115,13 @@ def binary(text: bytes, rng: random.Random) -> bytes:
 
 
 def spliced(text: bytes, rng: random.Random) -> bytes:
-    """Binary junk in the middle."""
+    """Insert binary junk in the middle."""
     i = rng.randrange(len(text))
     return text[:i] + rng.randbytes(rng.randrange(1, 20)) + text[i:]
 
 
 def damaged(text: bytes, rng: random.Random) -> bytes:
-    """A character of the syntax put somewhere."""
+    """Insert a character of the syntax."""
     i = rng.randrange(len(text))
     return text[:i] + rng.choice(SYNTAX) + text[i:]
 

@@ -41,7 +41,7 @@ def mutated(number: int, rng: random.Random, folder: Path) -> MutatedTrace:
 
 
 def _grid(rng: random.Random, header: list[str], first: Callable[[int], str]) -> tuple[str, Rows]:
-    """A table with one thing wrong."""
+    """A table with one mistake."""
     rows = [[first(i), str(100 + 10 * i), str(5 + i), *("0" for _ in header[3:])] for i in range(8)]
     grid = [list(header), *rows]
     row, column = rng.randrange(1, 9), rng.randrange(len(header))
@@ -102,7 +102,7 @@ def _csv(number: int, rng: random.Random, folder: Path) -> MutatedTrace:
 
 
 def _reader(path: Path, number: int, rng: random.Random) -> list[str]:
-    """A command that reads a trace in our format."""
+    """Return a command that reads a trace in our format."""
     if rng.random() < 0.5:
         return ["trace", "describe", str(path), "--json"]
     user = path.parent / f"user-{number}.yaml"

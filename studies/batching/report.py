@@ -1,4 +1,4 @@
-"""Which batching serves online traffic best: throughput and energy of the systems that meet all six SLOs."""
+"""Study of batching in online serving: throughput and energy of the systems that meet all six SLOs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIPELINES = {"plain": 6.5, "rag": 3.5, "kv-retrieval": 6.5}   # highest rate, re
 LENGTHS = ("azure-conv-2023", "azure-code-2023")
 QUICK_WINDOW_S = 40
 
-# What one H100 has for KV with bf16 weights, as (label, memory): three accounts of the same two cards.
+# KV memory of one H100 with bf16 weights, as (label, memory): three accounts of the same two cards.
 BF16_WEIGHTS = 141_104_775_168
 BF16: dict[str, dict[str, Any]] = {
     "79.11 GiB, room for 8,192 tokens a step": {"weights": BF16_WEIGHTS, "activations": 4_989_124_608,
@@ -34,7 +34,7 @@ BF16: dict[str, dict[str, Any]] = {
     "79.11 GiB, room for 2,048 tokens a step": {"num_blocks": 1633},
 }
 
-# What is assumed, and what it could be instead, on the small system: (label, further settings, keys of the scheduler).
+# Assumptions and alternatives, on the small system: (label, further settings, keys of the scheduler).
 VARIATIONS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("as assumed", {}, {}),
     ("another seed", {"seed": 2}, {}),
@@ -68,7 +68,7 @@ def _grid(context: Context) -> pd.DataFrame:
 
 
 def _weights(context: Context) -> pd.DataFrame:
-    """bf16 weights leave little KV: what that does, for three accounts of the memory."""
+    """bf16 weights leave little KV: their effect, for three accounts of the memory."""
     count, strategies = SYSTEMS["small"]
     frames = []
     for number, (label, memory) in enumerate(BF16.items()):

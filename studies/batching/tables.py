@@ -72,7 +72,8 @@ def highest_rates(frame: pd.DataFrame, by: list[str], *, sort: bool = False) -> 
 
 
 def best_by_band(grid: pd.DataFrame) -> pd.DataFrame:
-    """Per band of rates: which strategy that meets the SLOs has the highest throughput, and the most tokens a joule."""
+    """Per band of rates: the strategy with the highest throughput among those that meet the SLOs, and with the most
+    tokens a joule."""
     rows: list[dict[str, Any]] = []
     for key, group in grid.groupby(BY, sort=False):
         for band, (low, high) in BANDS.items():

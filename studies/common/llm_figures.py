@@ -14,11 +14,12 @@ __all__ = ["llm_figures"]
 
 
 def llm_figures(results: Results) -> dict[str, Any]:
-    """Flat figures of one run, besides those that every point has.
+    """Return flat figures of one run, besides those that every point has.
 
-    stable: see `hermes.results.stability`, None where the window is too short to tell; device_hours: accelerators of
-    the LLM clients x makespan; share_25, share_50: share of all arrivals that were served and read at 25 or 50 tokens/s
-    or more from the first token on (an answer of one token is read at any speed).
+    - stable: see `hermes.results.stability`, None if the window is too short to tell.
+    - device_hours: accelerators of the LLM clients x makespan.
+    - share_25, share_50: share of all arrivals that were served and read at 25 or 50 tokens/s or more from the first
+      token on (an answer of one token is read at any speed).
     """
     record, metrics = results.record, results.metrics
     done = record.status == STATUS_COMPLETED

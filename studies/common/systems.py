@@ -1,4 +1,4 @@
-"""Systems that studies of LLM batching compare: the clients of a scenario, arranged by a strategy."""
+"""Systems in studies of LLM batching: the clients of a scenario, arranged by a strategy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ __all__ = ["PREFILL_LOAD", "arrange", "routers"]
 
 _SPLIT = re.compile(r"(\d+)P/(\d+)D")
 PREFILL_LOAD = "input_tokens"
-"""What a prompt's router balances where prefill clients do nothing but prompts."""
+"""Load that prompts are balanced by, if prefill clients serve only prompts."""
 
 
 def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **scheduler: Any) -> list[dict[str, Any]]:
-    """The clients of a scenario with its LLM clients arranged by `strategy`; those of other kinds as they are.
+    """Return a scenario's clients with its LLM clients arranged by `strategy`; those of other kinds are unchanged.
 
-    strategy: `continuous`, `chunked`, or `aP/bD` (a clients prefill, b decode; both batch continuously), a + b = count.
-    scheduler: further keys of the scheduler. Raises `InputError` for any other strategy or sum.
+    Args:
+        strategy: `continuous`, `chunked`, or `aP/bD` (a clients prefill, b decode; both batch continuously), a + b =
+            count.
+        scheduler: Further keys of the scheduler.
+
+    Raises `InputError` for any other strategy or sum.
     """
     llm = [dict(client) for client in clients if client.get("kind", "llm") == "llm"]
     others = [dict(client) for client in clients if client.get("kind", "llm") != "llm"]
@@ -44,7 +48,7 @@ def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **s
 
 
 def routers(strategy: str, router: Mapping[str, Any]) -> dict[str, Any]:
-    """Routers by kind of stage: a split balances prompts by their length, where it balances at all."""
+    """Return routers by kind of stage: a split balances prompts by their length, if it balances at all."""
     if _SPLIT.fullmatch(strategy) is None or router.get("kind") != "least_loaded":
         return {}
     return {"generate": {"kind": "least_loaded", "load": PREFILL_LOAD}}

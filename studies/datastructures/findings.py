@@ -1,4 +1,4 @@
-"""The findings of the study, from its tables."""
+"""Findings of the study, from its tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _best(frame: Any, capacity: str) -> str:
 
 
 def findings(found: dict[str, Any]) -> list[str]:
-    """What the tables say. found: the frame of each table by its name."""
+    """Return the findings. found: the frame of each table by its name."""
     worst = (found["savings"]["saved %"] - found["savings"]["formula %"]).abs().max()
     lines = [f"1. Blocks of the allocator and the formula differ by {worst:.2g} percentage points at most.",
              f"2. Tokens saved, Zipf contexts, by capacity in percent: {_best(found['zipf'], 'capacity %')}."]

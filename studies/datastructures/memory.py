@@ -36,7 +36,7 @@ class _Prompt:
     num_blocks: int = 0
     num_computed: int = 0
     grouped: bool = False
-    prompt_tokens: int = 0   # nobody asks here
+    prompt_tokens: int = 0   # unused here
     common: CommonPrompt | None = None
 
     def block_key(self, index: int, block_size: int) -> object:
@@ -52,7 +52,7 @@ class _Prompt:
 
 
 def savings() -> Table:
-    """Blocks that 100 sequences of 1,000 tokens take of a prefix cache, by the tokens they have in common."""
+    """Blocks of a prefix cache for 100 sequences of 1,000 tokens, by the number of common tokens."""
     rows = []
     for page in (16, 512):
         for prefix in (100, 200, 500, 800):
@@ -73,7 +73,7 @@ def savings() -> Table:
 
 
 def runs_sharing(context: Context) -> Table:
-    """What two runs report of sharing."""
+    """Sharing as two runs report it."""
     rows = []
     for name in ("shared-prompt", "branches"):
         found = run_points(context, name, [Point(name)], scenario=f"{name}.yaml").iloc[0]
@@ -155,7 +155,7 @@ def policy_plot(tables: Sequence[Table]) -> Any:
 
 
 def sketch_errors(counts: int, sketches: int) -> Table:
-    """How far estimates lie above the truth, against the bounds: width 2048; depth 4, and 1, where the bound is tight
+    """Error of estimates above the truth, against the bounds: width 2048; depth 4, and 1, where the bound is tight
     enough to be approached."""
     rng = np.random.default_rng(12)
     rows = []

@@ -1,7 +1,7 @@
-"""Seven structures for serving and retrieval, a figure of each.
+"""Study of seven data structures for serving and retrieval, with one table each.
 
-Parts that need a library that is not installed (bm25s, hnswlib or faiss), or the Mooncake trace (`--data`), are left
-out, and the report says so.
+Parts that need a missing library (bm25s, hnswlib or faiss), or the Mooncake trace (`--data`), are left out, and the
+report says so.
 """
 
 from __future__ import annotations

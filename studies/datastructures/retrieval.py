@@ -1,4 +1,4 @@
-"""Fusions of real rankings, graphs with a seed, and the cost of measured searches."""
+"""Fusions of real rankings, seeded graphs, and the cost of measured searches."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ def evaluation(config: CorpusConfig) -> tuple[Table, Table, Corpus, Judged]:
 def strengths(
     documents: int, queries: int, synonyms: tuple[int, ...], noises: tuple[float, ...]
 ) -> tuple[Table, Table]:
-    """What fusing adds, by how strong either list is: more synonyms weaken BM25, more noise the embeddings.
+    """Gain of fusion by the quality of either list: more synonyms weaken BM25, more noise the embeddings.
 
-    Noise averaged over 8 words for every query takes away the reason to weigh by length."""
+    Noise averaged over 8 words for every query takes away the reason to weigh by length.
+    """
     rows, tests = [], []
     for words in (None, 8):
         for count in synonyms:
@@ -102,7 +103,7 @@ def strengths(
 
 
 def strengths_plot(table: Table) -> Plot:
-    """What NASF adds to the better of its two lists, against what the lists differ by."""
+    """NASF's gain over the better of its two lists, against the difference of the lists."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axis = figure.subplots()
     for words, mine in table.frame.groupby("averaged over", sort=False):
@@ -118,7 +119,7 @@ def strengths_plot(table: Table) -> Plot:
 
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, float]:
-    """What `act` returns, and its CPU seconds. The garbage collector waits: it would look through all documents."""
+    """Return the result of `act`, and its CPU seconds. The garbage collector waits: it would visit all documents."""
     gc.collect()
     gc.disable()
     try:
@@ -172,7 +173,7 @@ def hybrid_latency(corpus: Corpus) -> Table:
 
 
 def graph_seeds(vectors: int) -> Table:
-    """Whether equal seeds give equal neighbours, and other seeds or orders others."""
+    """Whether equal seeds give equal neighbours, and other seeds or orders different ones."""
     rng = np.random.default_rng(13)
     data = np.asarray(rng.standard_normal((vectors, 32)), dtype=np.float32)
     queries = np.asarray(rng.standard_normal((200, 32)), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Classes of repeated measurements, and the cost of the indexed heap."""
+"""Variance classes of repeated measurements, and the cost of the indexed heap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATIONS = 2000
 
 
 def classes() -> Table:
-    """Classes of the searches that ship, which the retrieval profile was fitted to."""
+    """Variance classes of the shipped searches, which the retrieval profile was fitted to."""
     folder, rows = resource_dir("traces") / "hardware", []
     for path in sorted(folder.glob("retrieval-*.yaml")):
         frame = load_searches(path).rows

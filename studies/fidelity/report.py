@@ -1,4 +1,4 @@
-"""Offline batches of Llama-3.1-70B on HGX H100: what our sources of step times predict, and how far they are apart."""
+"""Study of fidelity: offline batches of Llama-3.1-70B on HGX H100, by source of step times, and their differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIGURES = {"makespan s": "makespan_s", "TTFT s": "latency.ttft_s.mean", "TPOT ms
 
 
 def sources(tp: int, engine_ms: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Where step times may come from, by name. engine_ms: added to every step of the fitted roofline."""
+    """Sources of step times, by name. engine_ms: added to every step of the fitted roofline."""
     roofline = {"kind": "roofline", "model": "llama-3.1-70b", "device": "h100-sxm", "tp": tp, "dtype": "bf16"}
     engine = {"step_overhead": f"{engine_ms} ms"} if engine_ms else {}
     return {
@@ -56,7 +56,7 @@ def tidy(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def relative(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every figure of every source divided by that of the kernel tables in the same cell, minus one."""
+    """Return every figure of every source divided by that of the kernel tables in the same cell, minus one."""
     wide = frame.set_index([*CELL, "source"])[list(FIGURES)]
     main = wide.xs(MAIN, level="source")
     at = pd.MultiIndex.from_frame(wide.index.to_frame(index=False)[CELL])

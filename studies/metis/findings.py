@@ -14,16 +14,24 @@ from .tables import paired
 __all__ = ["BOUND", "findings"]
 
 BOUND = 0.1
-"""Share of the decisions from which memory is said to decide."""
+"""Share of constrained decisions from which findings call memory decisive."""
 
 
 def findings(
     own: pd.DataFrame, fixed: pd.DataFrame, readings: pd.DataFrame, gains: pd.DataFrame, large: pd.DataFrame,
     steps: pd.DataFrame, sweep: pd.DataFrame, shapes: pd.DataFrame, feedback: pd.DataFrame,
 ) -> list[str]:
-    """All of them. own, fixed: METIS, AdaptiveRAG* and the fixed configurations; readings: AdaptiveRAG* by what it
-    chases; gains: against fixed configurations of like delay; large: the large model; steps: the ladder; sweep: less
-    memory; shapes: other quality models."""
+    """Return all findings.
+
+    Args:
+        own, fixed: METIS, AdaptiveRAG* and the fixed configurations.
+        readings: AdaptiveRAG* by its tolerance.
+        gains: Gains against fixed configurations of like delay.
+        large: The large model.
+        steps: The ladder.
+        sweep: Less memory.
+        shapes: Other quality models.
+    """
     return [*_headline(own, fixed), *_of_readings(readings), *_of_gains(gains),
             *_headline(large, large, of=" (Llama-3.1-70B)"), *_of_steps(steps), *_under_pressure(sweep),
             *_by_shape(shapes), *_of_feedback(feedback)]

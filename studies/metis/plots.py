@@ -17,7 +17,7 @@ _METHODS = {"map_rerank": "#b7c9e2", "stuff": "#f3c98b", "map_reduce": "#a9d6a5"
 
 
 def front(delays: list[float], f1: list[float]) -> list[int]:
-    """Indices of the points that none beats in both, by delay."""
+    """Return the indices of the Pareto-optimal points, by delay."""
     best, found = -1.0, []
     for i in sorted(range(len(delays)), key=lambda i: (delays[i], -f1[i])):
         if f1[i] > best:
@@ -74,7 +74,8 @@ def rates_plot(rates: pd.DataFrame, datasets: list[str]) -> Figure:
 
 
 def pressure_plot(sweep: pd.DataFrame) -> Figure:
-    """What a smaller KV budget does: delay, F1, and the share of decisions that memory constrained; means of seeds."""
+    """Plot the effect of a smaller KV budget: delay, F1, and the share of decisions that memory constrained; means of
+    seeds."""
     from matplotlib.ticker import NullFormatter
 
     datasets = list(dict.fromkeys(sweep["dataset"]))

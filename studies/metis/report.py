@@ -1,4 +1,4 @@
-"""Which configuration a RAG query gets, chosen with the schedule."""
+"""Study of METIS: choice of a RAG query's configuration together with its schedule."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _plots(size: Size, one: Batch, rates: pd.DataFrame, sweep: pd.DataFrame) -> 
 
 
 def _like(grid: pd.DataFrame, own: pd.DataFrame, dataset: str, rate: float) -> Run:
-    """The fixed configuration of like delay, by the first seed."""
+    """Return the fixed configuration of like delay, by the first seed."""
     mine = own[(own["dataset"] == dataset) & (own["rate"] == rate) & (own["system"] == "METIS")]
     delay = mine.sort_values("seed")["delay_s"].iloc[0]
     chosen: Run = tables.like_delay(grid[(grid["dataset"] == dataset) & (grid["rate"] == rate)], delay)["run"]
@@ -80,20 +80,20 @@ def _like(grid: pd.DataFrame, own: pd.DataFrame, dataset: str, rate: float) -> R
 
 
 def _steps(size: Size, own: pd.DataFrame, rungs: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
-    """The ladder: of the sustained rates a few seeds, of the paper's one."""
+    """Run the ladder: a few seeds of the sustained rates, one of the paper's."""
     steps = pd.concat([fixed, own[own["system"] == "AdaptiveRAG*"], rungs, own[own["system"] == "METIS"]])
     return pd.concat([steps[(steps["dataset"] == d) & (steps["rate"] == r)
                             & (steps["seed"] <= (size.few if r == RATES[d] else 1))] for d, r in size.pairs])
 
 
 def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
-    """Points with less memory, and what was set in each."""
+    """Return points with less memory, and their settings."""
     known = pressure_points(size)
     return cut.assign(kv_tokens=[known[p][0] for p in cut["run"]], load=[known[p][1] for p in cut["run"]])
 
 
 def _shapes(size: Size, one: Batch) -> pd.DataFrame:
-    """F1 by each quality model. What does not choose by it need not run again."""
+    """Return F1 by each quality model. Systems that do not choose by it need not run again."""
     parts = [one["shapes"]]
     for dataset in size.datasets:
         own, rungs, grid = (f[(f["dataset"] == dataset) & (f["rate"] == RATES[dataset]) & (f["seed"] == 1)]
@@ -107,7 +107,7 @@ def _shapes(size: Size, one: Batch) -> pd.DataFrame:
 
 
 def _reconciled(own: pd.DataFrame) -> Table:
-    """What was said of tokens by the pipelines, and what the stages served."""
+    """Return the tokens that pipelines declared, and those that stages served."""
     mine = own[own["system"] == "METIS"]
     rows = [{"data set": d, "runs": len(g), "profiler tokens noted": g["profile_in"].sum(),
              "in its stages": g["profiler_stage_in"].sum(), "golden runs": g["golden_runs"].sum(),

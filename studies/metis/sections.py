@@ -1,4 +1,4 @@
-"""Sections of the study: which points each of its tables needs."""
+"""Sections of the study: the points of each table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BUDGETS", "HOLDERS", "READINGS", "SPEC_RATE", "VARIANTS", "Size", "f
 
 SPEC_RATE = 2.0
 READINGS = ("AdaptiveRAG*", "AdaptiveRAG*, 0.1%", "AdaptiveRAG*, best")
-"""The baseline by how small a difference of F1 it chases: 1%, 0.1%, none is too small."""
+"""AdaptiveRAG* by its tolerance of F1: 1%, 0.1%, none."""
 MULTIPLES = (0.25, 0.5, 1.0, 1.5, 2.5)
 """Of the sustained rates."""
 LOADS = (0.5, 1.0, 1.5)
@@ -23,11 +23,11 @@ BUDGETS = {"squad": (24_000, 12_000, 6_000), "musique": (24_000, 12_000, 8_000),
            "qmsum": (48_000, 24_000, 12_000)}
 """KV tokens where memory is short; the whole card has some 290,000."""
 HOLDERS = (200, 400, 600, 800, 1000)
-"""Tokens that the query generates which holds the memory in the trace."""
+"""Output tokens of the query that holds the memory in the trace."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "uncommitted": {"reading": "uncommitted"}, "whole only": {"partial": 1.0}, "queues in range": {"full": "space"},
 }
-"""METIS with other answers to what the paper leaves open: what is free, part of the mappers, what queues."""
+"""METIS with other answers to the paper's open questions: free memory, part of the mappers, queued configuration."""
 PROFILERS: dict[str, dict[str, Any]] = {
     "large model, API": {}, "never wrong, API": {"profiler": "perfect"},
     "Llama-3.1-70B on two A40": {"profiler": "small", "profiler_model": LARGE},
@@ -36,7 +36,13 @@ PROFILERS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """How much of the study is run. datasets: names; requests, seeds: of a point; few: seeds of the lesser tables."""
+    """Size of the study.
+
+    Args:
+        datasets: Names.
+        requests, seeds: Of a point.
+        few: Seeds of the lesser tables.
+    """
 
     datasets: tuple[str, ...]
     requests: int
@@ -46,7 +52,7 @@ class Size:
 
     @classmethod
     def of(cls, *, quick: bool) -> Size:
-        """The quick study, or the whole."""
+        """Return the quick study, or the whole."""
         return cls(("musique", "qmsum"), 60, 2, 1, quick) if quick else cls(tuple(RATES), 200, 10, 3, quick)
 
     @property
@@ -70,7 +76,7 @@ class Size:
 
 
 def first(size: Size) -> dict[str, list[Run]]:
-    """Points that can be named before anything is run."""
+    """Return points that are known before any run."""
     n: dict[str, Any] = {"requests": size.requests}
     whole = {(d, r): not size.quick and r == RATES[d] for d, r in size.pairs}
     lone = ("METIS", "profile + median", "AdaptiveRAG*", "hindsight")

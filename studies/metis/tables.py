@@ -93,7 +93,7 @@ def readings(runs: pd.DataFrame) -> Table:
 
 
 def gains(grid: pd.DataFrame, chosen: pd.DataFrame) -> Table:
-    """Each way of choosing per query against the fixed configuration of best F1 that is no slower than it."""
+    """Compare each per-query choice with the best fixed configuration by F1 that is no slower."""
     rows = []
     order = {name: place for place, name in enumerate(dict.fromkeys(grid["dataset"]))}
     for own in sorted((row for _, row in chosen.iterrows()), key=lambda row: order[row["dataset"]]):
@@ -107,7 +107,7 @@ def gains(grid: pd.DataFrame, chosen: pd.DataFrame) -> Table:
 
 
 def large(runs: pd.DataFrame) -> Table:
-    """Llama-3.1-70B on two cards: what the headline says, the median and hindsight beside it."""
+    """Llama-3.1-70B on two cards: the headline's comparison, with the median and hindsight beside it."""
     rows = []
     for dataset, rate in dict.fromkeys(zip(runs["dataset"], runs["rate"], strict=True)):
         here = runs[(runs["dataset"] == dataset) & (runs["rate"] == rate)]
@@ -203,7 +203,7 @@ def knobs(runs: pd.DataFrame) -> Table:
 
 
 def overhead(runs: pd.DataFrame) -> Table:
-    """What profiling costs, with an API and with a served model."""
+    """Cost of profiling, with an API and with a served model."""
     rows = [{"data set": row["dataset"], "profiler": row["system"], "delay s": row["delay_s"], "F1": row["f1"],
              "profiler s": row["profiler_s"], "share of the delay %": 100 * row["profiler_share"],
              "highest %": 100 * row["profiler_share_max"],
@@ -270,7 +270,7 @@ def pressure(sweep: pd.DataFrame) -> Table:
 
 
 def variants(sweep: pd.DataFrame) -> Table:
-    """METIS with other answers to what the paper leaves open, beside METIS as it is; the first seed."""
+    """METIS with other answers to the paper's open questions, beside METIS as it is; the first seed."""
     rows = []
     own = sweep[(sweep["seed"] == 1) & sweep["system"].str.startswith("METIS")]
     for (dataset, tokens, load), here in own.groupby(["dataset", "kv_tokens", "load"], sort=False):

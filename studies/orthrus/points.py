@@ -1,4 +1,4 @@
-"""The systems of the study, the points of each experiment, and the figures kept of each."""
+"""Systems of the study, points of each experiment, and the figures kept of each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,14 @@ PHASES_S, BIN_S = 200, 5                      # of the three-phase workload's ti
 
 def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, step_overhead: str = "",
             **scheduler: Any) -> list[dict[str, Any]]:
-    """A system's clients. mode: of the overhead; model, rank: another model than Mistral-7B, and its adapter's rank;
-    step_overhead: of the engine; scheduler: further options of the schedulers."""
+    """Return a system's clients.
+
+    Args:
+        mode: Of the overhead.
+        model, rank: Another model than Mistral-7B, and its adapter's rank.
+        step_overhead: Of the engine.
+        scheduler: Further options of the schedulers.
+    """
     name, embed_gpus = SYSTEMS[system]
     found: list[dict[str, Any]] = load_document(folder / f"{name}.yaml").plain()["clients"]
     for client in found:
@@ -55,7 +61,7 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
 
 
 def pipelines(percent: int) -> Any:
-    """The pipelines of a workload of which so much are embeddings."""
+    """Return the pipelines of a workload with this share of embeddings."""
     if percent in (0, 100):
         return "embedding" if percent else "plain"
     return [{"name": "embedding", "weight": percent}, {"name": "plain", "weight": 100 - percent}]
@@ -69,8 +75,8 @@ def mix(folder: Path, system: str, percent: int, *, label: str = "", **options: 
 
 
 def single(folder: Path, kind: str, users: int, *, plain: bool = False, **options: Any) -> Point:
-    """One GPU with `users` clients that ask for one kind only; plain: without adapter, and for generations with the
-    chunked scheduler, as an engine that knows no embeddings."""
+    """Return one GPU with `users` clients that request one kind only; plain: without adapter, and for generations with
+    the chunked scheduler, as an engine without embeddings."""
     client = clients(folder, IBS, **options)[0] | {"count": 1}
     if plain:
         del client["hardware"]["embed_lora_rank"]
@@ -103,8 +109,8 @@ def _other(folder: Path, name: str, system: str, options: dict[str, Any]) -> Poi
 
 
 def extract(results: Results) -> dict[str, Any]:
-    """Figures beyond the summary: those of every study; of runs that end by themselves (burst, phases) quantiles of the
-    latency by kind, and accelerators busy over time, all and by group."""
+    """Return figures beyond the summary: those of every study; for runs that end by themselves (burst, phases)
+    quantiles of the latency by kind, and accelerators busy over time, all and by group."""
     figures = {f"point.{name}": value for name, value in point_figures(results).items()}
     record = results.record
     if (record.status != STATUS_COMPLETED).any():

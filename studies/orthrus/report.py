@@ -1,4 +1,4 @@
-"""Embeddings and generations in one batch."""
+"""Study of Orthrus: embeddings and generations in one batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORT = {"horizon": "240 s", "measure.start": "60 s"}   # closed loops of the qu
 
 
 def run(context: Context) -> Report:
-    """Mixes, burst, phases, overhead, other models, and what the assumptions do."""
+    """Run mixes, burst, phases, overhead, other models, and variants of the assumptions."""
     folder, mode, quick = context.file("mix.yaml").parent, context["overhead"], context.quick
     options = {"max_num_seqs": context["max_num_seqs"]}
     mixes = (10, 50, 90) if quick else tuple(sorted({*MIXES, *PAPER}))

@@ -1,4 +1,4 @@
-"""Tables of the study: ours beside the paper's, and what follows from single figures by arithmetic."""
+"""Tables of the study: simulated figures beside the paper's, and arithmetic on single figures."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def ratio_table(rows: Rows, assumed: str) -> Table:
 
 
 def employed_table(rows: Rows, clients: tuple[int, ...], users: int = 512) -> Table:
-    """How many clients the paper's SplitGPU rates can keep busy: by Little's law a closed loop has them all."""
+    """Number of clients that the paper's SplitGPU rates can keep busy: by Little's law a closed loop has them all."""
     curves = {}
     for kind in ("embed", "generate"):
         found = [served(rows[f"single {kind} {n} plain"]) for n in clients]
@@ -154,7 +154,7 @@ def phase_table(rows: Rows, systems: list[str], mode: str) -> Table:
 
 
 def overhead_table(rows: Rows, clients: tuple[int, ...]) -> Table:
-    """One GPU with one kind only: what serving it in an engine for both costs."""
+    """One GPU with one kind only: the cost of serving it in an engine for both."""
     out = []
     for n in clients:
         line: dict[str, Any] = {"clients": n}
@@ -184,7 +184,7 @@ def variant_table(name: str, title: str, rows: Rows, variants: dict[str, str], n
 
 
 def points_table(rows: Rows) -> Table:
-    """What every point of a study has to show."""
+    """Columns of every point."""
     out = [{
         "point": label, "KV tokens per GPU": row["point.kv_capacity_per_client_tokens"],
         "peak KV": row["point.kv_peak_share"], "rejected": row["point.rejected"], "preempted": row["point.preemptions"],

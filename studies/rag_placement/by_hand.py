@@ -1,12 +1,12 @@
-"""What embedding takes, from flops and bytes: written out from the shapes, apart from the simulator's own models.
+"""Embedding time from flops and bytes, computed from the shapes, independently of the simulator's models.
 
 A prefill of n tokens through L layers of width h, heads of d (k of them with keys and values), an inner width f:
 
     matrices    W = h (heads + 2k) d + heads d h + (2 or 3) h f weights a layer; 2 W L n flops
-                W L bytes of weights once, and what every matrix reads and writes of each token
+                W L bytes of weights once, and each token's reads and writes of every matrix
     attention   4 heads d L flops for each pair of tokens (all of n^2, or half of it if only the past is looked at)
     vectors     norms, residuals, activation function: bytes that are read and written besides
-    launches    what a kernel takes that does next to nothing, 8 a layer and one for attention
+    launches    time of a nearly empty kernel, 8 a layer and one for attention
 
 Arithmetic at peak x share, bytes at bandwidth x share; of the shorter of the two a part `1 - overlap` is not hidden.
 Shares, overlap and latencies are those of the device's file of efficiency factors, peaks those of its data sheet.
@@ -25,7 +25,7 @@ __all__ = ["Embedding", "embedding_by_hand"]
 
 @dataclass(frozen=True)
 class Embedding:
-    """Seconds of one embedding by what takes them; flops and bytes of its matrices."""
+    """Seconds of one embedding by cause; flops and bytes of its matrices."""
 
     flops: float
     num_bytes: float
@@ -43,7 +43,8 @@ class Embedding:
 
 
 def embedding_by_hand(model_name: str, device_name: str, pieces: list[int]) -> Embedding:
-    """One prefill of sequences of these lengths; 4-byte numbers on a CPU (fp32), 2-byte ones on a GPU (bf16)."""
+    """Compute one prefill of sequences of these lengths; 4-byte numbers on a CPU (fp32), 2-byte ones on a GPU
+    (bf16)."""
     m, device = load_model(model_name), load_device(device_name)
     share = load_efficiency(device.efficiency).factors
     on_gpu = "bf16" in device.flops

@@ -1,4 +1,4 @@
-"""Where the time of a retrieval-augmented request goes: the parts of the bars of the RAG placement study."""
+"""Time of a retrieval-augmented request by part: the bars of the RAG placement study."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ SERVED = {"embed": "embedding", "retrieve": "retrieval", "rerank": "rerank"}
 
 
 def parts_ns(record: RunRecord) -> dict[str, npt.NDArray[np.int64]]:
-    """Nanoseconds of every completed request by part, each of shape (completed requests,). They add up to its latency.
+    """Return nanoseconds of every completed request by part, each of shape (completed requests,). They add up to its
+    latency.
 
-    Embedding, retrieval (and reranking): from start to end on their clients. Prefill: from the answer's start to its
-    first token; decode: from there to its last. Transfer: what moves to a client without an engine (the question's
-    vector), communication: what moves to the LLM (the passages), waiting for bandwidth included. Queue: the rest.
+    - Embedding, retrieval (and reranking): from start to end on their clients.
+    - Prefill: from the answer's start to its first token; decode: from there to its last.
+    - Transfer: the question's vector to a client without an engine; communication: the passages to the LLM; both
+      include waiting for bandwidth.
+    - Queue: the rest.
     """
     n = len(record.arrival_ns)
     sums = {name: np.zeros(n, dtype=np.int64) for name in (*PARTS[:-1], "rerank")}
@@ -47,9 +50,9 @@ def parts_ns(record: RunRecord) -> dict[str, npt.NDArray[np.int64]]:
 
 
 def figures(results: Results) -> dict[str, Any]:
-    """Flat figures of one run, for `extract`: mean seconds by part (`part.*`), latency, the share of the context's
-    transfer, bytes moved to the LLM per request, by client the share of time it is busy (`busy.*`) and joules per
-    request (`joules.*`), and `point_figures`."""
+    """Return flat figures of one run, for `extract`: mean seconds by part (`part.*`), latency, the share of the
+    context's transfer, bytes moved to the LLM per request, by client its busy share (`busy.*`) and joules per request
+    (`joules.*`), and `point_figures`."""
     record, summary = results.record, results.summary
     parts = parts_ns(record)
     total = sum(values.astype(np.float64) for values in parts.values())

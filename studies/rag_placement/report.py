@@ -1,8 +1,8 @@
-"""On which machine to embed and to retrieve.
+"""Study of RAG placement: the machines for embedding and retrieval.
 
-The six placements on two links, one request at a time; questions of one length, for the comparison by hand; what of the
-context moves; variants of the index; and the placements as streams of requests, until they do not keep up. The sweeps
-beside this file say what each of these changes in the scenarios of scenarios/studies/rag-placement.
+The report runs the six placements on two links, one request at a time; questions of one length, for the comparison by
+hand; parts of the context that move; variants of the index; and the placements as streams of requests, until they do
+not keep up. The sweeps beside this file list the changes to the scenarios of scenarios/studies/rag-placement.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def run(context: Context) -> Report:
 
 
 def placements(context: Context, grid: dict[str, Any]) -> list[Point]:
-    """The six placements. With them the coarse search of the index, as assumed."""
+    """Return the six placements, with the coarse search of the index as assumed."""
     coarse = {"clients.0.serves.retrieve.coarse": context["coarse_search"]}
     return [Point(p.label, {**p.settings, **coarse}, p.columns) for p in sweep(context, "placement", grid)]
 
 
 def sweep(context: Context, name: str, grid: dict[str, Any]) -> list[Point]:
-    """The points of NAME-sweep.yaml, with more in its grid."""
+    """Return the points of NAME-sweep.yaml, with more in its grid."""
     said = dict(load_yaml(context.file(f"{name}-sweep.yaml")).plain())
     said["grid"] = dict(said.get("grid", {})) | grid
     if "workload.arrivals.rate" in grid:

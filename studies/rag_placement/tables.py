@@ -32,7 +32,7 @@ REQUEST_BY_HAND, REQUEST_SIMULATED = "request by hand, ms", "request simulated, 
 
 
 def steady(stable: Any) -> str:
-    """`point.stable` in words: True, False, or missing where the window is too short to tell."""
+    """Return `point.stable` in words: True, False, or missing if the window is too short to tell."""
     return "window too short" if stable is None or stable != stable else "yes" if stable else "no"
 
 
@@ -56,7 +56,7 @@ def bars(frame: pd.DataFrame) -> Table:
 
 
 def points(frame: pd.DataFrame) -> Table:
-    """What every point has to say of itself."""
+    """Columns of every point."""
     rows = [
         {"placement": row["case"], "link": row["link"], "KV tokens": row["point.kv_capacity_tokens"],
          "KV peak %": 100 * row["point.kv_peak_share"], "rejected": row["point.rejected"],
@@ -110,7 +110,7 @@ def by_hand(frame: pd.DataFrame, tokens: int) -> Table:
 
 
 def moved(frame: pd.DataFrame) -> Table:
-    """What of the context moves, and what its transfer is of the total."""
+    """Return the moved part of the context, and the share of its transfer in the total."""
     names = {"20 * 768 * 4": "vectors of the passages (768 x fp32 each)", "20 * 512 * 4": "text (4 bytes a token)",
              "20 * 512 * 4096 * 2": "input embeddings (4096 x bf16 a token)",
              "20 * 512 * 131072": "keys and values (128 KiB a token)"}
@@ -138,14 +138,14 @@ def index(frame: pd.DataFrame) -> Table:
 
 
 def clients_of(context: Context, placements: Sequence[Point]) -> Clients:
-    """The clients of every placement, built."""
+    """Return the clients of every placement, built."""
     first = {str(point.columns["case"]): point for point in reversed(placements)}
     cases = dict.fromkeys(str(point.columns["case"]) for point in placements)
     return {case: build(scenario_of(context, first[case], "base.yaml")).clients for case in cases}
 
 
 def phases(placements: Clients) -> Table:
-    """Flops, bytes and time of every phase, for one question and for a full batch, by dimension and machine."""
+    """Return flops, bytes and time of every phase, for one question and for a full batch, by dimension and machine."""
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, int]] = set()
     for clients in placements.values():
@@ -168,8 +168,8 @@ def phases(placements: Clients) -> Table:
 
 
 def _capacity(client: Any, tokens: int) -> float:
-    """Requests/s that a client without an engine keeps up with: full batches of mean questions, cores and bandwidth
-    shared by the kinds of stage it serves."""
+    """Return the requests/s that a client without an engine sustains: full batches of mean questions, cores and
+    bandwidth shared by the kinds of stage it serves."""
     cores = bandwidth = slowest = 0.0
     for kind, service in client.services.items():
         work = service.work([ServiceStage(kind, tokens=tokens) for _ in range(FULL_BATCH)])
@@ -232,7 +232,7 @@ def rates(frame: pd.DataFrame) -> Table:
 
 
 def batches(frame: pd.DataFrame) -> Table:
-    """What it does to the slowest placement to embed all waiting questions together."""
+    """Return the effect on the slowest placement of embedding all waiting questions together."""
     rows = [
         {"batch at most": row["max_batch"], "requests/s": row["rate"], "mean s": row["total_s"],
          "p99 s": row["latency.e2e_s.p99"], "cpu busy %": 100 * row["busy.cpu"], "stable": steady(row["point.stable"])}
@@ -244,7 +244,8 @@ def batches(frame: pd.DataFrame) -> Table:
 
 
 def limits(frame: pd.DataFrame, capacity: pd.DataFrame) -> Table:
-    """Highest rate up to which every simulated one is stable, beside what embedding and retrieval keep up with."""
+    """Return the highest rate up to which every simulated one is stable, beside the rate that embedding and retrieval
+    sustain."""
     rows = []
     for case, group in frame.groupby("case", sort=False):
         stable = 0.0

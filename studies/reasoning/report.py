@@ -1,4 +1,4 @@
-"""Reasoning in parallel branches: how many requests meet their SLOs, by batching, over a grid of SLOs."""
+"""Study of reasoning in parallel branches: requests that meet their SLOs, by batching, over a grid of SLOs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _simulate(context: Context, name: str, file: str, wanted: list[Point]) -> pd
 
 
 def goodput(part: Part, frame: pd.DataFrame, tpot_ms: int) -> pd.DataFrame:
-    """Share of all requests that meet both SLOs: a row per rate and batching, a column per TTFT SLO in ms."""
+    """Return the share of all requests that meet both SLOs: a row per rate and batching, a column per TTFT SLO in
+    ms."""
     return pd.DataFrame({
         "rate": frame.rate, "batching": frame.batching, "requests": frame["requests.total"],
         **{f"{ttft:,} ms": frame[f"good_{ttft}_{tpot_ms}"] / frame["requests.total"] for ttft in part.ttft_ms},

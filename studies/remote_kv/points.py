@@ -1,4 +1,4 @@
-"""The designs of the study, the scenario of a point, and the figures kept of each. An edit simulates all again."""
+"""Designs of the study, scenario of a point, and figures kept of each. An edit simulates all points again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ _MODEL = "llama-3.1-70b"
 
 @dataclass(frozen=True)
 class Setup:
-    """What a point simulates. mode: "contention" (stateful tiers) or "expected" (the formula); keys: contexts that are
-    asked for, 20,000 private and 10,000 shared ones if None."""
+    """Parameters of a point.
+
+    Args:
+        mode: "contention" (stateful tiers) or "expected" (the formula).
+        keys: Number of different contexts; 20,000 private and 10,000 shared ones if None.
+    """
 
     design: str
     past: int
@@ -54,14 +58,14 @@ class Setup:
         return self.keys or {"private": 20_000, "shared": 10_000}[self.population]
 
     def point(self, folder: Path) -> Point:
-        """The point that simulates it; folder: of the scenarios."""
+        """Return the point that simulates it; folder: of the scenarios."""
         data = scenario(self, folder)
         keys = ("name", "workload", "clients", "routers", "network")
         return Point(self.label, {key: data[key] for key in keys if key in data})
 
 
 def store_of(setup: Setup, folder: Path) -> dict[str, Any] | None:
-    """Stores of a design: how many, bytes and bytes/s of each; None for recomputing."""
+    """Return the stores of a design: number, bytes and bytes/s of each; None for recomputing."""
     clients = load_document(folder / f"{DESIGNS[setup.design]}.yaml").plain()["clients"]
     for client in clients:
         if client.get("kind") == "kv_retrieval":
@@ -72,7 +76,8 @@ def store_of(setup: Setup, folder: Path) -> dict[str, Any] | None:
 
 
 def dcn_used(setup: Setup, store: dict[str, Any], folder: Path) -> float | None:
-    """Share of the racks' links to the core that fetches at the study's rate ask for, each way; None without them."""
+    """Return the share of the racks' links to the core that fetches at the study's rate use, each way; None without
+    links."""
     links = load_document(folder / f"{DESIGNS[setup.design]}.yaml").plain().get("network", {}).get("links", [])
     if not links:
         return None
@@ -81,16 +86,16 @@ def dcn_used(setup: Setup, store: dict[str, Any], folder: Path) -> float | None:
 
 
 def context_bytes(setup: Setup) -> float:
-    """Bytes of one past context."""
+    """Return the bytes of one past context."""
     per_token: int = load_model(_MODEL).kv_bytes_per_token(setup.kv_bits / 8)
     return float(setup.past * per_token)
 
 
 def hit_share(setup: Setup, store: dict[str, Any]) -> float:
-    """Share of the fetches that find their context if the stores hold those asked for most.
+    """Return the hit rate of fetches if the stores hold the most popular contexts.
 
-    Private contexts lie in one store each, and so do shared ones where every request asks the store that keeps its
-    context (C+DCN); else every store holds the most popular shared ones for itself.
+    Private contexts lie in one store each, and so do shared ones if every request asks the store that keeps its context
+    (C+DCN); otherwise every store holds the most popular shared ones for itself.
     """
     fit = int(store["capacity"] // context_bytes(setup))
     if setup.population == "private":
@@ -101,7 +106,7 @@ def hit_share(setup: Setup, store: dict[str, Any]) -> float:
 
 
 def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
-    """The scenario of a setup: the design's file, with the setup's own values in place."""
+    """Return the scenario of a setup: the design's file with the setup's own values."""
     path = folder / f"{DESIGNS[setup.design]}.yaml"
     data: dict[str, Any] = load_document(path).plain()
     data["name"] = f"remote-kv {setup.label}"
@@ -127,7 +132,7 @@ def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
 
 
 def extract(results: Results) -> dict[str, Any]:
-    """Figures of a point beyond its summary: quantiles of E2E (`e2e_000` .. `e2e_100`), and of the fetches."""
+    """Return figures beyond the summary: quantiles of E2E (`e2e_000` .. `e2e_100`), and of the fetches."""
     record, metrics = results.record, results.metrics
     done = record.status == STATUS_COMPLETED
     e2e = np.quantile(metrics.e2e_ns[done] / 1e9, QUANTILES) if done.any() else np.full(len(QUANTILES), np.nan)
@@ -143,8 +148,8 @@ def extract(results: Results) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any], unloaded_s: float) -> bool | None:
-    """Whether a point keeps up, by the rule of `hermes.results.stability`, with the E2E of an empty system as the time
-    that the window's quarters have to exceed (with shared bandwidth, time in service grows with the load)."""
+    """Whether a point is stable, by the rule of `hermes.results.stability`. The E2E of an empty system is the time that
+    the window's quarters must exceed (with shared bandwidth, time in service grows with the load)."""
     early, late = row["point.in_system_early"], row["point.in_system_late"]
     if row["point.window_s"] / 4 < unloaded_s:
         return None
@@ -152,5 +157,5 @@ def verdict(row: dict[str, Any], unloaded_s: float) -> bool | None:
 
 
 def at_rate(setup: Setup, rate: float, seconds: float) -> Setup:
-    """The same at another rate, for at least so long."""
+    """Return the same setup at another rate, for at least this long."""
     return replace(setup, rate=float(f"{rate:.4g}"), requests=max(400, round(rate * seconds)))

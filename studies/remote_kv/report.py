@@ -1,4 +1,4 @@
-"""Where past KV should be kept (HERMES, arXiv 2504.09775, remote KV storage)."""
+"""Study of remote KV storage: places for past KV (HERMES, arXiv 2504.09775)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _designs(context: Context, bits: tuple[int, ...], populations: tuple[str, ..
 
 
 def _capacities(context: Context) -> Table:
-    """KV tokens of one client, by bytes of weights and KV."""
+    """Return KV tokens of one client, by bytes of weights and KV."""
     each = [(dtype, kv_bits) for dtype in ("bf16", "fp8") for kv_bits in (16, 8)]
     wanted = [Point(f"{dtype} {kv_bits}", {"clients": [{
         "model": "llama-3.1-70b", "device": "h100-sxm", "allow_mismatch": True,
@@ -162,7 +162,7 @@ def _points(found: list[Found], rate: float) -> Table:
 
 @dataclass(frozen=True)
 class Sought:
-    """A design whose highest stable rate is sought. bound_per_s: the rate that the stores' bandwidth allows."""
+    """A design whose highest stable rate is searched. bound_per_s: the rate that the stores' bandwidth allows."""
 
     setup: Setup
     bound_per_s: float | None
@@ -222,7 +222,7 @@ def _search_row(one: Sought) -> dict[str, Any]:
 
 
 def _overlap(context: Context, empty: Unloaded) -> Table:
-    """Reading layer by layer beside the prefill, at a rate that every design but C can take."""
+    """Return latencies of reading layer by layer beside the prefill, at a rate that every design but C sustains."""
     rate, seconds = 60.0, 24.0 if context.quick else 60.0
     setups = [
         _setup(context, design, past, rate=rate, requests=round(rate * seconds), overlap=overlap)

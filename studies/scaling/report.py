@@ -1,4 +1,4 @@
-"""How the highest rate a client can take changes with the number of clients, by batching and weights."""
+"""Study of scaling: the highest rate per client against the number of clients, by batching and weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (2, 4, 8)
 SPEEDS = (25, 50)             # tokens/s
 STEP = 0.05                   # requests/s and client: rates are multiples of it
 HIGHEST = 256                 # steps: no client takes 12.8 requests a second here
-SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly: what a client more or less does
+SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly: the effect of one client more or less
 CLIENT_SECONDS, SHORTEST_S = 1600, 100
 BF16 = {
     "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"},
@@ -36,7 +36,7 @@ COLOURS = {"continuous": "#444444", "chunked": "#1f77b4", "disaggregated": "#d62
 
 @dataclass(frozen=True)
 class System:
-    """What a search is about. strategy: continuous, chunked, disaggregated, or a split like 3P/5D."""
+    """Parameters of a search. strategy: continuous, chunked, disaggregated, or a split like 3P/5D."""
 
     weights: str
     strategy: str
@@ -45,7 +45,7 @@ class System:
 
 @dataclass(frozen=True)
 class Asked:
-    """A search, and the tokens/s that a system has to keep."""
+    """A search, and the tokens/s that a system must keep."""
 
     system: System
     speed: int
@@ -53,7 +53,7 @@ class Asked:
 
 
 def split(count: int, share: float = 0.6) -> str:
-    """That share of the clients prefills, rounded; at least one does either."""
+    """Return the split in which that share of the clients prefills, rounded; at least one client does each."""
     prefill = min(max(round(share * count), 1), count - 1)
     return f"{prefill}P/{count - prefill}D"
 
@@ -65,7 +65,7 @@ def asked(weights: str, strategy: str, count: int, speed: int, share: float) -> 
 
 
 def keeps(point: Mapping[str, Any], speed: int, share: float = 0.99) -> bool:
-    """Whether that share of the arrivals is read at `speed` tokens/s, and requests in the system do not grow."""
+    """Whether that share of the arrivals is read at `speed` tokens/s, and the requests in the system do not grow."""
     return bool(point[f"share_{speed}"] >= share and point["stable"] is not False)
 
 
@@ -98,7 +98,7 @@ def _round(context: Context, number: int, wanted: list[tuple[Any, float]]) -> li
 
 
 def window_s(count: int, quick: bool) -> float:
-    """Small systems are watched longer, so that the slowest 1% of their requests are some."""
+    """Return the window. Small systems run longer, so that the slowest 1% of their requests are several."""
     return max(SHORTEST_S, CLIENT_SECONDS / count) / (4 if quick else 1)
 
 
@@ -113,7 +113,7 @@ def highest(searches: list[Asked]) -> pd.DataFrame:
 
 
 def details(searches: list[Asked], share: float) -> pd.DataFrame:
-    """The point of each answer, and what ends it one step further."""
+    """Return the point of each answer, and the reason it ends one step further."""
     rows = []
     for s in searches:
         at: Mapping[str, Any] = s.search.rows.get(s.search.low, {})

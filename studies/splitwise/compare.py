@@ -1,8 +1,8 @@
-"""Against splitwise-sim, request by request: scenarios/validation/splitwise-*.yaml on the traces that it was given.
+"""Comparison with splitwise-sim, request by request: scenarios/validation/splitwise-*.yaml on its own traces.
 
-The folder of the reference holds, for a case splitwise-MODEL-WORKLOAD-RATE, the trace splitwise-sim was given
-(rr_WORKLOAD_RATE_2min.csv) and its answers, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace takes
-the place of the scenario's own workload; nothing else is changed.
+The folder of the reference holds, for a case splitwise-MODEL-WORKLOAD-RATE, splitwise-sim's input trace
+(rr_WORKLOAD_RATE_2min.csv) and its results, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace
+replaces the scenario's own workload; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What came out of a case.
+    """Result of a case.
 
-    placed: requests of which both phases ran where splitwise-sim has them; on_time: those whose first token and end
-    agree to CLOSE_S as well; lent_decodes, reference_lent_decodes: decodes that ran on machines of the prompt pool
+    Attributes:
+        placed: Requests of which both phases ran where splitwise-sim has them.
+        on_time: Those whose first token and end agree to CLOSE_S as well.
+        lent_decodes, reference_lent_decodes: Decodes that ran on machines of the prompt pool.
     """
 
     case: str
@@ -77,7 +79,7 @@ class Outcome:
 
     @property
     def worst(self) -> float:
-        """Largest error; infinite where one is undefined."""
+        """Return the largest error; infinite if one is undefined."""
         return max(math.inf if math.isnan(row.error) else abs(row.error) for row in self.rows)
 
     @property
@@ -87,12 +89,12 @@ class Outcome:
 
 
 def scenarios() -> list[Path]:
-    """The scenarios of the cases that splitwise-sim's answers are there for."""
+    """Return the scenarios of the cases with results of splitwise-sim."""
     return sorted((resource_dir("scenarios") / "validation").glob("splitwise-*-*-*.yaml"))
 
 
 def cases(reference: Path, wanted: list[str] | None = None) -> list[Case]:
-    """The cases there are scenarios for, in order of their names; `InputError` for one that is not there."""
+    """Return the cases with scenarios, in order of their names; raises `InputError` for an unknown one."""
     found = []
     for path in scenarios():
         model, workload, rate = path.stem.removeprefix("splitwise-").rsplit("-", 2)
@@ -139,7 +141,8 @@ def run(case: Case, stepping: str = "runs", extra: Sequence[str] = ()) -> Outcom
 
 
 def _ours(results: Results) -> dict[str, np.ndarray[Any, Any]]:
-    """Per request: clients of the prompt and of the tokens (in order of the scenario), TTFT and E2E in seconds."""
+    """Return per request: clients of the prompt and of the tokens (in order of the scenario), TTFT and E2E in
+    seconds."""
     record = results.record
     stages, n = record.stages, len(record.arrival_ns)
     prompt, token = np.full(n, -1), np.full(n, -1)

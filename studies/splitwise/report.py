@@ -1,4 +1,4 @@
-"""splitwise-sim's eight cases: ours for all of them, and beside splitwise-sim where its answers are given."""
+"""Study against splitwise-sim: simulated results of its eight cases, compared with its own where they are given."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def means(ours: pd.DataFrame) -> pd.DataFrame:
 
 
 def spread(ours: pd.DataFrame) -> pd.DataFrame:
-    """Per case and statistic: how far two draws of the same workload are apart at most, over the mean of all."""
+    """Per case and statistic: the largest difference of two draws of a workload, over the mean of all."""
     groups = ours.groupby(CASE, sort=False)[list(STATS)]
     return ((groups.max() - groups.min()) / groups.mean()).reset_index()
 

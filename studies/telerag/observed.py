@@ -1,6 +1,6 @@
-"""A client kind `observed_ivf_index`: an `ivf_index` that notes on each request what became of its retrievals.
+"""Client kind `observed_ivf_index`: an `ivf_index` that records the outcome of retrievals on each request.
 
-A plug-in of this study alone (`plugins:` of its points): results say what a run recorded, and the notes are part of it.
+A plug-in of this study alone (`plugins:` of its points). The notes become part of the run's results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The figures that the paper prints (TeleRAG, arXiv 2502.20969), and nothing else.
+"""Figures printed in the paper (TeleRAG, arXiv 2502.20969).
 
-What is fitted to some of them stands in `hw_profiles/lookahead/telerag-nq.yaml` (scripts/build_lookahead.py).
+`hw_profiles/lookahead/telerag-nq.yaml` (scripts/build_lookahead.py) holds the parameters fitted to some of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The overlap at the paper's budgets, the points of the study, and the figures kept of each.
 
-Fitted numbers come from a profile (`hw_profiles/lookahead`), the paper's from `paper.py`.
+Fitted parameters come from a profile (`hw_profiles/lookahead`), the paper's figures from `paper.py`.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def sizes_of(found: LookaheadProfile) -> Any:
 
 
 def sizes_rng() -> np.random.Generator:
-    """What the `ivf_index` client of the scenarios draws its sizes with, at seed 0."""
+    """Return the generator of the cluster sizes in the scenarios' `ivf_index` client, at seed 0."""
     return stream(0, "ivf sizes/index")
 
 
 def gpu_rate(system: str) -> float:
-    """Bytes that a system's GPU scans in a second."""
+    """Return the bytes that a system's GPU scans per second."""
     fitted, device = profile().scans[GPU[system]], load_device(GPU[system])
     return fitted.rate or (fitted.share_of_bandwidth or 1.0) * device.memory_bandwidth
 
 
 def model_of(pipeline: str, model: str) -> str:
-    """What a pipeline runs on where the others run on `model`."""
+    """Return the model of a pipeline on a system where the others run on `model`."""
     return paper.SELF_RAG_MODEL[model] if pipeline == "Self-RAG" else model
 
 
@@ -130,7 +130,7 @@ def tokens_in(pipeline: str) -> int:
 
 
 def _passages(pipeline: str) -> int:
-    """Tokens of what one search finds, which Iter-RetGen's generations read before they write."""
+    """Return the tokens of one search's passages, which Iter-RetGen's generations read before they write."""
     from hermes.pipelines import PIPELINES
 
     config = PIPELINES.get(PIPELINE_NAMES[pipeline])()
@@ -188,12 +188,17 @@ def ask(
     model: str = "", batch: int = 1, budget: float | str | None = None, nprobe: int | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Ask:
-    """A simulation.
+    """Return a simulation.
 
-    system: desktop or server; retrieval: mode of the pipeline; answer: tokens; cpu_rate: bytes/s of the CPU's scans
-    family: of perturbations, the profile's first if ""; model: the system's own if ""
-    budget: bytes, the paper's if None, or "profiled"
-    changes: more settings of the scenario, by dotted path
+    Args:
+        system: desktop or server.
+        retrieval: Mode of the pipeline.
+        answer: Tokens.
+        cpu_rate: Bytes/s of the CPU's scans.
+        family: Of perturbations; the profile's first if "".
+        model: The system's own if "".
+        budget: Bytes, the paper's if None, or "profiled".
+        changes: More settings of the scenario, by dotted path.
     """
     return Ask(system, pipeline, retrieval, requests, answer, family, model or DEFAULT_MODEL[system], batch, budget,
                nprobe, cpu_rate, tuple((changes or {}).items()))
@@ -206,7 +211,7 @@ def extract(results: Results) -> dict[str, Any]:
         raise InputError("requests that all complete", results.summary["requests"]["rejected"], field="telerag")
     stages = results.stages
     alone = stages.assign(s=stages["end_s"] - stages["start_s"])
-    # generations of a batch run side by side: what counts is the time in which any runs
+    # generations of a batch run side by side: count the time in which any runs
     busy = sum(_union(group) for _, group in alone[alone["kind"] == "generate"].groupby("request", observed=True))
     e2e = float(results.requests["e2e_s"].mean())
     looked = _lookups(results)
@@ -229,7 +234,7 @@ def extract(results: Results) -> dict[str, Any]:
 
 
 def _lookups(results: Results) -> list[dict[str, float]]:
-    """What became of each retrieval, request after request."""
+    """Return the outcome of each retrieval, request after request."""
     notes = {name: values for name, values in results.record.notes.items() if name.startswith("lookup")}
     numbers = sorted({int(name.partition(".")[0].removeprefix("lookup")) for name in notes})
     found = []
@@ -243,7 +248,7 @@ def _lookups(results: Results) -> list[dict[str, float]]:
 
 
 def _union(group: Any) -> float:
-    """Seconds in which at least one of these stages runs."""
+    """Return the seconds in which at least one of these stages runs."""
     total = end = 0.0
     for begin, stop in sorted(zip(group["start_s"], group["end_s"], strict=True)):
         total += max(0.0, stop - max(begin, end))

@@ -1,4 +1,4 @@
-"""The CPUs' scan rates, each fitted to one figure of the paper, and to nothing else.
+"""Scan rates of the CPUs, each fitted to one figure of the paper and no other.
 
     server    the CPU's retrieval is 41% of the latency at batch 1, mean of the six pipelines (H100, Llama-3-8B)
     desktop   on-demand fetch is 3% slower end to end than the CPU, mean of the six pipelines (RTX 4090, Llama-3.2-3B)
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from hermes.study import Context
 
-from .needs import where
 from .paper import BUDGET_GB, ON_DEMAND_SLOWER, SERVER_SHARE
 from .points import CPU
+from .required_times import solve
 from .runs import Runs, mean
 
 __all__ = ["fit_rates"]
@@ -28,7 +28,7 @@ def fit_rates(context: Context, requests: int) -> dict[str, float]:
                                  for system, mode in wanted for p in BUDGET_GB})
 
     def scanned(system: str) -> list[tuple[float, float]]:
-        """(seconds of all but the scans, bytes that are scanned) of each pipeline."""
+        """Return (seconds of all but the scans, bytes scanned) of each pipeline."""
         of = [found[system, "offload", p] for p in BUDGET_GB]
         return [(p.e2e_s - p.scanned_bytes / _ANY, p.scanned_bytes) for p in of]
 
@@ -41,6 +41,6 @@ def fit_rates(context: Context, requests: int) -> dict[str, float]:
     def slower(rate: float) -> float:
         return mean(fetch / (other + size / rate) for fetch, (other, size) in zip(fetched, desktop, strict=True))
 
-    rates = {"desktop": where(slower, ON_DEMAND_SLOWER, 1e8, 1e13),
-             "server": where(share, SERVER_SHARE["offload"][1] / 100, 1e8, 1e13)}
+    rates = {"desktop": solve(slower, ON_DEMAND_SLOWER, 1e8, 1e13),
+             "server": solve(share, SERVER_SHARE["offload"][1] / 100, 1e8, 1e13)}
     return {CPU[system]: rate for system, rate in rates.items() if rate is not None}

@@ -1,4 +1,4 @@
-"""Lookahead retrieval on a desktop and on a server."""
+"""Study of TeleRAG: lookahead retrieval on a desktop and on a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from hermes.study import Context, Plot, Report, Table
 
 from . import paper
-from .needs import share_needs, speedup_needs
 from .points import CPU, GPU, budget_table, gpu_rate, profile
+from .required_times import required_share_times, required_speedup_times
 from .runs import Runs
 
 __all__ = ["run"]
@@ -34,7 +34,7 @@ def run(context: Context) -> Report:
     variants = runs.variants()
     nprobes, timeline, memory = runs.nprobes(), runs.timeline(), runs.memory((2, 8, 12))
     context.say("telerag: what would have to be true")
-    needs, shares = speedup_needs(runs, answers), share_needs(runs)
+    needs, shares = required_speedup_times(runs, answers), required_share_times(runs)
     tables = [
         Table("overlap", "Overlap at the paper's budgets (RTX 4090, Natural Questions), by family", budgets,
               "Fitted on the figures at 256 clusters, predicted here. Errors in points. Iterative: the ceiling is "
@@ -115,7 +115,7 @@ def _speedup_plot(latency: pd.DataFrame) -> Figure:
 
 
 def _gpu_findings(server: pd.DataFrame, timeline: pd.DataFrame) -> list[str]:
-    """What the paper's figures of the GPU say of each other."""
+    """Relations between the paper's figures of the GPU."""
     ms = timeline.set_index("part")["ms"]
     whole = server[(server["retrieval"] == "resident") & (server["batch"] == 1)].iloc[0]
     implied = whole["generation s"] * 0.105 / (1 - 0.105)
@@ -155,7 +155,7 @@ def _findings(budgets: pd.DataFrame, latency: pd.DataFrame, nprobes: pd.DataFram
 
 
 def _needs_findings(needs: pd.DataFrame, shares: pd.DataFrame) -> list[str]:
-    """What would have to be true for the paper's speed-up and its share at batch 4."""
+    """Conditions for the paper's speed-up and its share at batch 4."""
     found = []
     for row in needs.to_dict("records"):
         said = (f"Answers of {row['answer']} tokens: {row['simulated']:.2f}, and "

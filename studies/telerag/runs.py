@@ -1,4 +1,4 @@
-"""The simulations of each table."""
+"""Simulations of each table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 class Runs:
-    """Simulations of `count` requests; equal ones are run once. Answers have `answer` tokens if no length is given."""
+    """Simulations of `count` requests; equal ones run once. Answers have `answer` tokens if no length is given."""
 
     def __init__(self, context: Context, count: int) -> None:
         self.context, self.count, self.answer = context, count, int(context["answer_tokens"])
@@ -38,20 +38,20 @@ class Runs:
 
     @cached_property
     def families(self) -> list[str]:
-        """Their names in the profile, the best first."""
+        """Names of the families in the profile, the best first."""
         return [fitted.name for fitted in profile().families]
 
     def rate(self, system: str) -> float:
-        """Bytes that the system's CPU scans in a second."""
+        """Return the bytes that the system's CPU scans per second."""
         return float((profile().scans[CPU[system]].rate or 0.0) / self.context["cpu_scans"])
 
     def ask(self, system: str, pipeline: str, mode: str, **more: Any) -> Ask:
-        """A simulation of this study; more: as of `points.ask`."""
+        """Return a simulation of this study; more: as of `points.ask`."""
         assumed = {"requests": self.count, "answer": self.answer, "cpu_rate": self.rate(system)}
         return ask(system, pipeline, mode, **assumed | more)
 
     def means(self, name: str, asks: Mapping[K, Ask]) -> dict[K, Means]:
-        """The means of each; those that are not known yet are simulated together, in a folder `name` by system."""
+        """Return the means of each. New ones are simulated together, in a folder `name` by system."""
         for system in paper.SETUPS:
             new = [one for one in dict.fromkeys(asks.values()) if one.system == system and one not in self._known]
             if new:
@@ -120,7 +120,7 @@ class Runs:
 
         each = [(model, batch, p) for model, batch in pairs for p in PIPELINES]
         cpus = self.means("server", {key: asked("offload", *key) for key in each})
-        # what a profiling pass finds: the link's bytes in a mean window, at most the buffer
+        # result of a profiling pass: the link's bytes in a mean window, at most the buffer
         found = self.means("server-ahead", {
             **{("lookahead", *key): asked("lookahead", *key, budget=min(
                 setup.buffers[key[0]], setup.link * cpus[key].window_s)) for key in each},
@@ -194,7 +194,7 @@ class Runs:
                              for name, n, s in rows])
 
     def memory(self, buffers: tuple[int, ...]) -> pd.DataFrame:
-        """Throughput as the buffer takes KV memory away."""
+        """Throughput when the buffer takes KV memory away."""
         few = {"workload.requests": 96} if self.context.quick else {}
         points = [Point(f"{gigabytes} GB", {
             "clients.3.memory.reserved": gigabytes * 10**9 + ENCODER_BYTES, "clients.0.buffer": gigabytes * 10**9,

@@ -1,4 +1,4 @@
-"""What a graph says that nobody would read is refused before the run, in one line that says where."""
+"""Fields and options of a graph without a reader are refused before the run, in one line that names the place."""
 
 import copy
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ def test_options_that_a_service_reads_are_taken():
     ({"one": {"kind": "loop", "stages": changed("find", prompt=5)}}, r"stages\.one\.stages\.find\.prompt: expected no"),
     (changed("find", tokens="prompt + past"), r"workload\.contexts: expected contexts.*find\.tokens.*'p'"),
 ])
-def test_what_nobody_would_read_is_refused(stages, message):
+def test_unread_fields_and_options_are_refused(stages, message):
     with pytest.raises(InputError, match=message) as caught:
         simulate(stages)
     assert "\n" not in str(caught.value)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hermes.pipelines.written import as_yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.config.yaml_writer import to_flow, to_yaml
 from hermes.pipelines.graph import Graph
 from hermes.pipelines.nodes import ServiceNode
+from hermes.pipelines.yaml_export import as_yaml
 from hermes.plugins.orthrus.overhead_fit import FittedRate, write_overhead
 
 ODD = st.one_of(

@@ -12,10 +12,11 @@ from hermes.scenario import load_scenario
 from hermes.study import known_studies, load_study
 
 STUDY = load_study("telerag")
-points, telerag_paper, needs = map(STUDY.module, ("points", "paper", "needs"))
+points, telerag_paper, required_times = map(STUDY.module, ("points", "paper", "required_times"))
 CPU, budget_table, model_of, profile = points.CPU, points.budget_table, points.model_of, points.profile
 sizes_of, tokens_in = points.sizes_of, points.tokens_in
-share_needs, speedup_needs = needs.share_needs, needs.speedup_needs
+required_share_times = required_times.required_share_times
+required_speedup_times = required_times.required_speedup_times
 fit_rates, Runs = STUDY.module("rates").fit_rates, STUDY.module("runs").Runs
 BUDGET_GB = telerag_paper.BUDGET_GB
 
@@ -98,10 +99,10 @@ def test_the_rates_are_fitted_to_their_two_figures(tmp_path: Path):
 def test_what_would_have_to_be_true_is_true_when_simulated(tmp_path: Path):
     """Scans longer by the factor that the linear extrapolation asks for give 1.55, in the simulator too."""
     runs = Runs(STUDY.context(tmp_path, workers=0), 6)
-    row = speedup_needs(runs, (32,)).iloc[0]
+    row = required_speedup_times(runs, (32,)).iloc[0]
     assert row["simulated then"] == pytest.approx(telerag_paper.DATASETS["NQ"], rel=0.01)
     assert row["simulated"] < row["simulated then"]
-    shares = share_needs(runs).set_index("case")
+    shares = required_share_times(runs).set_index("case")
     assert shares["share at batch 4 %"]["CPU, simulated"] > 60
     assert shares["generation, 4 over 1"]["60% by slower generation"] > shares["generation, 4 over 1"]["CPU, simulated"]
 

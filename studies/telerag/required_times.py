@@ -1,7 +1,8 @@
-"""The times that the paper's speed-up and shares would need, and what would follow from them.
+"""Stage times that the paper's speed-up and shares would require, and their consequences.
 
-Nothing here is fitted or used elsewhere. A search on the CPU takes time linear in the bytes it scans, so that with
-scans `k` times as long the latency of every simulated point is known without another simulation; one checks it.
+The study fits no parameter to these times and does not use them elsewhere. A search on the CPU takes time linear in the
+bytes it scans, so that with scans `k` times as long the latency of every simulated point is known without another
+simulation; one simulation checks it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from . import paper
 from .points import Means
 from .runs import PIPELINES, Runs, mean
 
-__all__ = ["share_needs", "speedup_needs", "where"]
+__all__ = ["required_share_times", "required_speedup_times", "solve"]
 
-_MOST = 1e3    # no factor above this is looked for
+_MOST = 1e3    # largest factor of the search
 
 
-def speedup_needs(runs: Runs, answers: tuple[int, ...]) -> pd.DataFrame:
-    """By answer length: the mean speed-up as simulated, its bounds, and each stage's time at which it were 1.55."""
+def required_speedup_times(runs: Runs, answers: tuple[int, ...]) -> pd.DataFrame:
+    """Per answer length, return the simulated mean speed-up, its bounds, and each stage's time at which it would be
+    1.55."""
     wanted, rate = paper.DATASETS["NQ"], runs.rate("desktop")
     rows = []
     for answer in answers:
@@ -33,19 +35,19 @@ def speedup_needs(runs: Runs, answers: tuple[int, ...]) -> pd.DataFrame:
         def shorter_answers(g: float, pairs: list[tuple[Means, Means]] = pairs) -> float:
             return mean((c.e2e_s - (1 - g) * _answers_s(c)) / (a.e2e_s - (1 - g) * _answers_s(c)) for c, a in pairs)
 
-        factor = where(longer_scans, wanted, 1.0, _MOST)
+        factor = solve(longer_scans, wanted, 1.0, _MOST)
         rows.append({
             "answer": answer, "simulated": longer_scans(1.0),
             "lookahead free of charge": mean(c.e2e_s / c.generate_s for c, _ in pairs),
             "no time for answers": shorter_answers(0.0),
-            "answers' time for 1.55, times": where(shorter_answers, wanted, 0.0, 1.0),
+            "answers' time for 1.55, times": solve(shorter_answers, wanted, 0.0, 1.0),
             "scans for 1.55, times": factor, **_at_factor(runs, answer, factor, rate),
         })
     return pd.DataFrame(rows)
 
 
 def _at_factor(runs: Runs, answer: int, factor: float | None, rate: float) -> dict[str, Any]:
-    """What follows if the CPU's scans take `factor` times as long."""
+    """Return the consequences of scans that take `factor` times as long on the CPU."""
     if factor is None:
         return {"ms a search then": None, "simulated then": None, "on demand over CPU then": None}
     fetch = {("on_demand", p): runs.ask("desktop", p, "on_demand", answer=answer) for p in PIPELINES}
@@ -62,7 +64,7 @@ def _at_factor(runs: Runs, answer: int, factor: float | None, rate: float) -> di
             "on demand over CPU then": ratio("on_demand", "offload")}
 
 
-def share_needs(runs: Runs) -> pd.DataFrame:
+def required_share_times(runs: Runs) -> pd.DataFrame:
     """Retrieval's share at batch 4 (H100, Llama-3-8B): generation and retrieval at batch 4 over those at batch 1, as
     simulated, as the paper's pairs of shares imply, and as they would have to be."""
     model = "llama-3-8b"
@@ -76,8 +78,8 @@ def share_needs(runs: Runs) -> pd.DataFrame:
                      "share at batch 4 %": said[4],
                      "generation, 4 over 1": 4 * _odds(said[1]) / _odds(said[4]), "retrieval, 4 over 1": 4.0})
     wanted = paper.SERVER_SHARE["offload"][4]
-    g = where(lambda x: _share(batch, generation=x), wanted, 0.1, _MOST)
-    r = where(lambda x: _share(batch, retrieval=x), wanted, 1e-3, 1.0)
+    g = solve(lambda x: _share(batch, generation=x), wanted, 0.1, _MOST)
+    r = solve(lambda x: _share(batch, retrieval=x), wanted, 1e-3, 1.0)
     growth = _growth("", whole, batch, wanted)
     if g is not None and r is not None:
         generation, retrieval = "generation, 4 over 1", "retrieval, 4 over 1"
@@ -98,7 +100,7 @@ def _again(runs: Runs, label: str, **more: Any) -> dict[str, Any]:
     found = runs.means("shares", {(b, p): runs.ask("server", p, "offload", batch=b, requests=max(4, runs.count // b),
                                                    **more) for b in (1, 4) for p in PIPELINES})
     one, four = ([found[b, p] for p in PIPELINES] for b in (1, 4))
-    factor = where(lambda x: _share(one, retrieval=x), paper.SERVER_SHARE["offload"][1], 1e-2, _MOST) or 1.0
+    factor = solve(lambda x: _share(one, retrieval=x), paper.SERVER_SHARE["offload"][1], 1e-2, _MOST) or 1.0
     return _growth(f"{label}, 41% at batch 1 by the CPU's rate", one, four, _share(four, retrieval=factor))
 
 
@@ -127,12 +129,12 @@ def _scans_times(point: Means, factor: float, rate: float) -> float:
 
 
 def _answers_s(point: Means) -> float:
-    """Time of the generations that are no retrieval's window."""
+    """Return the time of the generations outside any retrieval's window."""
     return max(0.0, point.generate_s - point.windows_s)
 
 
-def where(value: Callable[[float], float], target: float, low: float, high: float) -> float | None:
-    """Where a monotone function reaches `target`, to the last digits; None if it does not from `low` to `high`."""
+def solve(value: Callable[[float], float], target: float, low: float, high: float) -> float | None:
+    """Return where a monotone function reaches `target`; None if it does not between `low` and `high`."""
     first, last = value(low), value(high)
     if not min(first, last) <= target <= max(first, last):
         return None
