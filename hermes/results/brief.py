@@ -137,6 +137,9 @@ def _binds(summary: dict[str, Any]) -> str:
     if not binds:
         return "-"
     if binds["what"] == "arrivals":
+        found = summary.get("headline") or {}
+        if found.get("window") == "whole" and str(found.get("why")).startswith("too short"):
+            return "unknown: the run is too short to settle; raise workload.requests"
         return "arrivals: the clients keep up with the offered load"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"

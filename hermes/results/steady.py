@@ -9,7 +9,8 @@ whole conversations from their first turn to the last answer, including the user
 workloads, the first of these times, and the start is not before the last of their first arrivals. Conversations end
 when their number begins to fall: the same rule, from the end backwards.
 
-**None.** Everything arrives at once, the queue grows, the run does not settle, or it is too short: fewer than 100
+**None.** Everything arrives at once, the queue grows (by the number in the system, or because in the part found more
+than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too short: fewer than 100
 requests complete in the steady state, or it is shorter than the mean request takes.
 """
 
@@ -34,6 +35,7 @@ FloatArray = npt.NDArray[np.float64]
 
 BATCHES, PER_BATCH = 100, 5
 MIN_REQUESTS = 100
+FLOW = 0.1         # share of a steady state's arrivals that may still be in the system at its end
 MIN_DRIFT = 0.02   # share of arrivals that is not served; a system at its limit shows less by chance
 
 
@@ -78,6 +80,9 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
         return Window("whole", *whole, why=f"too short: {int(done.sum())} requests", stable=stable)
     if end - start < metrics.e2e_ns[completed].mean():
         return Window("whole", *whole, why="too short: a request takes longer", stable=stable)
+    came = int(((record.arrival_ns > start) & (record.arrival_ns <= end)).sum())
+    if came - int(done.sum()) > max(FLOW * came, 3.0 * np.sqrt(came)):
+        return Window("whole", *whole, why="the queue grows", stable=False)
     return Window("steady", start, end, stable=stable)
 
 
