@@ -58,7 +58,7 @@ class _Node(ConfigModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_fields_of_other_kinds(cls, data: Any) -> Any:
-        """Accept a field of another kind at its default: files once contained them all."""
+        """Refuse fields of other kinds, except at their defaults: files once contained them all."""
         if not isinstance(data, dict):
             return data
         kept, kind = dict(data), data.get("kind")
