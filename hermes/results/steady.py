@@ -10,8 +10,8 @@ workloads, the first of these times, and the start is not before the last of the
 when their number begins to fall: the same rule, from the end backwards.
 
 **None.** Everything arrives at once, the queue grows (by the number in the system, or because in the part found more
-than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too short: fewer than 100
-requests complete in the steady state, or it is shorter than the mean request takes.
+than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too
+short: fewer than 100 requests complete in the steady state, or it is shorter than the mean request takes.
 """
 
 from __future__ import annotations
