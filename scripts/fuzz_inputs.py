@@ -78,8 +78,15 @@ def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
             problem = case.ignored(ran.out)
         except Exception as error:  # hermes accepted a file that another reader refuses
             return "wrong", f"taken, but {type(error).__name__}: {error}"
-        return ("wrong", f"silently ignored: {problem}") if problem else ("valid", "")
+        if not problem:
+            return "valid", ""
+        reason = _reviewed(f"{case.family}: {problem}", known)
+        return ("reviewed", reason) if reason else ("wrong", f"silently ignored: {problem}")
     return _judge_folder(case, ran, known)
+
+
+def _reviewed(name: str, known: dict[str, str]) -> str | None:
+    return next((why for pattern, why in known.items() if fnmatchcase(name, pattern)), None)
 
 
 def _judge_folder(case: FolderCase, ran: Ran, known: dict[str, str]) -> tuple[str, str]:
@@ -89,7 +96,7 @@ def _judge_folder(case: FolderCase, ran: Ran, known: dict[str, str]) -> tuple[st
     if case.place is None or (shown.code, shown.out, shown.err) != (case.baseline.code, case.baseline.out,
                                                                     case.baseline.err):
         return "valid", ""
-    reason = next((why for pattern, why in known.items() if fnmatchcase(case.name, pattern)), None)
+    reason = _reviewed(case.name, known)
     return ("reviewed", reason) if reason else ("wrong", f"taken, and does not show: {case.name}")
 
 
