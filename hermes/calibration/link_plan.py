@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hermes.calibration.plan import PointPlan
 from hermes.config import Bytes, ConfigModel
 from hermes.config.validation import validate
-from hermes.errors import InputError, inside
+from hermes.errors import InputError
 
 __all__ = ["LinkMeasurement", "LinkPlan", "host_bytes", "link_plan", "plan_table"]
 
@@ -60,6 +60,7 @@ class LinkPlan(PointPlan):
         "repetition": "int64", "time_s": "float64", "wall_s": "float64", "waited_s": "float64",
         "host_time_s": "float64",
     }
+    point: ClassVar[type[ConfigModel] | None] = LinkPoint
 
     engine: Literal["link"] = "link"
     collector: str = "hermes.calibration.collect.link"
@@ -68,13 +69,6 @@ class LinkPlan(PointPlan):
     device: str
     arena_bytes: Size
     disk_dir: str
-
-    @model_validator(mode="after")
-    def _points_of_links(self) -> LinkPlan:
-        for index, point in enumerate(self.points):
-            with inside(f"points.{index}"):
-                validate(LinkPoint, point)
-        return self
 
 
 class LinkMeasurement(ConfigModel):

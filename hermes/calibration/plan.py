@@ -20,7 +20,7 @@ from hermes.config.files import read_json
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.config.writing import write_text
-from hermes.errors import InputError
+from hermes.errors import InputError, inside
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model
@@ -54,6 +54,8 @@ class PointPlan(ConfigModel):
     """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
     record_fields: ClassVar[tuple[str, ...]] = ()
     """Keys that a journal must hold for a measured point beside its rows."""
+    point: ClassVar[type[ConfigModel] | None] = None
+    """What each of `points` has to be; None for a plan that checks them itself."""
 
     format: Literal["hermes-plan/1"] = "hermes-plan/1"
     engine: str
@@ -69,6 +71,10 @@ class PointPlan(ConfigModel):
         names = [point.get("name") for point in self.points]
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
             raise InputError("points with different names", field="points")
+        if self.point:
+            for index, point in enumerate(self.points):
+                with inside(f"points.{index}"):
+                    validate(self.point, point)
         return self
 
     @property

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from hermes.calibration.plan import PointPlan
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
-from hermes.errors import InputError, Verbatim, inside
+from hermes.errors import InputError, Verbatim
 
 __all__ = ["RetrievalMeasurement", "RetrievalPlan", "memory_bytes", "retrieval_plan"]
 
@@ -67,6 +67,7 @@ class RetrievalPlan(PointPlan):
         "repetition": "int64", **dict.fromkeys(("time_s", "wall_s", "cpu_time_s", "waited_s", "coarse_s"), "float64"),
     }
     record_fields: ClassVar[tuple[str, ...]] = ("cv", "library", "recall", "work", "peak_rss_bytes")
+    point: ClassVar[type[ConfigModel] | None] = SearchPoint
 
     engine: Literal["retrieval"] = "retrieval"
     collector: str = "hermes.calibration.collect.retrieval"
@@ -78,13 +79,6 @@ class RetrievalPlan(PointPlan):
     build_threads: Threads
     vectors_file: str
     texts_file: str
-
-    @model_validator(mode="after")
-    def _points_of_searches(self) -> RetrievalPlan:
-        for index, point in enumerate(self.points):
-            with inside(f"points.{index}"):
-                validate(SearchPoint, point)
-        return self
 
 
 class RetrievalMeasurement(ConfigModel):

@@ -63,12 +63,7 @@ class Case:
 
 
 def difference(written: Any, shown: Any, place: str = "") -> str | None:
-    """Return the first item of `written` that is missing in `shown`; items only in `shown` are defaults.
-
-    `null` is a key left out, where hermes takes it: what is shown there is the default.
-    """
-    if written is None:
-        return None
+    """Return the first item of `written` that is missing in `shown`; items only in `shown` are defaults."""
     if isinstance(written, dict) and isinstance(shown, list) and len(shown) == 1:
         shown = shown[0]  # one workload in place of a list of them
     if isinstance(written, dict) and isinstance(shown, dict):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from fuzzing.mutations import TEXT_MUTATIONS, TREE_MUTATIONS, truncated
+from fuzzing.mutations import TEXT_MUTATIONS, TREE_MUTATIONS, spoiled_grid, truncated
 
 __all__ = ["changed_place", "mutate"]
 
@@ -79,26 +79,7 @@ def _lines(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _csv(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    grid = list(csv.reader(io.StringIO(content.decode())))
-    row, column = rng.randrange(1, len(grid)), rng.randrange(len(grid[0]))
-    kind = rng.choice(["cell"] * 6 + ["short_row", "long_row", "header", "no_column", "twice", "order", "no_rows"])
-    if kind == "cell":
-        grid[row][column] = rng.choice(CELLS)
-    elif kind == "short_row":
-        grid[row].pop()
-    elif kind == "long_row":
-        grid[row].append("1")
-    elif kind == "header":
-        grid[0][column] = rng.choice([grid[0][column].upper() + "s", "", "extra"])
-    elif kind == "no_column":
-        grid = [line[:column] + line[column + 1:] for line in grid]
-    elif kind == "twice":
-        grid = [[*line, line[column]] for line in grid]
-    elif kind == "order":
-        other = rng.randrange(1, len(grid))
-        grid[row], grid[other] = grid[other], grid[row]
-    else:
-        grid = grid[:1]
+    kind, grid = spoiled_grid(list(csv.reader(io.StringIO(content.decode()))), CELLS, rng)
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(grid)
     return kind, out.getvalue().encode()

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ELSEWHERE", "TEXT_MUTATIONS", "TREE_MUTATIONS", "Path_", "at", "paths"]
+__all__ = ["ELSEWHERE", "TEXT_MUTATIONS", "TREE_MUTATIONS", "Path_", "at", "paths", "spoiled_grid"]
 
 Path_ = tuple[Any, ...]
 Tree = dict[str, Any]
@@ -164,3 +164,27 @@ TREE_MUTATIONS: list[Callable[[Tree, random.Random], tuple[Tree, Path_]]] = [
 TEXT_MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [
     truncated, binary, spliced, damaged, empty, repeated_key, cyclic_alias, alias_bomb, deep, tagged,
 ]
+
+
+def spoiled_grid(grid: list[list[str]], cells: list[str], rng: random.Random) -> tuple[str, list[list[str]]]:
+    """(name of the mutation, the table with one mistake); its first row is the header. Changes `grid`."""
+    row, column = rng.randrange(1, len(grid)), rng.randrange(len(grid[0]))
+    kind = rng.choice(["cell"] * 6 + ["short_row", "long_row", "header", "no_column", "twice", "order", "no_rows"])
+    if kind == "cell":
+        grid[row][column] = rng.choice(cells)
+    elif kind == "short_row":
+        grid[row].pop()
+    elif kind == "long_row":
+        grid[row].append("1")
+    elif kind == "header":
+        grid[0][column] = rng.choice([grid[0][column].upper() + "s", "", "extra"])
+    elif kind == "no_column":
+        grid = [line[:column] + line[column + 1:] for line in grid]
+    elif kind == "twice":
+        grid = [[*line, line[column]] for line in grid]
+    elif kind == "order":
+        other = 1 + row % (len(grid) - 1)
+        grid[row], grid[other] = grid[other], grid[row]
+    else:
+        grid = grid[:1]
+    return kind, grid
