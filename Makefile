@@ -1,7 +1,8 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples, whole studies, notebooks (10 minutes)
+#   make test-long           property tests with many more examples, quick studies, notebooks (10 minutes)
+#   make test-studies        every command of the studies' pages, with whole studies (an hour)
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make lint                ruff and mypy
@@ -16,7 +17,7 @@ PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint 
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long fuzz bench lint docs clean
+.PHONY: run test test-long test-studies fuzz bench lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -26,6 +27,9 @@ test: $(VENV)/.stamp-dev
 
 test-long: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
+
+test-studies: $(VENV)/.stamp-dev
+	$(PY) -m pytest -m whole -n 2 --dist worksteal $(ARGS)
 
 fuzz: $(VENV)/.stamp-dev
 	for seed in 1 2 3; do $(PY) scripts/fuzz_inputs.py --cases 3000 --seed $$seed || exit 1; done

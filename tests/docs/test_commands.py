@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 from markdown_blocks import ROOT, Block, blocks, commands, indented_commands, matches, pages
-from reviewed_commands import LONG, NOT_RUN
+from reviewed_commands import LONG, NOT_RUN, WHOLE
 
 import hermes
 from hermes.cli import app
@@ -49,9 +49,8 @@ def reviewed(command: str, entries: dict[str, str]) -> str | None:
 PAGES = [page for page in pages() if scripts(page) and name_of(page) not in ELSEWHERE]
 
 
-def runs_long(page: Path) -> bool:
-    return name_of(page) in LONG_PAGES or any(
-        reviewed(command, LONG) for block in scripts(page) for command in commands(block.text))
+def has_any(page: Path, entries: dict[str, str]) -> bool:
+    return any(reviewed(command, entries) for block in scripts(page) for command in commands(block.text))
 
 
 def run_python(page: Path, block: Block, namespace: dict[str, object]) -> str:
@@ -82,7 +81,7 @@ def put_in_place(page: Path, folder: Path) -> None:
                 f'"type": "text", "turn": 1, "hash_ids": [{i % 3}, {i + 10}]}}\n' for i in range(30)))
 
 
-def run_page(page: Path, bash, *, long: bool) -> None:
+def run_page(page: Path, bash, left_out: dict[str, str]) -> None:
     printed: str | None = None
     namespace: dict[str, object] = {}
     found = sorted([*blocks(page), *indented_commands(page)], key=lambda block: block.line)
@@ -93,8 +92,7 @@ def run_page(page: Path, bash, *, long: bool) -> None:
             Path(named[1]).write_text(block.text)
             printed = None
         elif block.language in ("bash", "sh", "console"):
-            kept = [command for command in commands(block.text)
-                    if not reviewed(command, NOT_RUN) and (long or not reviewed(command, LONG))]
+            kept = [command for command in commands(block.text) if not reviewed(command, {**NOT_RUN, **left_out})]
             printed = None
             if kept:
                 code, text = bash("\n".join(kept))
@@ -113,21 +111,29 @@ def run_page(page: Path, bash, *, long: bool) -> None:
 def test_the_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
-    run_page(page, bash, long=name_of(page) in LONG_PAGES)
+    run_page(page, bash, WHOLE if name_of(page) in LONG_PAGES else {**LONG, **WHOLE})
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if runs_long(page) and name_of(page) not in LONG_PAGES],
+@pytest.mark.parametrize("page", [page for page in PAGES if has_any(page, LONG) and name_of(page) not in LONG_PAGES],
                          ids=name_of)
 def test_the_long_commands_of_a_page_run(page, tmp_path, monkeypatch, bash):
     monkeypatch.chdir(tmp_path)
     put_in_place(page, tmp_path)
-    run_page(page, bash, long=True)
+    run_page(page, bash, WHOLE)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("page", [page for page in PAGES if has_any(page, WHOLE)], ids=name_of)
+def test_the_whole_studies_of_a_page_run(page, tmp_path, monkeypatch, bash):
+    monkeypatch.chdir(tmp_path)
+    put_in_place(page, tmp_path)
+    run_page(page, bash, {})
 
 
 def test_every_reviewed_entry_matches_a_command():
     found = [command for page in pages() for block in scripts(page) for command in commands(block.text)]
-    for entry in (*NOT_RUN, *LONG):
+    for entry in (*NOT_RUN, *LONG, *WHOLE):
         assert any(re.fullmatch(entry, command, re.DOTALL) for command in found), entry
 
 
