@@ -30,28 +30,33 @@ def run(
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Write a Chrome trace to DIR, too.")] = False,
     trace_events: Annotated[
-        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Most events in the Chrome trace [200,000].")
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="The same, of at most N events [200,000].")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print ten lines, and write a summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write a summary and tables to DIR."""
     from hermes import __version__
     from hermes.api import simulate
+    from hermes.errors import HermesError
     from hermes.results.export import TRACE, write_results
     from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
+    trace_events = trace_events or (MAX_TRACE_EVENTS if trace else None)
+    if trace_events and output is None:
+        raise HermesError("a trace is written to the folder of the results: name one with -o DIR")
     checked = load_scenario(scenario, overrides)
     with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
         results = simulate(checked, progress=not quiet and sys.stderr.isatty())
         if output is not None:
             results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-            write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS, held=True)
+            write_results(results, output, trace_events=trace_events, held=True)
     if as_json:
         print_json(results.summary)
     else:

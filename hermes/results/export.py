@@ -6,7 +6,7 @@
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
     resources.json           use of links, tiers, machines and shared memory
     scenario.resolved.yaml   the scenario with every default filled in
-    trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
+    trace.json.gz            a Chrome trace, where one is asked for (open it in https://ui.perfetto.dev)
 
 Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
 that has one is complete. Equal results give equal bytes (with one version of pyarrow).
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hermes.config.writing import locked, remove_strays, replacing, write_text
 from hermes.config.yaml_writer import to_yaml
@@ -32,7 +33,7 @@ from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
 from hermes.results.stored import KEPT_META
 from hermes.results.stored_summary import FORMAT
-from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
+from hermes.results.trace import write_trace
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
@@ -55,12 +56,40 @@ def _arrow(columns: Columns) -> pa.Table:
 
     def array(column: Any) -> pa.Array:
         if isinstance(column, Coded):
-            missing = column.codes < 0
-            codes = pa.array(column.codes, mask=missing if missing.any() else None)
-            return pa.DictionaryArray.from_arrays(codes, pa.array(column.names, pa.string()))
-        return pa.array(column, from_pandas=False) if isinstance(column, np.ndarray) else pa.array(column, pa.string())
+            return pa.DictionaryArray.from_arrays(_numbers(column.codes, column.codes < 0), _texts(column.names))
+        return _numbers(column) if isinstance(column, np.ndarray) else _texts(column)
 
     return pa.table({name: array(column) for name, column in columns.items()})
+
+
+def _numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Build an Arrow array from its buffers: `pa.array` imports pandas (0.35 s), which a run does not need."""
+    import pyarrow as pa
+
+    valid = None if missing is None or not missing.any() else _bits(~missing)
+    content = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, content])
+
+
+def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+    import pyarrow as pa
+
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    """Build a string array; None is missing."""
+    import pyarrow as pa
+
+    encoded = [b"" if text is None else text.encode() for text in values]
+    ends = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    wide = bool(ends[-1] > np.iinfo(np.int32).max)
+    missing = np.array([text is None for text in values], dtype=np.bool_)
+    return pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(encoded), [
+        _bits(~missing) if missing.any() else None, pa.py_buffer(ends if wide else ends.astype(np.int32)),
+        pa.py_buffer(b"".join(encoded)),
+    ])
 
 
 def _coded_names(schema: pa.Schema) -> list[str]:
@@ -126,12 +155,12 @@ def _write_trace(results: Results, path: Path, max_events: int) -> None:
 
 
 def write_results(
-    results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
-    held: bool = False,
+    results: Results, out_dir: str | os.PathLike[str], *, trace_events: int | None = None, held: bool = False,
 ) -> Path:
     """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
-    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
+    trace_events: Write a Chrome trace, too, of at most this many events. A longer one is cut;
+        `results.meta["trace_cut"]` then says where. A trace takes longer to write than all tables.
     held: Whether the caller holds the folder's lock (`hermes.config.writing.locked`).
 
     Raises `InputError` if `out_dir` is not a folder, or another process is writing into it; `HermesError` if it cannot
@@ -150,7 +179,7 @@ def write_results(
     files[RESOURCES] = lambda path: write_text(path, resources_json(record))
     files["scenario.resolved.yaml"] = None if scenario is None else lambda path: write_text(path, scenario)
     results.meta.pop("trace_cut", None)
-    files[TRACE] = (lambda path: _write_trace(results, path, max_trace_events)) if trace else None
+    files[TRACE] = (lambda path: _write_trace(results, path, trace_events)) if trace_events else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)

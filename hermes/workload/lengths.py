@@ -241,15 +241,18 @@ class EmpiricalLengths(_FromProfile, LengthModel):
     kind: Literal["empirical"] = "empirical"
 
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
-        from scipy.special import ndtr
-
         profile = self.table()
         r = 2.0 * math.sin(math.pi * profile.spearman / 6.0)
         of_prompts, of_outputs = rng.spawn(2)
         z = of_prompts.standard_normal(n)
-        prompt = profile.prompt_tokens.at(ndtr(z))
-        output = profile.output_tokens.at(ndtr(r * z + math.sqrt(1.0 - r * r) * of_outputs.standard_normal(n)))
+        prompt = profile.prompt_tokens.at(_below(z))
+        output = profile.output_tokens.at(_below(r * z + math.sqrt(1.0 - r * r) * of_outputs.standard_normal(n)))
         return Lengths(prompt, output)
+
+
+def _below(z: FloatArray) -> FloatArray:
+    """Return the normal distribution function at each z. scipy's takes 0.2 s to import."""
+    return np.fromiter((0.5 * math.erfc(x) for x in (z * -math.sqrt(0.5)).tolist()), dtype=np.float64, count=len(z))
 
 
 @LENGTHS.register("trace")

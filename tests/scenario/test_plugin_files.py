@@ -152,7 +152,7 @@ def test_appending_to_a_list():
         apply_override(node, "c+=3")
 
 
-def test_a_simulation_imports_what_its_scenario_names():
+def test_a_simulation_imports_what_its_scenario_names(tmp_path):
     script = """
 import sys
 import hermes
@@ -164,8 +164,11 @@ assert len(loaded) <= 120, loaded
 apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")
 below = [name for name in loaded if name.startswith(apart)]
 assert not below, below
-unused = {"matplotlib", "networkx", "pandas", "pyarrow", "rich"} & set(sys.modules)
+unused = {"matplotlib", "networkx", "pandas", "pyarrow", "rich", "scipy"} & set(sys.modules)
 assert not unused, unused
+from hermes.results.export import write_results
+write_results(results, sys.argv[1])
+assert "pandas" not in sys.modules, "writing the files of a run imports pandas, which takes as long as to simulate it"
 results.requests
 assert "pandas" in sys.modules
 load_scenario({
@@ -175,5 +178,5 @@ load_scenario({
                  "scheduler": {"kind": "heterogeneous"}}]})
 assert "hermes.plugins.orthrus.heterogeneous" in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
