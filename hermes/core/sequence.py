@@ -6,7 +6,7 @@ is one `Sequence` that two clients serve one after the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hermes.core.block_hashes import NameRuns, PromptContent, name_runs
 from hermes.core.stage import Stage
@@ -29,7 +29,7 @@ class Sequence(Stage):
         self.prompt_tokens = self.num_tokens = prompt_tokens
         self.output_tokens = self.target_tokens = output_tokens
         self.priority = priority
-        self.request = cast("Request", request)   # set at dispatch
+        self.request = request  # type: ignore[assignment]  # set at dispatch
         self.arrival_order = arrival_order
         self.content = content
 
