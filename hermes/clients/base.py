@@ -9,6 +9,7 @@ from hermes.config.registry import Registry
 
 __all__ = ["CLIENTS", "platform_name"]
 
+# Any: configurations of plug-ins have nothing in common but pydantic
 CLIENTS: Registry[Any] = Registry("clients", "a client", {
     "kv_retrieval": "hermes.clients.kv_retrieval:KvRetrievalClientConfig",
     "llm": "hermes.clients.config:LLMClientConfig",

@@ -62,7 +62,7 @@ class LLMClientConfig(ConfigModel):
     device: Annotated[str, Field(max_length=4096)] = ""
     """Device description: a shipped name or a YAML file. Its memory, power and price apply unless others are given.
     Left out, the hardware model's device, if it has one."""
-    hardware: Annotated[Any, Component(HARDWARE)]
+    hardware: Annotated[Any, Component(HARDWARE)]   # Any: of a plug-in, too; so is the scheduler
     """Hardware model: the duration of a step."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
     """Limit of prompt plus output tokens. The client rejects longer requests, as `vllm serve` does. Left out, the

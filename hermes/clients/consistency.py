@@ -8,13 +8,17 @@ the same arithmetic and memory. A name without a description is not compared.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.devices import DeviceDescription, device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
+
+if TYPE_CHECKING:
+    from hermes.clients.config import LLMClientConfig
+    from hermes.clients.memory import MemoryConfig
 
 __all__ = ["check_agreement", "described_model", "longest_request"]
 
@@ -46,7 +50,7 @@ def _model(name: str, base_dir: Path | None) -> ModelDescription | None:
     return load_model(found, base_dir) if found else None
 
 
-def longest_request(config: Any, model: str, base_dir: Path | None) -> int | None:
+def longest_request(config: LLMClientConfig, model: str, base_dir: Path | None) -> int | None:
     """Return the limit of prompt plus output tokens: the client's `max_model_len`, or the context of `model`.
 
     None if there is no limit. Raises `InputError` for a `max_model_len` beyond the model's context.
@@ -62,7 +66,7 @@ def longest_request(config: Any, model: str, base_dir: Path | None) -> int | Non
     return given
 
 
-def check_agreement(config: Any, info: HardwareInfo, base_dir: Path | None) -> None:
+def check_agreement(config: LLMClientConfig, info: HardwareInfo, base_dir: Path | None) -> None:
     """Raise `InputError` if an LLM client's configuration contradicts its hardware model."""
     if config.allow_mismatch:
         return
@@ -109,7 +113,7 @@ def _instead(model: str, device: str, tp: int | None = None) -> str:
     return f"{{kind: roofline, model: {model or '...'}{on}{'' if tp is None else f', tp: {tp}'}}}"
 
 
-def _check_model(config: Any, info: HardwareInfo, base_dir: Path | None) -> None:
+def _check_model(config: LLMClientConfig, info: HardwareInfo, base_dir: Path | None) -> None:
     ours, theirs = _model(config.model, base_dir), _model(info.model, base_dir)
     if ours is None or theirs is None or all(getattr(ours, name) == getattr(theirs, name) for name in _SHAPE):
         return
@@ -122,7 +126,9 @@ def _check_model(config: Any, info: HardwareInfo, base_dir: Path | None) -> None
                      field="model")
 
 
-def _check_device(config: Any, info: HardwareInfo, theirs: DeviceDescription, base_dir: Path | None) -> None:
+def _check_device(
+    config: LLMClientConfig, info: HardwareInfo, theirs: DeviceDescription, base_dir: Path | None
+) -> None:
     try:
         ours = load_device(config.device, base_dir)
     except InputError:   # `LLMClientConfig.resources` reports it
@@ -138,7 +144,7 @@ def _check_device(config: Any, info: HardwareInfo, theirs: DeviceDescription, ba
                               f"{ALLOW}"), field="device")
 
 
-def _devices_error(config: Any, info: HardwareInfo, base_dir: Path | None) -> InputError:
+def _devices_error(config: LLMClientConfig, info: HardwareInfo, base_dir: Path | None) -> InputError:
     if info.kind == "roofline":
         parts = f"tp {info.tp} x pp {info.pp} of `hardware`"
         instead = f"leave it out, or write hardware.tp: {config.devices}"
@@ -149,7 +155,7 @@ def _devices_error(config: Any, info: HardwareInfo, base_dir: Path | None) -> In
     return InputError(Verbatim(f"{config.devices} is not {info.devices}, {parts}; {instead}, {ALLOW}"), field="devices")
 
 
-def _check_bits(memory: Any, info: HardwareInfo) -> None:
+def _check_bits(memory: MemoryConfig, info: HardwareInfo) -> None:
     """Raise `InputError` for weights or KV of another precision than the step times have."""
     if info.dtype is None:
         return

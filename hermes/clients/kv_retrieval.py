@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -32,7 +32,7 @@ from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
 from hermes.config import Component, ConfigModel
-from hermes.core.client import ClientEvents
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
 from hermes.core.request_table import Population
@@ -45,6 +45,9 @@ from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
 from hermes.units import NS_PER_S, s_to_ns
+
+if TYPE_CHECKING:
+    from hermes.clients.llm import LLMClient
 
 __all__ = ["KvRetrievalClient", "KvRetrievalClientConfig"]
 
@@ -199,7 +202,7 @@ class KvRetrievalClient(TaskClient):
 
     # -- before the run ------------------------------------------------------------------------------------------
 
-    def prepare(self, clients: Iterable[Any], populations: Iterable[Population]) -> None:
+    def prepare(self, clients: Iterable[Client], populations: Iterable[Population]) -> None:
         """Get the cost of a prefill from the other clients, and fill the tiers with their initial contexts.
 
         Raises `InputError` if no client computes prompts of its model.
@@ -209,7 +212,7 @@ class KvRetrievalClient(TaskClient):
             if not engines:
                 raise InputError(Verbatim(f"missing: give the hardware of a prefill, or an LLM client of model "
                                           f"{self.model!r}"), field="clients.recompute")
-            self.prefill = engines[0].hardware   # clients of these roles are engines, so they have hardware
+            self.prefill = cast("LLMClient", engines[0]).hardware   # the clients of these roles are engines
         for population in populations if self.config.start != "empty" else ():
             self.fill(population)
 
@@ -258,7 +261,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
     (traces with block hashes, prefix groups)."""
     block_tokens: int = Field(default=512, ge=1, le=2**20)
     """Tokens of a block, for `entries: blocks`."""
-    recompute: Annotated[Any, Component(HARDWARE)] | None = None
+    recompute: Annotated[Any, Component(HARDWARE)] | None = None   # Any: of a plug-in, too
     """Hardware model for the cost of a prefill, for `expected` and `overlap`. Left out, that of the first LLM client of
     the model."""
     overlap: bool = False

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hermes.clients.tier_config import KvTierConfig
+from hermes.core.block_hashes import PromptContent
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
 from hermes.errors import InputError, Verbatim
@@ -132,11 +133,13 @@ class Read(NamedTuple):
     entries: Entries
 
 
-def block_keys(content: Any, num_tokens: int, unit: int, model: str) -> list[Hashable]:
+def block_keys(content: PromptContent | None, num_tokens: int, unit: int, model: str) -> list[Hashable]:
     """Return chained hashes of the leading blocks of `unit` tokens that other prompts may have as well
     (`hermes.core.block_hashes`). They include the model, because a tier may hold the KV of several."""
     keys: list[Hashable] = []
-    for index in range(num_tokens // unit if content is not None else 0):
+    if content is None:
+        return keys
+    for index in range(num_tokens // unit):
         key = content.block_key(index, unit)
         if key is None:   # this block and those after it are the sequence's own
             break

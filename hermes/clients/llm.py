@@ -17,7 +17,8 @@ from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 
 __all__ = ["LLMClient"]
 

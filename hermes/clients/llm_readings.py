@@ -16,7 +16,8 @@ from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, IntArray
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 
 if TYPE_CHECKING:
     from hermes.clients.kv_tier import Tier

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from hermes.core.clock import Clock, Tick
 from hermes.services import Work
@@ -119,7 +118,7 @@ class Machine:
         wait = min([max(job.left_ns, 0.0) / job.rate for job in jobs])
         self._tick = self.env.tick_at(self.env._now + max(1, math.ceil(wait - 1e-6)), self.priority, self._on_end)
 
-    def _on_end(self, tick: Any) -> None:
+    def _on_end(self, tick: Tick) -> None:
         if tick is not self._tick:
             return   # the rates have changed since
         self._progress()

@@ -146,7 +146,7 @@ class _ServiceConfig(TaskClientConfig):
     """Machine: a device description by name or path. Retrieval needs one."""
     cores: int = Field(default=64, ge=1, le=2**20)
     """Cores of the machine."""
-    serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)
+    serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)   # Any: of plug-ins, too
     """Kinds of stage that it serves, with the service of each."""
     power: PowerConfig | None = None
     """Watts of one machine; serving draws `prefill`. Left out, by the device's TDP and utilisation."""

@@ -37,7 +37,7 @@ class Tick(Event):
     _ok = True
     _value = None
 
-    def __init__(self, env: Environment, callback: Callable[[Any], None]) -> None:
+    def __init__(self, env: Environment, callback: Callable[[Tick], None]) -> None:
         self.env = env
         self.callbacks = [callback]
 
@@ -76,7 +76,7 @@ class Clock(Environment):
         super().__init__(initial_time=0)
         self.shared: dict[Any, Any] = {}   # objects that several clients share, by name (stores, links)
 
-    def tick_at(self, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
+    def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which must not be in the past."""
         tick: Tick = _new(Tick)   # `__init__` inlined
         tick.env = self
@@ -117,17 +117,17 @@ class Clock(Environment):
                 watch()
 
 
-def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
+def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
     """Call `callback(tick)` at `time_ns` (not in the past) on any SimPy environment with integer times."""
     return bind_at(env)(time_ns, priority, callback)
 
 
-def bind_at(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
+def bind_at(env: Environment) -> Callable[[int, int, Callable[[Tick], None]], Tick]:
     """Return `at` for one environment, with the choice of implementation made once."""
     return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
 
 
-def _schedule(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
+def _schedule(env: Environment, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
     tick = Tick(env, callback)
     env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
     return tick

@@ -60,7 +60,7 @@ class Spread:
         """The class, or `single` if the measurement was not repeated."""
         return classify(self.cv) if self.samples > 1 else "single"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:   # Any: numbers, and one word
         """Return plain values, `class` included."""
         return {
             "samples": self.samples, "mean": self.mean, "cv": self.cv, "ci95": self.ci95, "class": self.verdict,

@@ -28,7 +28,7 @@ __all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 _BLOCK = 4096   # requests turned from columns into Python numbers at a time
 
 
-Pipeline = Generator[Any, Any, None]
+Pipeline = Generator[Any, Any, None]   # Any: what it receives depends on what it yielded
 """A pipeline under way. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
 S = TypeVar("S", bound=Stage)
 
@@ -63,7 +63,7 @@ class Request:
 
     client: Client | None = None
     # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
-    pending: list[Any] | None = None
+    pending: list[Any] | None = None   # Any: its two items are of different types
     pipeline: Any = None   # a generator; Any, as the coordinator asks it for `gi_running`
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None

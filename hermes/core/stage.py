@@ -187,7 +187,7 @@ class AnyOf:
         self.stages = stages
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
+def check_count(name: str, value: object, least: int = 1) -> int:
     """Return the value of an option that counts something; `InputError` unless it is an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")

@@ -8,6 +8,7 @@ from hermes.config.registry import Registry
 
 __all__ = ["ROUTERS"]
 
+# Any: configurations of plug-ins have nothing in common but pydantic
 ROUTERS: Registry[Any] = Registry("routers", "a router", {
     "context": "hermes.routing.affinity:ContextConfig",
     "heavy_light": "hermes.routing.load:HeavyLightConfig",

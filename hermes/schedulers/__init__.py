@@ -4,8 +4,9 @@ from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.base import SCHEDULERS, LLMScheduler, run_order
 from hermes.schedulers.decode_group import DecodeGroup
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, WaitingQueue
 
 __all__ = [

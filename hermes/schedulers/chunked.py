@@ -21,7 +21,8 @@ from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler, Plan, run_order
+from hermes.schedulers.base import LLMScheduler, run_order
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]

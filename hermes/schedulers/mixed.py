@@ -29,7 +29,8 @@ from pydantic import Field
 from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["MixedConfig", "MixedScheduler"]

@@ -33,6 +33,7 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[Stage]: ...
 
 
+# Any: configurations of plug-ins have nothing in common but pydantic
 PACKING: Registry[Any] = Registry("packing", "a packing policy")
 
 

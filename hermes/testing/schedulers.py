@@ -26,8 +26,9 @@ from hermes.core.stage import ServiceStage, Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import ChunkedConfig
+from hermes.schedulers.plan import Plan
 
 __all__ = ["PackingContract", "Request", "SchedulerContract", "ServedSteps", "serve"]
 
