@@ -1,9 +1,12 @@
 # Everything runs in .venv, which the first target that needs it creates. Needs Python >= 3.11 and make, nothing else.
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
-#   make test-long           property tests with many more examples, whole studies, notebooks (10 minutes)
+#   make test-long           property tests with many more examples, quick studies, notebooks (10 minutes)
+#   make test-studies        every command of the studies' pages, with whole studies (an hour)
+#   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make lint                ruff and mypy
+#   make docs                the documentation as a site, in build/site
 
 # The tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +17,7 @@ PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint 
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long bench lint clean
+.PHONY: run test test-long test-studies fuzz bench lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -25,12 +28,21 @@ test: $(VENV)/.stamp-dev
 test-long: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
 
+test-studies: $(VENV)/.stamp-dev
+	$(PY) -m pytest -m whole -n 2 --dist worksteal $(ARGS)
+
+fuzz: $(VENV)/.stamp-dev
+	for seed in 1 2 3; do $(PY) scripts/fuzz_inputs.py --cases 3000 --seed $$seed || exit 1; done
+
 bench: $(VENV)/.stamp
 	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+
+docs: $(VENV)/.stamp-docs
+	$(PY) scripts/build_docs.py
 
 clean:
 	rm -rf $(VENV) build dist runs
@@ -49,4 +61,8 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp
+	$(PIP) --editable '.[docs]'
 	@touch $@

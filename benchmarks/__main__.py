@@ -1,8 +1,4 @@
-"""`python -m benchmarks` (what `make bench` runs): the kernel's benchmarks, then what pricing a step costs.
-
-`--genz-python PATH` names an interpreter that has genz-llm; everything else goes to `benchmarks.core`, whose `--only`
-leaves the pricing out.
-"""
+"""Run the kernel's benchmarks, then those of step pricing: `python -m benchmarks` (or `make bench`)."""
 
 import argparse
 import sys

@@ -1,11 +1,4 @@
-"""Why a request costs more with many clients: calls and time per request, function by function.
-
-    python benchmarks/clients_profile.py [FEW] [MANY]
-
-Profiles the benchmark's scenario with few and with many clients at the same rate per client. If the calls per request
-are the same and the time per call grows everywhere, the cost is memory latency (each event touches another client's
-objects), not work that depends on the number of clients.
-"""
+"""Profile of the cost per request by number of clients: calls and time per request, function by function."""
 
 from __future__ import annotations
 
@@ -20,7 +13,7 @@ from hermes.scenario.build import build
 
 
 def profile(clients: int, per_client: int = 200) -> dict[str, tuple[float, float]]:
-    """Function -> (calls, own microseconds) per request."""
+    """Return function -> (calls, own microseconds) per request."""
     requests = clients * per_client
     simulation = build(load_scenario(scenario(requests, clients, router="input_tokens")))
     profiler = cProfile.Profile()

@@ -1,4 +1,4 @@
-"""How fast the kernel is: requests per second, how cost scales with requests and clients, every scheduler.
+"""Benchmark of the kernel: requests per second, cost by number of requests and clients, every scheduler.
 
     python benchmarks/core.py [--json FILE] [--quick] [--data DIR]
 
@@ -25,7 +25,7 @@ from typing import Any
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"   # --data
 MOONCAKE_REQUESTS = 12_031
-# as these benchmarks have always been, whatever an engine's defaults are
+# fixed for these benchmarks, whatever an engine's defaults are
 PLAIN = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "async_scheduling": False}
 BASE: dict[str, Any] = {
     "seed": 1,
@@ -39,7 +39,7 @@ BASE: dict[str, Any] = {
         "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
         "scheduler": {"kind": "chunked", **PLAIN},
         "memory": {"num_blocks": 80_000, "prefix_caching": False},
-        "allow_mismatch": True,   # the trace's longest requests are beyond what Llama 2 was made for
+        "allow_mismatch": True,   # the trace's longest requests exceed Llama 2's context
     }],
 }
 
@@ -48,7 +48,7 @@ def scenario(
     requests: int = 50_000, clients: int = 10, *, scheduler: dict[str, Any] | None = None, blocks: int = 80_000,
     router: str | None = None, rate_per_client: float = 4.0, **top: Any,
 ) -> dict[str, Any]:
-    """The benchmark's scenario with a few things changed."""
+    """Return the benchmark's scenario with some changes."""
     out: dict[str, Any] = json.loads(json.dumps(BASE)) | top
     out["workload"] |= {"requests": requests}
     out["workload"]["arrivals"]["rate"] = rate_per_client * clients
@@ -61,7 +61,7 @@ def scenario(
 
 
 def cached(requests: int) -> dict[str, Any]:
-    """The benchmark's scenario with a prefix cache in which nothing is ever found."""
+    """Return the benchmark's scenario with a prefix cache without hits."""
     out = scenario(requests)
     out["clients"][0]["memory"]["prefix_caching"] = True
     return out
@@ -92,14 +92,14 @@ def disaggregated(requests: int) -> dict[str, Any]:
 
 
 def prefix_cache(requests: int) -> dict[str, Any]:
-    """Prompts of 100 groups that begin alike."""
+    """Prompts of 100 groups with a common beginning each."""
     out = scenario(requests)
     out["clients"][0]["memory"]["prefix_caching"] = True
     out["workload"]["prefixes"] = {"groups": 100, "tokens": 512}
     return out
 
 
-# what to call it; the scenario as data, or the name of a built-in one
+# its label; the scenario as data, or the name of a built-in one
 CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "chunked": ("10 chunked clients, 50,000 requests at 40/s", scenario()),
     "requests_1e4": ("the same, 10^4 requests", scenario(10_000)),
@@ -124,12 +124,12 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
     "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
-REPEATS, REPEAT_S = 5, 12.0    # repetitions of a case, as long as they take no more than so many seconds together
+REPEATS, REPEAT_S = 5, 12.0    # repetitions of a case, within this many seconds together
 QUICK = ("chunked", "requests_1e4", "clients_10", "clients_100", "continuous", "every_step")
 
 
 def bare_process(count: int, in_flight: int) -> float:
-    """Seconds a SimPy process with three timeouts costs, with about `in_flight` of them alive."""
+    """Return the seconds of a SimPy process with three timeouts, with about `in_flight` of them alive."""
     import simpy
 
     def process(env: simpy.Environment) -> Iterator[Any]:
@@ -150,12 +150,12 @@ def bare_process(count: int, in_flight: int) -> float:
 
 
 def trace_of(name: str, data: Path) -> Path | None:
-    """The file that a case needs from `data`; None where it needs none."""
+    """Return the file that a case needs from `data`; None if it needs none."""
     return data / "mooncake" / "conversation_trace.jsonl" if name.startswith("mooncake") else None
 
 
 def with_trace(spec: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:
-    """`spec` with the trace that `source` is imported to."""
+    """Return `spec` with the trace that `source` is imported to."""
     from hermes.workload.importers import import_trace
     from hermes.workload.traces import write_trace
 
@@ -211,7 +211,7 @@ def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
 
 
 def verdict(result: dict[str, float]) -> str:
-    """Class of a case's repetitions; `single` where there was one."""
+    """Return the variance class of a case's repetitions; `single` for one."""
     from hermes.core.noise import classify
 
     return classify(result["cv"]) if result["repetitions"] > 1 else "single"
@@ -244,7 +244,7 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
 
     if "requests_1e4" in results and "requests_1e6" in results:
         flat["requests_scaling_ratio"] = ratio("requests_1e4", "requests_1e5", "requests_1e6")
-    # What a prefix cache costs: where prompts are full of hashes, and where nothing is shared.
+    # Cost of a prefix cache: with prompts full of hashes, and without shared blocks.
     if "mooncake" in results and "mooncake_uncached" in results:
         flat["prefix_cache_cost_ratio"] = (
             results["mooncake"]["us_per_request"] / results["mooncake_uncached"]["us_per_request"]

@@ -1,4 +1,4 @@
-"""What pricing a step costs: fitted profiles, our roofline, GenZ.
+"""Benchmark of step pricing: fitted profiles, our roofline, GenZ.
 
     python -m benchmarks.hardware [--genz-python PATH] [--json FILE]
 
@@ -37,7 +37,7 @@ print(json.dumps(min(times[5:])))
 
 
 def best_s(call: Callable[[], Any], rounds: int = 15, least_s: float = 0.01) -> float:
-    """Seconds of one call: the best mean of several rounds of calls that take about `least_s` together."""
+    """Return the seconds of one call: the best mean of several rounds of calls that take about `least_s` together."""
     call()
     started = time.perf_counter()
     call()
@@ -52,7 +52,7 @@ def best_s(call: Callable[[], Any], rounds: int = 15, least_s: float = 0.01) -> 
 
 
 def price_costs(model: Any) -> dict[str, float]:
-    """Seconds per step: in a run of 64, and for single steps of each kind."""
+    """Return seconds per step: in a run of 64, and for single steps of each kind."""
     from hermes.testing.hardware import batch
 
     decode, prefill = batch([], [1000] * 32), batch([(512, 0)], [])
@@ -64,7 +64,7 @@ def price_costs(model: Any) -> dict[str, float]:
 
 
 def genz_s(python: str | None) -> float | None:
-    """Seconds of one GenZ query; None where it is not installed."""
+    """Return the seconds of one GenZ query; None if it is not installed."""
     done = subprocess.run(
         [python or sys.executable, "-c", GENZ], capture_output=True, text=True, timeout=600, check=False
     )
@@ -77,11 +77,13 @@ def genz_s(python: str | None) -> float | None:
 
 
 def measure(genz_python: str | None = None) -> dict[str, float]:
-    """All figures, flat."""
+    """Return all figures, flat."""
     from hermes.calibration.fit import fit_steps
     from hermes.calibration.importers.roofline import RooflineSteps
-    from hermes.hardware import PolynomialModel, Roofline, load_profile
+    from hermes.hardware import load_profile
     from hermes.hardware.files import names_in
+    from hermes.hardware.polynomial import PolynomialModel
+    from hermes.hardware.roofline import Roofline
 
     shipped = {name: price_costs(PolynomialModel(load_profile(name))) for name in names_in("")}
     roofline = price_costs(Roofline(model=MODEL, device=DEVICE, tp=TP).build())
@@ -103,7 +105,7 @@ def measure(genz_python: str | None = None) -> dict[str, float]:
 
 
 def report(figures: dict[str, float]) -> None:
-    """Print them for people."""
+    """Print the figures as tables."""
     print(f"\npricing a step (us): {'in a run of 64':>15} {'decode':>8} {'prefill':>8} {'mixed':>8}")
     rows = {
         f"slowest of {figures['profiles']:.0f} shipped profiles": "profile", f"roofline, {MODEL} {DEVICE}": "roofline",

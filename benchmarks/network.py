@@ -18,8 +18,7 @@ from collections.abc import Callable
 from simpy.core import Environment
 
 from hermes.core.clock import ARRIVAL, at
-from hermes.network import Attachment, Topology, TopologyLink
-from hermes.network.topology import TopologyNetwork
+from hermes.network.topology import Attachment, Topology, TopologyLink, TopologyNetwork
 
 RACKS, PER_RACK = 4, 32
 CLIENTS = [f"client-{i}" for i in range(RACKS * PER_RACK)]
@@ -55,7 +54,7 @@ TRAFFIC: dict[str, Pick] = {
 
 
 def flow_events_per_s(concurrent: int, pick: Pick, closed: bool, num_flows: int = 4_000, seed: int = 0) -> float:
-    """Flow events per second of processor time with `concurrent` flows under way."""
+    """Return flow events per second of processor time with `concurrent` flows in progress."""
     rng = random.Random(seed)
     env = Environment()
     network = racks().build(env, CLIENTS)
@@ -76,7 +75,7 @@ def flow_events_per_s(concurrent: int, pick: Pick, closed: bool, num_flows: int 
 
     for _ in range(concurrent):
         start()
-    while num_ended < concurrent:     # until flows of all ages are under way
+    while num_ended < concurrent:     # until flows of all ages are in progress
         env.step()
     before, target = network.engine.num_events, num_ended + num_flows
     begin = time.process_time()

@@ -1,4 +1,4 @@
-"""What the data structures cost: operations of the indexed heap at 10^5 entries, a submit to a micro-batch, real (what
+"""Benchmark of the data structures: the indexed heap at 10^5 entries, and a submit to a micro-batch, real (what
 a scenario's `submit_cost` is) and simulated.
 
     python -m benchmarks.structures
@@ -16,7 +16,7 @@ SUBMITS, REPETITIONS = 20_000, 5
 
 
 def submit_s() -> float:
-    """Seconds of CPU time to hand one task to a client that waits for its batch to fill."""
+    """Return seconds of CPU time to hand one task to a client that waits for its batch to fill."""
     from hermes.clients.service import ServiceClient
     from hermes.core.client import ClientEvents
     from hermes.core.clock import Clock
@@ -35,11 +35,11 @@ def submit_s() -> float:
 
 def main() -> None:
     """Print the table."""
-    from hermes.studies.structures_service import submit_costs
-    from hermes.studies.structures_tools import heap_costs
+    from hermes.study import load_study
 
-    print(heap_costs(REPETITIONS).markdown())
-    print(f"\n{submit_costs(REPETITIONS).markdown()}")
+    study = load_study("datastructures")
+    print(study.module("tools").heap_costs(REPETITIONS).markdown())
+    print(f"\n{study.module('service').submit_costs(REPETITIONS).markdown()}")
     submit_s()   # imports
     took = spread(submit_s() for _ in range(REPETITIONS))
     print(f"\na simulated submit to a micro-batch: {1e6 * took.mean:.2f} us +/- {1e6 * took.ci95:.2f}, {took.verdict}")

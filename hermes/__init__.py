@@ -14,7 +14,7 @@ _API, _SWEEP = ("open_run", "simulate"), ("open_sweep", "run_sweep")
 
 
 def __getattr__(name: str) -> Any:
-    """`hermes.simulate` and the like, imported when first used: they need most of the package."""
+    """Import `hermes.simulate` and the like on first use, since they need most of the package."""
     if name in _API:
         from hermes import api
 
@@ -27,5 +27,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What completion in a notebook offers: the names above, which are not in the module before their first use."""
+    """List the public names for completion in a notebook; they are not in the module before their first use."""
     return sorted({*globals(), *__all__})

@@ -1,19 +1,23 @@
-"""What a notebook imports: `simulate`, `open_run`."""
+"""Python API: simulate a scenario, and open the results of a run."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes import __version__
 from hermes.errors import InputError, warn_all
-from hermes.results import Results, open_run
+from hermes.results import Results
+from hermes.results.progress import ProgressBar
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
-__all__ = ["open_run", "simulate"]
+if TYPE_CHECKING:
+    from hermes.results.stored import StoredResults
+
+__all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
 
 
 def simulate(
@@ -26,11 +30,17 @@ def simulate(
 ) -> Results:
     """Simulate a scenario and return its results.
 
-    scenario: a file, the name of a built-in scenario, a dict, or a `Scenario`; overrides: `"clients.0.count=4"` and the
-    like; progress: True shows a bar on stderr, or a function of (requests done, requests in all, simulated seconds).
-    Raises `InputError` for anything in the scenario that is not what it has to be. Interrupted (Ctrl-C), it returns the
-    results so far, with `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as
-    `InputWarning` and kept in `meta["warnings"]`.
+    Args:
+        scenario: A file, the name of a built-in scenario, a dict, or a `Scenario`.
+        overrides: Settings such as `"clients.0.count=4"`.
+        seed: Replaces the scenario's seed.
+        stepping: Replaces the scenario's stepping mode.
+        progress: True shows a bar on stderr; a function is called with (requests done, requests in all, simulated
+          seconds).
+
+    Raises `InputError` for any mistake in the scenario. After an interrupt (Ctrl-C) it returns the results so far, with
+    `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as `InputWarning` and kept in
+    `meta["warnings"]`.
     """
     overrides = list(overrides)
     if seed is not None:
@@ -43,11 +53,11 @@ def simulate(
         simulation = build(checked)
         warn_all(simulation.warnings)
         if progress is True:
-            with _Bar() as bar:
-                record = simulation.run(bar.update)
+            with ProgressBar("requests") as bar:
+                record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
         else:
             record = simulation.run(progress or None)
-    except InputError as error:   # some amounts show only when a request is there
+    except InputError as error:   # some amounts depend on the request, and fail only now
         raise checked.source.located(error) from None
     meta: dict[str, Any] = {
         "name": checked.name, "version": __version__, "seed": checked.seed, "scenario_text": resolved_yaml(checked),
@@ -61,26 +71,11 @@ def simulate(
     return Results(record, meta, checked.slo, checked.measure)
 
 
-class _Bar:
-    """A progress bar that appears only for runs of some length, and only on a terminal."""
+def open_run(folder: str | Path) -> StoredResults:
+    """Open the results that `hermes run SCENARIO -o FOLDER` wrote. Tables are read on demand.
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    Raises `InputError` for a folder without results, or with unfinished ones.
+    """
+    from hermes.results.stored import open_run as read
 
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
-            disable=not console.is_terminal, transient=True,
-        )
-        self._task = self._progress.add_task("requests", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, done: int, total: int, simulated_s: float) -> None:
-        self._progress.update(self._task, completed=done, total=total, description=f"t = {simulated_s:.0f} s")
+    return read(folder)

@@ -1,8 +1,8 @@
-"""Errors a user can cause, and the one line each of them prints.
+"""Errors of users, each with a message of one line.
 
-Everything a user may get wrong (a scenario, a trace, a profile, a command line) raises a subclass of `HermesError`
-whose `str()` is a single line. The command line turns it into that line on stderr and exit code 2; a notebook sees
-an ordinary exception. Bugs in hermes itself are not `HermesError`s and keep their traceback.
+A mistake in a scenario, trace, profile or command line raises a subclass of `HermesError` whose `str()` is a single
+line. The command line prints that line on stderr and exits with code 2; a notebook sees an ordinary exception. Bugs in
+hermes itself are other exceptions and keep their traceback.
 """
 
 from __future__ import annotations
@@ -13,23 +13,36 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["HermesError", "InputError", "InputWarning", "Verbatim", "inside", "shown", "suggest", "warn_all"]
+__all__ = [
+    "HermesError", "InputError", "InputWarning", "Verbatim", "inside", "printable", "shown", "suggest", "warn_all",
+]
 
-_SHORTEST = 3   # letters of a name that may be completed: "a" is more likely a slip than the beginning of something
+_SHORTEST = 3   # least letters of a name to complete: "a" is more likely a slip than the beginning of a name
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Escape control characters (except tabs and line ends) and half characters in `text`, `\\x1b` for ESC: a terminal
+    would obey them."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 class HermesError(Exception):
-    """Something the user can put right. `str()` is one line."""
+    """An error that the user can correct. `str()` is one line."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        return printable(" ".join(super().__str__().split()))
 
 
 class InputError(HermesError, ValueError):
-    """A file, field or value is not what it has to be.
+    """A wrong file, field or value.
 
-    The line reads `FILE:LINE:COLUMN: FIELD: expected EXPECTED, found FOUND (did you mean 'X'?)`; parts that are not
-    known are left out. Where `expected` is `Verbatim`, it is the whole message: what is wrong, then what to do.
+    The line reads `FILE:LINE:COLUMN: FIELD: expected EXPECTED, found FOUND (did you mean 'X'?)` without the parts that
+    are unknown. If `expected` is `Verbatim`, it is the whole message: what is wrong, then what to do.
     """
 
     def __init__(
@@ -48,7 +61,7 @@ class InputError(HermesError, ValueError):
         super().__init__(expected)
 
     def located(self, *, file: str | None = None, field: str | None = None) -> InputError:
-        """The same error with `file` filled in and `field` put in front of its field."""
+        """Return this error with `file` filled in and `field` put in front of its field."""
         path = ".".join(p for p in (field, self.field) if p) or None
         return InputError(
             self.expected, self.found, field=path, file=self.file or file, line=self.line, column=self.column,
@@ -63,23 +76,23 @@ class InputError(HermesError, ValueError):
             text += f", found {shown(self.found)}"
         if self.suggestion:
             text += f" (did you mean {self.suggestion!r}?)"
-        return " ".join(": ".join(p for p in (where, self.field, text) if p).split())
+        return printable(" ".join(": ".join(p for p in (where, self.field, text) if p).split()))
 
 
 class InputWarning(UserWarning):
-    """Something in the input that works, and should be written otherwise or looked at. One line; the command line
+    """A problem of input that still runs, and that the user should correct or look at. One line; the command line
     prints it on stderr."""
 
 
 def warn_all(texts: Iterable[str]) -> None:
-    """Give each line as an `InputWarning`, to whoever called the function that calls this."""
+    """Issue each line as an `InputWarning` that points at the caller's caller."""
     for text in texts:
         warnings.warn(text, InputWarning, stacklevel=3)
 
 
 @contextmanager
 def inside(field: str) -> Iterator[None]:
-    """Put `field` in front of the field of errors from within; those about a file have a better place already."""
+    """Prefix `field` to the field of errors raised inside, except errors about a file: their place is more exact."""
     try:
         yield
     except InputError as error:
@@ -87,13 +100,13 @@ def inside(field: str) -> Iterator[None]:
 
 
 class Verbatim(str):
-    """What was found, or what is wrong, in words: shown as it is, without quotes."""
+    """Words that `InputError` prints as they are, without quotes: the found value, or the whole message."""
 
     __slots__ = ()
 
 
 def shown(value: object, limit: int = 160) -> str:
-    """A value as a user would write it, cut to `limit` characters and kept on one line; `Verbatim` in full."""
+    """Return a value as a user would write it, on one line of at most `limit` characters; `Verbatim` in full."""
     if isinstance(value, Verbatim):
         return " ".join(value.split())
     if value is None or isinstance(value, bool):
@@ -105,10 +118,10 @@ def shown(value: object, limit: int = 160) -> str:
 
 
 def suggest(name: object, names: Iterable[str]) -> str | None:
-    """The one of `names` that a mistyped or shortened `name` means, or None.
+    """Return the name in `names` that a mistyped or shortened `name` stands for, or None.
 
-    What begins with it comes first (`h100` is h100-sxm, and not the nearer h200), then the nearest of those that have
-    its first word (`h200-sxm` is h200), then the nearest of all.
+    A completion comes first (`h100` gives h100-sxm, not the nearer h200), then the nearest name with the same first
+    word (`h200-sxm` gives h200), then the nearest of all.
     """
     text, known = str(name), list(names)
     small = text.lower()

@@ -1,7 +1,7 @@
 """Quantities with units, as users write them: "80 GiB", "32 GB/s", "20 ms".
 
-Conversion happens here and in exporters, nowhere else. Everything past this module is seconds, bytes, bytes per second,
-tokens, watts or joules; inside the kernel time is integer nanoseconds.
+Only this module and the exporters convert units. All other code uses seconds, bytes, bytes per second, tokens, watts
+and joules; the kernel uses integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 from hermes.errors import InputError
 
-__all__ = ["NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_rate", "pattern", "s_to_ns"]
+__all__ = [
+    "NS_PER_S", "parse_bandwidth", "parse_bytes", "parse_duration", "parse_number", "parse_rate", "pattern", "s_to_ns",
+]
 
 NS_PER_S = 1_000_000_000
 
@@ -29,7 +31,7 @@ _PREFIXED = {
 _BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0} | _PREFIXED | {unit.lower(): f for unit, f in _PREFIXED.items()} | {
     unit.upper(): f for unit, f in _PREFIXED.items()
 }
-# Between devices "Gb/s" and "Gbps" are bits and "GB/s" bytes; in small letters they could be either, and are refused.
+# "Gb/s" and "Gbps" are bits and "GB/s" bytes; in small letters a unit is ambiguous, and refused.
 _BANDWIDTHS = {f"{unit}{per}": f for unit, f in ({"B": 1.0} | _PREFIXED).items() for per in ("/s", "ps")} | {
     f"{prefix}{bit}": 1000.0**power / 8
     for power, prefix in enumerate(("", "k", "M", "G", "T")) for bit in ("bit/s", "bits/s", "b/s", "bps")
@@ -42,12 +44,22 @@ _RATES = {
         ("hr", 1 / 3600), ("hour", 1 / 3600),
     )
 } | {"rps": 1.0, "qps": 1.0, "RPS": 1.0, "QPS": 1.0, "rpm": 1 / 60, "RPM": 1 / 60, "Hz": 1.0}
-_AMOUNT = r"[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_AMOUNT = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(rf"\s*({_AMOUNT})\s*([A-Za-zµμ/]*)\s*\Z")
 
 
+def parse_number(value: object) -> float:
+    """Convert a number, or its text in ASCII digits. (`float` also takes `1_000` and digits of other scripts.)
+
+    Raises `ValueError` or `TypeError` for anything else, except NaN and infinities.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
+        raise ValueError(value)
+    return float(value)  # type: ignore[arg-type]
+
+
 def s_to_ns(seconds: float) -> int:
-    """Seconds to integer nanoseconds, rounded half to even (the one rounding rule of the kernel)."""
+    """Convert seconds to integer nanoseconds, rounded half to even (the only rounding rule of the kernel)."""
     return round(seconds * NS_PER_S)
 
 
@@ -60,7 +72,7 @@ def _parse(value: object, units: dict[str, float], expected: str) -> float:
             raise InputError(expected, value)
         if match[2] and match[2] not in units:
             raise InputError(expected, value, suggestion=_capitalised(match[2], units))
-        number = float(match[1].replace("_", "")) * (units[match[2]] if match[2] else 1.0)
+        number = float(match[1]) * (units[match[2]] if match[2] else 1.0)
     else:
         try:
             number = float(value)
@@ -72,33 +84,33 @@ def _parse(value: object, units: dict[str, float], expected: str) -> float:
 
 
 def _capitalised(unit: str, units: dict[str, float]) -> str | None:
-    """The unit in capital and small letters as they have to be; both where it could be either ("gb/s")."""
+    """Return the unit in correct capitals; both spellings if it is ambiguous ("gb/s")."""
     found = {units[known]: known for known in reversed(units) if known.lower() == unit.lower()}
     return " or ".join(reversed(found.values())) or None
 
 
 def parse_duration(value: object) -> float:
-    """A duration in seconds from `20 ms`, `1.5 sec`, `3 min`, or a bare number of seconds."""
+    """Parse a duration in seconds: `20 ms`, `1.5 sec`, `3 min`, or a bare number of seconds."""
     return _parse(value, _DURATIONS, "a duration such as '20 ms' or '1.5 s' (a bare number is seconds)")
 
 
 def parse_bytes(value: object) -> int:
-    """Bytes from `80 GiB`, `2 tb`, or a bare number of bytes. `Gb` is refused: elsewhere it means bits."""
+    """Parse bytes: `80 GiB`, `2 tb`, or a bare number of bytes. `Gb` is refused, because it usually means bits."""
     return round(_parse(value, _BYTES, "a size such as '80 GiB' or '512 MB' (a bare number is bytes)"))
 
 
 def parse_bandwidth(value: object) -> float:
-    """Bytes per second from `32 GB/s`, `400 Gbit/s`, `400 Gbps` (bits), or a bare number."""
+    """Parse bytes per second: `32 GB/s`, `400 Gbit/s`, `400 Gbps` (bits), or a bare number."""
     return _parse(value, _BANDWIDTHS, "a bandwidth such as '32 GB/s' or '400 Gbit/s' (a bare number is bytes/s)")
 
 
 def parse_rate(value: object) -> float:
-    """Events per second from `40 /s`, `40 rps`, `600 req/min`, or a bare number."""
+    """Parse events per second: `40 /s`, `40 rps`, `600 req/min`, or a bare number."""
     return _parse(value, _RATES, "a rate such as '40 /s' (a bare number is per second)")
 
 
 def pattern(parse: Callable[[object], float]) -> str:
-    """The texts that one of the functions above reads, as a regular expression of JSON Schema."""
+    """Return the JSON Schema regular expression of the texts that one of the functions above parses."""
     units: dict[Callable[[object], float], dict[str, float]] = {
         parse_duration: _DURATIONS, parse_bytes: _BYTES, parse_bandwidth: _BANDWIDTHS, parse_rate: _RATES,
     }

@@ -35,7 +35,7 @@ def hermes(*arguments: str) -> None:
 
 
 def steps_of(card: str, folder: Path, python: str, configs: Path) -> list[Path]:
-    """The imported steps of a card, one file per model, parallelism and precision."""
+    """Return the imported steps of a card, one file per model, parallelism and precision."""
     out = []
     for model, tp in DENSE + [(str(configs / name), tp) for name, tp in MIXTURES]:
         for dtype in ("bf16",) if card in NO_FP8 else ("bf16", "fp8"):
@@ -48,7 +48,8 @@ def steps_of(card: str, folder: Path, python: str, configs: Path) -> list[Path]:
 
 
 def build_rtx_4090(tables: Path, folder: Path) -> None:
-    """The RTX 4090 has no kernel tables there, but operator tables of vLLM 0.19.0 (casys-kaist/LLMServingSim, MIT)."""
+    """Fit the RTX 4090, which aiconfigurator lacks, to operator tables of vLLM 0.19.0
+    (casys-kaist/LLMServingSim, MIT)."""
     steps, out = folder / "rtx-4090-layerwise.yaml", ROOT / "hw_profiles" / "efficiency" / "rtx-4090.yaml"
     hermes("profile", "import", "layerwise", str(tables), "--model", "llama-3.1-8b", "-o", str(steps))
     hermes("fit-roofline", str(steps), "--device", "rtx-4090", "-o", str(out))
@@ -63,7 +64,7 @@ def build_rtx_4090(tables: Path, folder: Path) -> None:
 
 
 def write_generic() -> None:
-    """Medians over the cards: for a device that is like none of them."""
+    """Write medians over the cards, for a device unlike all of them."""
     files = [load_efficiency(card) for card in CARDS]
     sets = [file.factors.model_dump() for file in files]
     eights = [file.factors_8bit.model_dump() for file in files if file.factors_8bit is not None]

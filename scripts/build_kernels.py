@@ -67,7 +67,8 @@ def attention(path: Path, phase: str, arrays: dict[str, np.ndarray]) -> None:
                 continue
             pairs = sorted(set(zip(part.num_heads, part.num_key_value_heads, strict=True)))
             index = {pair: i for i, pair in enumerate(pairs)}
-            part = part.assign(pair=[index[pair] for pair in zip(part.num_heads, part.num_key_value_heads, strict=True)])
+            both = zip(part.num_heads, part.num_key_value_heads, strict=True)
+            part = part.assign(pair=[index[pair] for pair in both])
             axes = ["pair", "length", "batch_size"]
             values = [np.sort(part[axis].unique()) for axis in axes]
             key = f"{phase}/{head_dim}/{name}"

@@ -1,11 +1,16 @@
-"""Fit what ships in hw_profiles/lookahead: the perturbation's numbers and the CPUs' scan rates (TeleRAG's figures).
+"""Fit the profiles in hw_profiles/lookahead: parameters of the perturbation and the CPUs' scan rates (TeleRAG's
+figures).
 
     python scripts/build_lookahead.py hw_profiles/overlap/generated-2m.yaml --real hw_profiles/overlap/sentences.yaml
 
-The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate
-retrieval --ivf`); the bias from the bytes of Self-RAG's probed clusters; one strength per pipeline from its overlap at
-256 clusters; each CPU's rate from one figure. Nothing else of the paper's is looked at. An index of real sentences says
-how unequally real rewrites move their queries: the best family is fitted with that spread too, beside the others.
+- The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate plan
+  ivf`).
+- The bias comes from the bytes of Self-RAG's probed clusters.
+- One strength per pipeline comes from its overlap at 256 clusters.
+- Each CPU's rate comes from one figure.
+
+No other figure of the paper is used. An index of real sentences shows how unequally real rewrites move their queries:
+the best family is fitted with that spread too, beside the others.
 """
 
 from __future__ import annotations
@@ -21,18 +26,18 @@ from hermes.hardware.profile import dump_yaml
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import fit_bias, fit_strength, lognormal_sizes, make_family
 from hermes.plugins.telerag.profile import FittedFamily, FittedIndex, FittedRate, LookaheadProfile
-from hermes.studies import telerag_paper as paper
-from hermes.studies import telerag_points, telerag_rates
-from hermes.studies.base import Context
+from hermes.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
+STUDY = load_study("telerag")
+paper, telerag_points, telerag_rates = map(STUDY.module, ("paper", "points", "rates"))
 GPU_SHARE = 0.8     # of the data sheet's bandwidth: one pass over the vectors
 QUERIES = 256       # drawn for a mean overlap
 
 
 def best_shapes(measured: IvfOverlap) -> list[Candidate]:
-    """Each family once, with the structure that predicted best on the measured index; best first. Configurations whose
-    spread is fitted to each rewrite are left out: a pipeline of the paper has one figure, not two."""
+    """Return each family once, with the structure that predicted best on the measured index; best first. Configurations
+    whose spread is fitted to each rewrite are left out: a pipeline of the paper has one figure, not two."""
     found: dict[str, Candidate] = {}
     for candidate in measured.candidates:
         if not candidate.spread_fitted:
@@ -41,13 +46,13 @@ def best_shapes(measured: IvfOverlap) -> list[Candidate]:
 
 
 def real_spread(real: IvfOverlap, family: str) -> float:
-    """Median over the rewrites of the spread that was fitted to each."""
+    """Return the median over the rewrites of the spread fitted to each."""
     (found,) = [c for c in real.candidates if c.family == family and c.spread_fitted and "dimensions" not in c.shape]
     return round(statistics.median(p.spread for p in found.predictions if p.spread is not None), 3)
 
 
 def fitted_family(name: str, kind: str, shape: dict[str, float], sizes: Any) -> FittedFamily:
-    """Bias and strengths of one family."""
+    """Fit bias and strengths of one family."""
     family = make_family(kind, **shape)
     nprobe = paper.NPROBE
     bias = fit_bias(family, sizes, paper.PROBED_BYTES, nprobe, queries=QUERIES)
@@ -60,7 +65,7 @@ def fitted_family(name: str, kind: str, shape: dict[str, float], sizes: Any) -> 
 
 
 def fitted_profile(measured: IvfOverlap, source: str, real: IvfOverlap, real_source: str) -> LookaheadProfile:
-    """All but the CPUs' rates, which stand at 20 GB/s."""
+    """Return all parameters but the CPUs' rates, which stand at 20 GB/s."""
     index = FittedIndex(
         clusters=paper.CLUSTERS, total=paper.TOTAL_BYTES, vector_bytes=paper.VECTOR_BYTES,
         size_sigma=measured.size_sigma, nprobe=paper.NPROBE, probed_mean=int(paper.PROBED_BYTES),
@@ -106,7 +111,7 @@ def main() -> None:
     dump_yaml(found, said.output, comment)
     telerag_points.profile.cache_clear()
     with TemporaryDirectory() as folder:
-        rates = telerag_rates.fit_rates(Context("telerag", Path(folder)), said.requests)
+        rates = telerag_rates.fit_rates(STUDY.context(Path(folder)), said.requests)
     why = {
         telerag_points.CPU["desktop"]: "fitted: on-demand fetch 3% slower end to end than the CPU (TeleRAG, desktop)",
         telerag_points.CPU["server"]: "fitted: CPU retrieval is 41% of the latency at batch 1 (TeleRAG, server)",

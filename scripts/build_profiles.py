@@ -3,10 +3,10 @@
     python scripts/build_profiles.py --python PATH --perf-model perf_model.csv [--only 'llama-3.1-70b-h100-*']
 
 `--python` is an interpreter with aiconfigurator-core 0.12.0 (default: this one); `--perf-model` the CSV of
-github.com/Mutinifni/splitwise-sim (MIT). Whatever is not given is skipped, with a line that says so. Steps go to
+github.com/Mutinifni/splitwise-sim (MIT). Profiles whose source is not given are skipped with a note. Steps go to
 `--steps` (a temporary folder by default) and are not part of the project. The same inputs give the same files.
 
-Every profile is two commands, which are printed:
+Every profile takes two commands, which are printed:
 
     hermes profile import aiconfigurator --model ... --system ... --tp ... --dtype ... -o STEPS.yaml
     hermes fit STEPS.yaml -o hw_profiles/NAME.yaml
@@ -83,14 +83,14 @@ def splitwise_jobs(csv: Path) -> Iterator[Job]:
 
 
 def run(words: list[str]) -> None:
-    """One hermes command, shown before it runs; ends the script if it fails."""
+    """Run one hermes command and show it first; end the script if it fails."""
     print("$", shlex.join(["hermes", *words]), flush=True)
     if hermes(words) != 0:
         sys.exit(1)
 
 
 def build(job: Job, steps: Path) -> list[str]:
-    """Import, fit, write; the profile's line in the final report."""
+    """Import, fit and write a profile; return its line in the final report."""
     path, profile = steps / f"{job.name}.yaml", PROFILES / f"{job.name}.yaml"
     begin = time.perf_counter()
     run(["profile", "import", *job.words, "-o", str(path)])
@@ -109,7 +109,7 @@ def medians(rows: pd.DataFrame, time: str, x: Literal["prefill_tokens", "decode_
 
 
 def splitwise_tables(csv: Path) -> None:
-    """Interpolation tables that answer exactly as splitwise-sim does."""
+    """Interpolation tables that reproduce splitwise-sim's results exactly."""
     for key, part in usable(csv).groupby(["model", "hardware", "tensor_parallel"]):
         model, device, degree = (str(value) for value in key)
         short, hardware = DEVICES[device]

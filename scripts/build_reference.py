@@ -1,6 +1,6 @@
-"""Write docs/reference.md: every key of a scenario, from the models that read it.
+"""Write docs/reference/scenario.md: every key of a scenario, from the models that read it.
 
-    python scripts/build_reference.py            writes docs/reference.md
+    python scripts/build_reference.py            writes docs/reference/scenario.md
     python scripts/build_reference.py --check    exits 1 if it is out of date
 """
 
@@ -18,11 +18,10 @@ from pydantic_core import PydanticUndefined
 
 from hermes.config import Component, Shorthand, field_docs
 from hermes.config.registry import Registry
+from hermes.config.yaml_writer import to_flow, unit_of
 from hermes.scenario import Scenario
-from hermes.scenario.registries import refresh
-from hermes.scenario.resolved import to_flow, unit_of
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "scenario.md"
 INTRODUCTION = """\
 # Reference: every key of a scenario
 
@@ -36,9 +35,9 @@ A quantity is a number in SI units or text with a unit:
 - rates: `40 /s`, `40 rps`, `40 req/s`, `40 qps`, `600 /min`
 
 Keys without a default are required. `hermes validate --resolved SCENARIO` prints a scenario with every default filled
-in; `hermes schema` prints the same reference as JSON Schema for editors ([how to use it](editors.md)). Besides the keys
-below, a file may say `extends: other.yaml` to be put over another scenario (relative to itself): mappings merge,
-everything else is replaced, and so is a mapping whose `kind` differs.
+in; `hermes schema` prints the same reference as JSON Schema for editors ([how to use it](../how-to/editors.md)).
+Besides the keys below, a file may say `extends: other.yaml` to be put over another scenario (relative to itself):
+mappings merge, everything else is replaced, and so is a mapping whose `kind` differs.
 """
 QUANTITIES = {"s": "duration", "B": "size", "B/s": "bandwidth", "/s": "rate"}
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
@@ -143,13 +142,8 @@ def anchor(heading: str) -> str:
     return heading.lower().replace(" ", "-").replace(":", "")
 
 
-def build() -> str:
-    refresh(Scenario, None)
-    return Reference().text()
-
-
 def main() -> int:
-    text = build()
+    text = Reference().text()
     if "--check" in sys.argv[1:]:
         if TARGET.read_text(encoding="utf-8") == text:
             return 0

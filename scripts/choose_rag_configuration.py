@@ -1,10 +1,10 @@
-"""Choose the configuration of a RAG query by the memory that is free on this machine now, without any simulation.
+"""Choose the configuration of a RAG query by the memory that is free on this machine now, without a simulation.
 
     python scripts/choose_rag_configuration.py                         # free memory of the host, as for a CPU engine
     python scripts/choose_rag_configuration.py --gpu 0                 # of a GPU, by nvidia-smi
     python scripts/choose_rag_configuration.py --vllm http://localhost:8000    # free KV blocks of a vLLM server
 
-The decision is `hermes/plugins/metis/decision.py`, which needs nothing but the standard library.
+The decision is `hermes/plugins/metis/decision.py`, which needs only the standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KV_BYTES_PER_TOKEN = 131_072.0   # Mistral-7B: 2 x 32 layers x 8 heads x 128 x 2
 
 
 def host_bytes() -> float:
-    """Memory that Linux says is available."""
+    """Return the memory that Linux reports as available."""
     text = Path("/proc/meminfo").read_text(encoding="ascii")
     found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
     if found is None:
@@ -30,13 +30,13 @@ def host_bytes() -> float:
 
 
 def gpu_bytes(index: int) -> float:
-    """Memory of a GPU that nobody uses."""
+    """Return the free memory of a GPU."""
     command = ["nvidia-smi", f"--id={index}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     return 2**20 * float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def vllm_reading(url: str, bytes_per_token: float) -> Reading:
-    """What a vLLM server's metrics say: KV blocks and the share of them in use, sequences running and waiting."""
+    """Return a vLLM server's metrics: KV blocks and the share in use, sequences running and waiting."""
     with urllib.request.urlopen(f"{url.rstrip('/')}/metrics", timeout=5) as answer:
         text = answer.read().decode()
 

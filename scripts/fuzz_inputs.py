@@ -1,82 +1,154 @@
-"""Malformed scenarios, sweeps, traces and profiles by mutation: is each refused in one line, or taken and shown?
+"""Fuzz files by mutation: each malformed file must be refused in one line, or understood.
 
-    python scripts/fuzz_inputs.py [--cases 300] [--seed 0] [--keep DIR]
+    python scripts/fuzz_inputs.py [--cases 300] [--seed 0] [--family NAME] [--keep DIR] [--verbose]
 
-Every case goes through the command line (in this process). It passes if the exit code is 2 and stderr is one line that
-names the file, and the field where a field was changed; or if the exit code is 0 and what hermes understood is what was
-written. Prints the counts and whatever did not pass; exit code 1 if anything did not.
+Families:
+
+- scenarios, sweeps, traces and profiles: hermes must understand what was written;
+- files that a scenario refers to, folders of runs and sweeps, references, golden files, schedules, measured steps and
+  journals: a command's answer is compared with its answer without the change;
+- files that block or never end.
+
+A case passes if the exit code is 2 and stderr is one line, or if the command answers and the change shows. Accepted
+changes that do not show pass if they are on the reviewed list (scripts/fuzzing/reviewed.yaml). Tracebacks, hangs, files
+left open and temporary files left behind are failures. Prints the counts and the failures; exit code 1 for a failure.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import random
+import shutil
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from fuzzing.cases import Case, generate  # noqa: E402
+from fuzzing.endless import EndlessCase, endless_cases  # noqa: E402
+from fuzzing.folders import FAMILIES, FolderCase, folder_case  # noqa: E402
+from fuzzing.running import Ran, open_files, run_apart, run_here  # noqa: E402
 
-from hermes.cli import main as hermes  # noqa: E402
-
-
-def run(case: Case) -> tuple[str, str]:
-    """("refused" | "valid" | "wrong", what was printed or what is wrong)."""
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = hermes(case.command)
-    except BaseException:
-        return "wrong", traceback.format_exc()
-    line = err.getvalue()
-    if code == 2:
-        if line.count("\n") != 1 or not line.startswith("hermes: ") or len(line) > 2000:
-            return "wrong", f"not one line: {line!r}"
-        if not case.named_in(line):
-            return "wrong", f"does not name {case.path.name} and {case.field}: {line}"
-        return "refused", line.strip()
-    if code != 0 or line:
-        return "wrong", f"exit code {code}, stderr {line!r}"
-    try:
-        problem = case.ignored(out.getvalue())
-    except Exception as error:  # hermes took what another reader cannot even read
-        return "wrong", f"taken, but {type(error).__name__}: {error}"
-    return ("wrong", f"silently ignored: {problem}") if problem else ("valid", "")
+AnyCase = Case | FolderCase | EndlessCase
+VERDICTS = ("refused", "valid", "reviewed", "wrong")
+OWN = ("scenario", "sweep", "trace", "profile")   # shares are in fuzzing.cases
+SHARES = {"own": 0.57, "described": 0.06, "run": 0.1, "store": 0.05, "reference": 0.08, "golden": 0.04,
+          "schedule": 0.03, "steps": 0.02, "study": 0.02, "plan": 0.01, "journal": 0.02}
 
 
-def run_all(number: int, seed: int, folder: Path) -> Iterator[tuple[Case, str, str]]:
-    for case in generate(number, random.Random(seed), folder):
-        yield case, *run(case)
+def reviewed() -> dict[str, str]:
+    """Return the reviewed list: pattern -> reason for a change there not to show."""
+    return yaml.safe_load((ROOT / "scripts/fuzzing/reviewed.yaml").read_text()) or {}
+
+
+def _one_line(ran: Ran) -> bool:
+    return ran.err.count("\n") == 1 and ran.err.startswith("hermes: ") and len(ran.err) < 3000
+
+
+def judge(case: AnyCase, known: dict[str, str]) -> tuple[str, str]:
+    """Return (one of `VERDICTS`, the output or the mistake)."""
+    before = open_files()
+    ran = run_apart(case.command) if isinstance(case, EndlessCase) else run_here(case.command)
+    if ran.code is None:
+        return "wrong", ran.err
+    if not isinstance(case, EndlessCase) and open_files() > before + 2:
+        return "wrong", f"{open_files() - before} files left open"
+    strays = [path.name for path in case.path.parent.glob(".*.tmp")]
+    if strays:
+        return "wrong", f"left behind: {strays}"
+    if ran.code == 2:
+        if not _one_line(ran):
+            return "wrong", f"not one line: {ran.err!r}"
+        if isinstance(case, Case) and not case.named_in(ran.err):
+            return "wrong", f"does not name {case.path.name} and {case.field}: {ran.err}"
+        return "refused", ran.err.strip()
+    if isinstance(case, EndlessCase):
+        return "valid", ""
+    if isinstance(case, Case):
+        if ran.code != 0 or ran.err:
+            return "wrong", f"exit code {ran.code}, stderr {ran.err!r}"
+        try:
+            problem = case.ignored(ran.out)
+        except Exception as error:  # hermes accepted a file that another reader refuses
+            return "wrong", f"taken, but {type(error).__name__}: {error}"
+        if not problem:
+            return "valid", ""
+        reason = _reviewed(f"{case.family}: {problem}", known)
+        return ("reviewed", reason) if reason else ("wrong", f"silently ignored: {problem}")
+    return _judge_folder(case, ran, known)
+
+
+def _reviewed(name: str, known: dict[str, str]) -> str | None:
+    return next((why for pattern, why in known.items() if fnmatchcase(name, pattern)), None)
+
+
+def _judge_folder(case: FolderCase, ran: Ran, known: dict[str, str]) -> tuple[str, str]:
+    if ran.code not in (0, 1):
+        return "wrong", f"exit code {ran.code}, stderr {ran.err!r}"
+    shown = case.shown(ran)
+    if case.place is None or (shown.code, shown.out, shown.err) != (case.baseline.code, case.baseline.out,
+                                                                    case.baseline.err):
+        return "valid", ""
+    reason = _reviewed(case.name, known)
+    return ("reviewed", reason) if reason else ("wrong", f"taken, and does not show: {case.name}")
+
+
+def cases(number: int, seed: int, folder: Path, family: str | None = None) -> Iterator[AnyCase]:
+    """`number` cases and some endless ones, the same for the same seed."""
+    rng = random.Random(seed)
+    for name, share in SHARES.items():
+        many = number if name == family else 0 if family else round(share * number)
+        if name == "own":
+            yield from generate(many, rng, folder)
+        else:
+            for place in range(many):
+                yield folder_case(name, place, rng, folder)
+    yield from endless_cases(number if family == "endless" else 0 if family else number // 50, rng, folder)
+
+
+def run_all(
+    number: int, seed: int, folder: Path, family: str | None = None, *, keep: bool = True,
+) -> Iterator[tuple[AnyCase, str, str]]:
+    known = reviewed()
+    for case in cases(number, seed, folder, family):
+        yield case, *judge(case, known)
+        if not keep and isinstance(case, FolderCase):
+            shutil.rmtree(case.wrote)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", choices=["own", *FAMILIES, "endless"], help="only this one")
     parser.add_argument("--keep", type=Path, help="folder to leave the files in")
     parser.add_argument("--verbose", action="store_true", help="print every case")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary)
+        folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         counts: Counter[tuple[str, str]] = Counter()
-        for case, verdict, text in run_all(options.cases, options.seed, folder):
+        tracebacks = hangs = 0
+        for case, verdict, text in run_all(options.cases, options.seed, folder, options.family,
+                                           keep=options.keep is not None):
             counts[case.family, verdict] += 1
+            hangs += "no answer within" in text
+            tracebacks += "Traceback" in text and "no answer within" not in text
             if verdict == "wrong" or options.verbose:
-                print(f"{verdict}: {case}\n    {text.strip()}")
-    print(f"{'':<10}{'refused':>9}{'valid':>9}{'wrong':>9}")
-    for family in ("scenario", "sweep", "trace", "profile"):
-        print(f"{family:<10}" + "".join(f"{counts[family, verdict]:>9}" for verdict in ("refused", "valid", "wrong")))
+                print(f"{verdict}: {case.family}: {case.mutation}: {' '.join(case.command)}\n    {text.strip()}")
+    print(f"{'':<10}" + "".join(f"{verdict:>10}" for verdict in VERDICTS))
+    for family in (*OWN, *FAMILIES, "endless"):
+        print(f"{family:<10}" + "".join(f"{counts[family, verdict]:>10}" for verdict in VERDICTS))
     print(f"{'total':<10}" + "".join(
-        f"{sum(n for (_, v), n in counts.items() if v == verdict):>9}" for verdict in ("refused", "valid", "wrong")))
+        f"{sum(n for (_, v), n in counts.items() if v == verdict):>10}" for verdict in VERDICTS))
+    print(f"seed {options.seed}: {sum(counts.values())} cases, {tracebacks} tracebacks, {hangs} hangs")
     return 1 if any(verdict == "wrong" for _, verdict in counts) else 0
 
 

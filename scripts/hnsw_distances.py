@@ -1,10 +1,10 @@
-"""What an HNSW search looks at, measured with faiss beside the formula of `hermes.services.hnsw`.
+"""Measure the distances of an HNSW search with faiss, and compare with the formula of `hermes.services.hnsw`.
 
     python scripts/hnsw_distances.py            # about a minute on one core; needs faiss (pip install '.[retrieval]')
 
-Prints candidates expanded and distances evaluated per query on generated clustered vectors, and the share of neighbours
-that were not seen before (`new_share`) that would make the formula's distances on the bottom level meet the measured
-ones. docs/rag.md quotes the table.
+Prints candidates expanded and distances evaluated per query on generated clustered vectors, and the share of unseen
+neighbours (`new_share`) with which the formula's distances on the bottom level would equal the measured ones.
+docs/how-to/retrieval.md quotes the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 
 import numpy as np
 
-from hermes.services import Hnsw, MachineSpec
+from hermes.services import MachineSpec
+from hermes.services.hnsw import Hnsw
 
 SIZES = ((10_000, 32), (100_000, 32), (30_000, 128))
 QUERIES = 200

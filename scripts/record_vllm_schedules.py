@@ -15,8 +15,8 @@ again between the making of the worker and that of the scheduler (`schedule_asyn
 synchronous one: a batch is computed when it is submitted, but its results are handed to the scheduler only when the
 engine core takes them from its queue, so that the scheduler knows exactly what it would know on a GPU.
 
-What lives elsewhere: the file format (docs/vllm-v1.md, and `Recording` below) and the simulator that has to reproduce
-the files.
+What lives elsewhere: the file format (docs/reference/schedules.md, and `Recording` below) and the simulator that has
+to reproduce the files.
 
 Examples (DIR and PYTHON are yours):
     PYTHON scripts/record_vllm_schedules.py --replay tests/data/vllm-schedules/given/*.json
@@ -69,7 +69,7 @@ SETTINGS = ("max_num_batched_tokens", "max_num_seqs", "num_blocks", "block_size"
 
 @dataclass
 class Recording:
-    """What the engine did: rows of the file, and counts of the features that make the file worth having."""
+    """Record of the engine: rows of the file, and counts of the features that make the file useful."""
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     """One per engine step that scheduled something: scheduled, preempted, free_blocks_after."""

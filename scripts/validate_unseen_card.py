@@ -1,11 +1,11 @@
-"""How far is a profile of kernel tables from a real engine? The RTX PRO 6000 run, with a profile that never saw it.
+"""Compare a profile of kernel tables with a recorded run on a card that it never saw, the RTX PRO 6000.
 
     python scripts/validate_unseen_card.py [FOLDER] [--python PATH]
 
-FOLDER holds the recorded run of Llama-3.1-8B on an RTX PRO 6000 (see validate_vllm_gpu.py, whose scenario it is). The
-profile is the shipped `llama-3.1-8b-rtx-pro-6000-tp1-bf16`: aiconfigurator-core, `hermes fit`. With `--python`
-(an interpreter with aiconfigurator-core) the same is imported and fitted without each of the two things that the tables
-leave out, to show what they are worth: unequal decode contexts, and decodes' attention beside a prefill.
+FOLDER holds the recorded run of Llama-3.1-8B on an RTX PRO 6000 (see validate_vllm_gpu.py, which has its scenario). The
+profile is the shipped `llama-3.1-8b-rtx-pro-6000-tp1-bf16`: aiconfigurator-core, `hermes fit`. With `--python` (an
+interpreter with aiconfigurator-core) the profile is also imported and fitted without each of the two effects that the
+tables leave out, to show their size: unequal decode contexts, and decodes' attention beside a prefill.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITHOUT = {
 
 
 def show(what: str, profile: str, folder: Path) -> None:
-    """One line: errors of the means, and of the percentiles of TPOT."""
+    """Print one line: errors of the means, and of the percentiles of TPOT."""
     CAUSES[what] = [f"clients.0.hardware={{kind: polynomial, profile: '{profile}'}}"]
     rows = {(row.metric, row.stat): row.error for row in run(CASE, folder, what).rows}
     means = "  ".join(f"{metric} {rows[metric, 'mean']:+6.1%}" for metric in METRICS)

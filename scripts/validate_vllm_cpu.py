@@ -1,14 +1,14 @@
-"""Compare with a real vLLM 0.32.0 on one CPU thread: scenarios/validation/vllm-cpu.yaml against its online runs.
+"""Compare simulated with measured latencies of vLLM 0.32.0 on one CPU thread (scenarios/validation/vllm-cpu.yaml).
 
     python scripts/validate_vllm_cpu.py [DATA_DIR] [--refit] [--causes] [--json]
 
 DATA_DIR (tests/data/vllm-cpu by default) holds online-cpuclock.csv and online-wallclock.csv, one request a row, and
 steps.csv and model-config.json. The scenario replays the arrivals of those runs; its profile was fitted on steps.csv,
 other workloads of the same engine. `--refit` fits it anew from DATA_DIR; `--causes` prints the error of the means with
-one cause at a time left out of the steps before they are fitted. Exit code 1 if a mean is further off than
-allowed: 10% for TTFT, 5% for TPOT and E2E; 2 if a run served other requests than the scenario.
+one cause at a time left out of the steps before they are fitted. Exit code 1 if the error of a mean exceeds its limit:
+10% for TTFT, 5% for TPOT and E2E; 2 if a run served other requests than the scenario.
 
-The steps were timed on the wall clock, the CPU clock was not recorded for them: the same profile answers for both runs.
+The steps were timed on the wall clock only, so the same profile serves both runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOLERANCES = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.05}
 """Largest error of the means."""
 
 Change = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
-"""(steps as imported, the raw file in order of time) -> steps to fit."""
+"""Convert (steps as imported, the raw file in order of time) to steps to fit."""
 
 
 @dataclass
@@ -59,14 +59,14 @@ class Outcome:
 
 
 def imported(data: Path) -> MeasuredSteps:
-    """The steps in `data`."""
+    """Return the steps in `data`."""
     from hermes.calibration.importers.vllm_cpu import VllmCpu
 
     return VllmCpu(source=str(data / "steps.csv"), model_config_file=str(data / "model-config.json")).steps()
 
 
 def refit(data: Path, folder: Path, change: Change | None = None) -> Path:
-    """A profile fitted on the steps in `data`, changed by `change`, written to `folder`."""
+    """Fit a profile on the steps in `data`, changed by `change`, and write it to `folder`."""
     from hermes.calibration.fit import fit_steps
     from hermes.calibration.steps import load_steps, save_steps
     from hermes.hardware.profile import dump_yaml
@@ -125,7 +125,7 @@ def run(data: Path, name: str, profile: Path | None = None) -> Outcome:
 
 
 def show(outcome: Outcome) -> None:
-    """One run as text."""
+    """Print one run."""
     print(outcome.run)
     print(f"  {'metric':6} {'stat':5} {'hermes':>11} {'vLLM':>11} {'error':>8}")
     for row in outcome.rows:
@@ -137,7 +137,7 @@ def show(outcome: Outcome) -> None:
 
 
 def show_causes(data: Path) -> None:
-    """The error of the means with one cause left out, as a table."""
+    """Print the error of the means with one cause left out, as a table."""
     print("| error of the means | " + " | ".join(
         f"{clock} {metric.upper()}" for clock in ("CPU clock", "wall clock") for metric in TOLERANCES) + " |")
     print("| --- |" + " ---: |" * len(RUNS) * len(TOLERANCES))

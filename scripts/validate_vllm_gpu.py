@@ -29,8 +29,8 @@ from hermes.errors import HermesError, InputError, suggest
 from hermes.hardware import StepStats
 from hermes.hardware.layerwise import Layerwise, LayerwiseModel
 from hermes.results.compare import compare
-from hermes.workload import write_trace
 from hermes.workload.importers import import_trace
+from hermes.workload.traces import write_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIOS = ROOT / "scenarios" / "validation"
@@ -130,15 +130,15 @@ class Recorded:
 
     @property
     def instants(self) -> Floats:
-        """All recorded ends of steps."""
+        """Return all recorded ends of steps."""
         return np.unique(np.concatenate([self.first, self.last]))
 
     def decoding(self, start: float, end: float) -> npt.NDArray[np.bool_]:
-        """Requests that decode from `start` to `end` (those preempted meanwhile cannot be told apart)."""
+        """Return requests that decode from `start` to `end` (those preempted meanwhile cannot be told apart)."""
         return (self.first <= start + 1e-6) & (self.last >= end - 1e-6)
 
     def contexts(self, who: npt.NDArray[np.bool_], at: float) -> Floats:
-        """Their cached tokens at an instant, tokens taken as even in time."""
+        """Return their cached tokens at an instant, with tokens evenly spaced in time."""
         share = (at - self.first[who]) / (self.last[who] - self.first[who])
         return np.asarray(self.prompt[who] + share * (self.output[who] - 1))
 
@@ -167,7 +167,7 @@ def decode_windows(run: Recorded, model: LayerwiseModel) -> Iterator[tuple[int, 
     instants = run.instants
     for start, end in pairwise(instants):
         if ((run.scheduled < end - 1e-3) & (run.first > start + 1e-6)).any():
-            continue   # somebody's prompt is under way
+            continue   # a prompt is in progress
         who = run.decoding(start, end)
         if not who.any():
             continue

@@ -35,14 +35,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long` unless `-m` names them, or they have a quick size."""
+    """Leave out the tests marked `long` or `whole` unless `-m` names them, or they have a quick size."""
+    if "whole" in (config.option.markexpr or ""):
+        return
     if _names_long(config):
         for item in items:   # property tests that leave the number of examples to the profile
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
                 item.add_marker("long")
         return
     marks = {item: item.get_closest_marker("long") for item in items}
-    left_out = {item for item, mark in marks.items() if mark is not None and "quick" not in mark.kwargs}
+    left_out = {item for item, mark in marks.items() if (mark is not None and "quick" not in mark.kwargs)
+                or item.get_closest_marker("whole")}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
 EVERYWHERE = {"errors", "units", "__version__"}
-BELOW = {"calibration", "plugins", "studies"}
+BELOW = {"calibration", "plugins"}
 """What nothing above the line imports."""
-FACE = {"__init__", "__main__", "cli", "testing"}
-"""The command line imports what a command needs when it runs; contract suites import what they test."""
+FACE = {"__init__", "__main__", "cli"}
+"""The command line imports what a command needs when it runs."""
 
 
 def allowed() -> dict[str, set[str]]:
@@ -23,6 +24,27 @@ def allowed() -> dict[str, set[str]]:
     section = (ROOT / "docs" / "architecture.md").read_text().split("\n## Folders", 1)[1].split("\n## ", 1)[0]
     rows = [line.split(maxsplit=1) for line in section.splitlines() if line.startswith("    ")]
     return {name: set(re.findall(r"[a-z_]+", others)) for name, others in rows}
+
+
+def extension_modules() -> dict[str, set[str]]:
+    """Module -> the names that plug-ins may import of it, from the table of docs/reference/extension-modules.md."""
+    rows = re.findall(r"^\| `(hermes[\w.]*)` \| [^|]* \| ([^|]*) \|$",
+                      (ROOT / "docs" / "reference" / "extension-modules.md").read_text(), flags=re.M)
+    return {module: set(re.findall(r"`(\w+)`", names)) for module, names in rows}
+
+
+def beside_the_api(source: str) -> list[str]:
+    """What a plug-in of the package imports besides other plug-ins and what the table lists."""
+    table, found = extension_modules(), []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [f"line {node.lineno}: import {a.name}" for a in node.names if a.name.split(".")[0] == "hermes"]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module.split(".")[0] == "hermes" and not module.startswith("hermes.plugins"):
+                found += [f"line {node.lineno}: from {module} import {a.name}" for a in node.names
+                          if a.name not in table.get(module, ())]
+    return found
 
 
 def part_of(path: Path) -> str:
@@ -57,9 +79,9 @@ def violations(part: str, source: str) -> list[str]:
         if name == part or name in EVERYWHERE:
             continue
         if part in FACE:
-            wrong = name in BELOW and at_once and part != "testing"
+            wrong = name in BELOW and at_once
         elif part in BELOW:
-            wrong = name in FACE or (name in BELOW and part == "calibration" and name == "studies")
+            wrong = name in FACE or name == "study"
         else:
             wrong = name not in table.get(part, set())
         if wrong:
@@ -73,6 +95,29 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_are_allowed(path: Path) -> None:
     assert not violations(part_of(path), path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "plugins").rglob("*.py")),
+                         ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_plug_ins_import_what_is_documented(path: Path) -> None:
+    assert not beside_the_api(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("module", extension_modules())
+def test_the_table_of_extension_modules_is_true(module: str) -> None:
+    exported = importlib.import_module(module).__all__
+    row = ", ".join(f"`{name}`" for name in exported)
+    assert extension_modules()[module] == set(exported), f"the row of {module}: {row}"
+
+
+@pytest.mark.parametrize("line", [
+    "from hermes.core.coordinator import Coordinator", "import hermes.core.clock", "from hermes import api",
+    "from hermes.schedulers import ChunkedScheduler", "from hermes.schedulers.base import Plan",
+    "def f():\n    from hermes.scenario.build import build", "from hermes.testing import schedulers",
+])
+def test_a_plug_in_that_looks_inside_is_noticed(line: str) -> None:
+    assert not beside_the_api("from hermes.schedulers import LLMScheduler, Plan\nfrom hermes.plugins.metis import x\n")
+    assert beside_the_api(line + "\n")
 
 
 def test_every_folder_is_in_the_table() -> None:
@@ -110,13 +155,16 @@ def test_the_contract_is_typed() -> None:
 @pytest.mark.parametrize(("part", "line"), [
     ("core", "from hermes.plugins.telerag import client"),
     ("clients", "from hermes.calibration.fit import fit_steps"),
-    ("schedulers", "def f():\n    import hermes.studies.base"),
+    ("schedulers", "def f():\n    import hermes.study.loading"),
+    ("plugins", "from hermes.study import Point"),
+    ("study", "from hermes.plugins.metis import decision"),
     ("results", "from hermes.scenario import Scenario"),
     ("hardware", "from hermes.core.clock import Clock"),
     ("memory", "from hermes import api"),
     ("plugins", "from hermes.cli.output import line"),
     ("__init__", "import hermes.plugins.metis"),
     ("cli", "from hermes.calibration.fit import fit_steps"),
+    ("testing", "from hermes.plugins.orthrus import SLOTS"),
 ])
 def test_a_planted_violation_is_noticed(part: str, line: str) -> None:
     assert violations(part, line + "\n")

@@ -1,5 +1,5 @@
-"""Real hardware -> measured steps -> fitted profile.
+"""Calibration: measure real hardware, and fit profiles to the measured steps.
 
-`steps` is the one format of measured steps; collectors and importers produce it, the fit reads it. `collect` runs on
-the machine that is measured and needs numpy and torch alone (so this package imports nothing by itself).
+`steps` is the one format of measured steps: collectors and importers produce it, the fit reads it. `collect` runs on
+the measured machine and needs only numpy and torch (so this package imports nothing by itself).
 """

@@ -1,4 +1,4 @@
-"""The calibration engines that come with hermes; importing this registers their planners."""
+"""Calibration engines that come with hermes; importing this module registers their planners."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ BUILT_IN = (torch_plan, vllm_plan)
 
 
 def planner(name: str) -> Planner:
-    """The planner of an engine. Raises `InputError` for a name nobody registered."""
+    """Return the planner of an engine. Raises `InputError` for an unregistered name."""
     found: Planner = ENGINES.get(name)()
     return found

@@ -1,10 +1,10 @@
-"""`hermes calibrate retrieval --ivf`: overlap measured on a real index, and the model chosen that predicts it.
+"""`measure: ivf`: measure the overlap on a real index, and choose the model that predicts it best.
 
 Every configuration of a family is fitted to one cell of each rewrite's curve (as many clusters prefetched as probed, a
-sixteenth of all) and predicts the others; where its spread is fitted too, it takes the cell with four times as many
-prefetched as well, for how unequally the rewrites of one kind move their queries. The configuration with the least mean
-error over the cells that it did not see is the one to use. Cells come with standard errors over the queries: what no
-prediction can beat.
+sixteenth of all) and predicts the others. If its spread is fitted too, it also takes the cell with four times as many
+prefetched clusters, which shows how unequally the rewrites of one kind move their queries. The best configuration has
+the least mean error over the cells that it did not see. Cells come with standard errors over the queries, the limit of
+any prediction.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import Field
 from hermes.calibration.collect.ivf_overlap import IvfData, OverlapIndex
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.plugins.telerag.overlap import (
     Curve,
@@ -47,13 +48,14 @@ _REPETITIONS = 10
 
 
 class Prediction(ConfigModel):
-    """What a configuration predicts of one rewrite: points of overlap, mean and worst over the cells it did not see."""
+    """Prediction of one rewrite by a configuration: points of overlap, mean and worst error over the cells it did not
+    see."""
 
     rewrite: str
     strength: float | None
-    """None where no strength reaches the fitted cell."""
+    """None if no strength reaches the fitted cell."""
     spread: float | None
-    """Of the strengths, given or fitted."""
+    """Spread of the strengths, given or fitted."""
     mean_error: float | None
     worst_error: float | None
     worst_cell: list[int] | None
@@ -63,7 +65,7 @@ class Prediction(ConfigModel):
 
 
 class Candidate(ConfigModel):
-    """A family with its shape, and how well it predicts."""
+    """A family with its shape, and the errors of its predictions."""
 
     family: str
     shape: dict[str, float]
@@ -83,11 +85,11 @@ class Measured(ConfigModel):
 
 
 class IvfOverlap(ConfigModel):
-    """What was measured on one index."""
+    """Measurements of one index."""
 
     format: Literal["hermes-ivf-overlap/2"] = "hermes-ivf-overlap/2"
     index: dict[str, Any]
-    """Vectors, dim, clusters, seed, source, how long it took to build."""
+    """Vectors, dim, clusters, seed, source, and seconds to build it."""
     size_sigma: Annotated[float, Field(ge=0)]
     """Standard deviation of the logarithms of the cluster sizes."""
     probed_over_mean: dict[str, float]
@@ -102,13 +104,13 @@ class IvfOverlap(ConfigModel):
     merges: list[dict[str, Any]]
     """Seconds to pick the best of so many candidates."""
     accelerator: dict[str, Any] | None
-    """Copy and scan rates of a GPU, and a loop like HyDE's on it; None where none is at hand."""
+    """Copy and scan rates of a GPU, and a loop like HyDE's on it; None without a GPU."""
     environment: dict[str, Any]
 
 
 def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, seed: int, speed: bool,
                     say: Callable[[str], None] = print) -> IvfOverlap:
-    """Build, rank, compare, fit. Raises `InputError` for an index too small to speak of."""
+    """Build, rank, compare, fit. Raises `InputError` for an index that is too small."""
     if not 16 <= nlist <= len(data.vectors) // 16:
         raise InputError(f"between 16 and a sixteenth of the {len(data.vectors)} vectors", nlist, field="--nlist")
     say(f"building {nlist} clusters over {len(data.vectors):,} vectors")
@@ -140,7 +142,7 @@ def measure_overlap(data: IvfData, source: str, nlist: int, *, threads: int, see
 
 
 class Configuration(NamedTuple):
-    """One of `CONFIGURATIONS`."""
+    """Fit one of `CONFIGURATIONS`."""
 
     family: str
     shape: dict[str, float]
@@ -161,7 +163,7 @@ def _candidate(config: Configuration, sizes: Ints, probed: float, curves: dict[s
 
 
 def _fit(config: Configuration, bias: float, sizes: Ints, curve: Curve) -> tuple[float, float]:
-    """(strength, spread) from one cell or two."""
+    """Return (strength, spread) from one cell or two."""
     target, nprobe = float(curve.overlap[_FITTED]), curve.nprobes[_FITTED[1]]
     budget, wider = (curve.budgets[cell[0]] for cell in (_FITTED, _WIDER))
     if config.spread_fitted:
@@ -194,13 +196,11 @@ def _predict(config: Configuration, bias: float, sizes: Ints, rewrite: str, curv
 
 
 def load_overlap(path: Path) -> IvfOverlap:
-    """A file of this form. Raises `InputError` naming the file and the field."""
+    """Load a file of this format. Raises `InputError` naming the file and the field."""
     return load(IvfOverlap, path, str(path))
 
 
 def save_overlap(found: IvfOverlap, path: Path) -> None:
-    """Write it as YAML."""
-    import yaml
-
+    """Write the measurement as YAML."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, width=120), encoding="utf-8")
+    path.write_text(to_yaml(found.model_dump(mode="json")), encoding="utf-8")

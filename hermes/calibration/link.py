@@ -1,9 +1,9 @@
 """Measured links (`hermes-link/1`): latency and bandwidth per path, fitted to a collector's journal.
 
-A transfer of b bytes takes `latency + b / bandwidth`; a disk read of b bytes in blocks takes `ceil(b / block) *
-latency + b / bandwidth`. Both parameters are non-negative and fitted to the median time of each size with relative
-weights, so that small transfers count as much as large ones; the error at every size stands beside them. A scenario
-takes the values as they are: `network_lines` prints them the way its `network:` section wants them.
+A transfer of b bytes takes `latency + b / bandwidth`; a disk read of b bytes in blocks takes `ceil(b / block) * latency
++ b / bandwidth`. Both parameters are non-negative and fitted to the median time of each size with relative weights, so
+that small transfers count as much as large ones; the file also gives the error at every size. A scenario takes the
+values unchanged: `network_lines` prints them in the form of its `network:` section.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
+from sklearn.model_selection import LeaveOneOut
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
-from hermes.calibration.journal import JournalError, read_journal
+from hermes.calibration.comparison import compare_times
+from hermes.calibration.fit.estimators import NonNegativeRegressor
+from hermes.calibration.link_plan import LinkPlan
+from hermes.calibration.records import read_records
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.core.noise import Spread, spread, tally
@@ -34,7 +38,7 @@ Fraction = Annotated[float, Field(ge=0)]
 
 
 class SizeError(ConfigModel):
-    """One size of a path: what was measured, and how far the fit is from it."""
+    """One size of a path: the measurement, and the error of the fit."""
 
     bytes: Annotated[int, Field(ge=1)]
     block_bytes: Annotated[int, Field(ge=0)] = 0
@@ -46,8 +50,8 @@ class SizeError(ConfigModel):
     """The same for a fit without this size."""
     cv: Fraction
     noise: str
-    """Class of the repetitions' variation; `contended` where they waited for a core: shown, and not fitted as long as
-    three other sizes are left."""
+    """Class of the repetitions' variation; `contended` if they waited for a core: shown, but not fitted while three
+    other sizes are left."""
 
 
 class MeasuredLink(ConfigModel):
@@ -65,22 +69,22 @@ class MeasuredLink(ConfigModel):
     """Mean absolute relative error over sizes, a fraction."""
     worst: Fraction
     held_out_mape: Fraction | None = None
-    """The same, each size predicted by a fit without it."""
+    """The same, with each size predicted by a fit without it."""
     sizes: Annotated[list[SizeError], Field(min_length=1)]
 
     def seconds(self, num_bytes: int, block_bytes: int | None = None) -> float:
-        """Time of one transfer; `block_bytes` for disk reads (by default one block)."""
+        """Return the time of one transfer; `block_bytes` for disk reads (by default one block)."""
         pieces = -(-num_bytes // block_bytes) if block_bytes else 1
         return pieces * self.latency + num_bytes / self.bandwidth
 
     def label(self) -> str:
-        """How tables call it."""
+        """Return its name in tables."""
         more = [part for part in (self.memory, f"{self.streams} streams" if self.streams > 1 else "") if part]
         return f"{self.path} ({', '.join(more)})" if more else self.path
 
 
 class LinkProvenance(ConfigModel):
-    """Where the numbers come from."""
+    """Source of the figures."""
 
     cpu: str
     device: str = ""
@@ -101,7 +105,7 @@ class LinkFile(ConfigModel):
     links: Annotated[list[MeasuredLink], Field(min_length=1)]
 
     def find(self, path: str, memory: str = "", streams: int = 1) -> MeasuredLink:
-        """The link of a path. `InputError` naming what there is."""
+        """Return the link of a path. The `InputError` for an unknown path lists the known ones."""
         for link in self.links:
             if (link.path, link.memory, link.streams) == (path, memory, streams):
                 return link
@@ -111,7 +115,7 @@ class LinkFile(ConfigModel):
 
 @dataclass(frozen=True)
 class _Measured:
-    """One size: what the plan says of it, its times, and whether they are to be trusted."""
+    """One size: its entry in the plan, its times, and whether they are reliable."""
 
     point: dict[str, Any]
     times: Spread
@@ -119,30 +123,26 @@ class _Measured:
 
 
 def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
-    """(latency, seconds per byte), both at least 0, of least squares on relative errors."""
-    from scipy.optimize import nnls
-
-    design = np.column_stack([pieces, sizes]) / seconds[:, None]
-    scale = np.linalg.norm(design, axis=0)
-    coefficients = nnls(design / scale, np.ones(len(seconds)))[0] / scale
-    return float(coefficients[0]), float(coefficients[1])
+    """Fit (latency, seconds per byte), both at least 0, by least squares on relative errors."""
+    latency, slope = NonNegativeRegressor(relative=True).fit(np.column_stack([pieces, sizes]), seconds).coef_
+    return float(latency), float(slope)
 
 
 def _held_out(pieces: Any, sizes: Any, seconds: Any, use: Any) -> list[float | None]:
-    """Relative error at each size of a fit without it; None where too few sizes are left."""
+    """Return the relative error at each size of a fit without it; None if too few sizes are left."""
     out: list[float | None] = []
-    for index in range(len(sizes)):
-        rest = use & (np.arange(len(sizes)) != index)
-        if len(np.unique(sizes[rest])) < 3:
+    for rest, held in LeaveOneOut().split(sizes):
+        fitted = rest[use[rest]]
+        if len(np.unique(sizes[fitted])) < 3:
             out.append(None)
             continue
-        latency, slope = _solve(pieces[rest], sizes[rest], seconds[rest])
-        out.append(float((latency * pieces[index] + slope * sizes[index]) / seconds[index] - 1))
+        latency, slope = _solve(pieces[fitted], sizes[fitted], seconds[fitted])
+        out.append(float(((latency * pieces + slope * sizes) / seconds)[held[0]] - 1))
     return out
 
 
 def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
-    """None where there are fewer than two sizes, or the times do not grow with the bytes."""
+    """Fit a line; None with fewer than two sizes, or if the times do not grow with the bytes."""
     points = [one.point for one in found]
     sizes = np.array([point["bytes"] for point in points], dtype=np.float64)
     blocks = np.array([point.get("block_bytes") or point["bytes"] for point in points], dtype=np.float64)
@@ -153,13 +153,14 @@ def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
     latency, slope = _solve(pieces[use], sizes[use], seconds[use])
     if slope <= 0 or len(np.unique(sizes)) < 2:
         return None
-    errors = (latency * pieces + slope * sizes) / seconds - 1
+    predicted = latency * pieces + slope * sizes
+    errors, found_errors = predicted / seconds - 1, compare_times(predicted[use], seconds[use])
     held_out = _held_out(pieces, sizes, seconds, use)
     known = [abs(error) for error, used in zip(held_out, use, strict=True) if used and error is not None]
     return MeasuredLink(
         path=points[0]["path"], memory=points[0].get("memory", ""), streams=points[0].get("streams", 1),
         latency=latency, bandwidth=1 / slope,
-        mape=float(np.abs(errors[use]).mean()), worst=float(np.abs(errors[use]).max()),
+        mape=found_errors.mape, worst=abs(found_errors.worst),
         held_out_mape=float(np.mean(known)) if known else None,
         sizes=[
             SizeError(bytes=one.point["bytes"], block_bytes=one.point.get("block_bytes", 0), median_s=one.times.p50,
@@ -171,16 +172,16 @@ def _fit(found: Sequence[_Measured]) -> MeasuredLink | None:
 
 
 def fit_links(
-    plan: dict[str, Any], records: Sequence[dict[str, Any]]
+    plan: LinkPlan, records: Sequence[dict[str, Any]]
 ) -> tuple[list[MeasuredLink], list[str]]:
-    """One link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
+    """Return one link for every path of a journal, in the plan's order, and the paths that no link could be fitted to.
 
-    A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal
-    without anything to fit.
+    A point that was measured again counts with the attempt that varied least. Raises `InputError` for a journal without
+    anything to fit.
     """
     groups: dict[tuple[Any, ...], list[_Measured]] = {}
     best = _best_attempts(records)
-    for point in plan["points"]:
+    for point in plan.points:
         if point["name"] in best:
             key = point["path"], point.get("memory", ""), point.get("streams", 1)
             groups.setdefault(key, []).append(_Measured(point, *best[point["name"]]))
@@ -198,13 +199,14 @@ def fit_links(
 
 
 def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread, bool]]:
-    """Times of each point, and whether they are contended: of several attempts the steadiest, best an uncontended."""
+    """Return the times of each point, and whether they are contended: of several attempts the steadiest, preferably an
+    uncontended one."""
     found: dict[str, tuple[Spread, bool]] = {}
     for record in records:
-        if record.get("kind") == "point" and record["rows"]:
+        if record["rows"]:
             rows = steady(record["rows"])
             times = spread(row["time_s"] for row in rows)
-            busy = contended(rows[0])   # steady leaves none of those, or nothing else
+            busy = contended(rows[0])   # all attempts are contended, or none
             before = found.get(record["point"])
             if before is None or (busy, times.cv) < (before[1], before[0].cv):
                 found[record["point"]] = times, busy
@@ -212,15 +214,10 @@ def _best_attempts(records: Sequence[dict[str, Any]]) -> dict[str, tuple[Spread,
 
 
 def link_file(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> LinkFile:
-    """Fit a journal and say where it comes from. Raises `InputError`."""
-    try:
-        header, records = read_journal(journal)
-    except (JournalError, OSError) as error:
-        raise InputError("the journal of `hermes calibrate link`", Verbatim(str(error)), file=str(journal)) from None
-    plan, environment = header["plan"], header["environment"]
-    if plan.get("engine") != "link":
-        raise InputError("a journal of `hermes calibrate link`", plan.get("engine"), file=str(journal))
-    links, unfit = fit_links(plan, records)
+    """Fit a journal and record its sources. Raises `InputError`."""
+    plan, found = read_records(journal, LinkPlan)
+    environment = found.environment
+    links, unfit = fit_links(plan, found.points)
     sizes = [size for link in links for size in link.sizes]
     notes = [
         *unfit,
@@ -241,13 +238,14 @@ def link_file(journal: Path, name: str, command: str = "", date: datetime.date |
             cpu=environment.get("cpu", ""), device=environment.get("device", ""), date=date or datetime.date.today(),
             clock=("CUDA events (device paths), " if environment.get("device") else "")
             + "CPU clock (memory, one stream), wall clock (other host paths)",
-            collected_by=command, source="measured by hermes calibrate link", environment=environment, notes=notes,
+            collected_by=command, source="measured by hermes.calibration.collect.link", environment=environment,
+            notes=notes,
         ),
     )
 
 
 def save_link(link: LinkFile, path: Path) -> None:
-    """Write a file that `load_link` reads; its first lines say how a scenario uses it."""
+    """Write a file that `load_link` reads; its first lines show its use in a scenario."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["Measured links. In a scenario, where clients are joined by one of them:", ""]
     for measured in link.links:
@@ -257,18 +255,19 @@ def save_link(link: LinkFile, path: Path) -> None:
 
 
 def load_link(path: Path) -> LinkFile:
-    """A measured-links file. Raises `InputError`."""
+    """Load a measured-links file. Raises `InputError`."""
     return load(LinkFile, path)
 
 
 def network_lines(link: MeasuredLink) -> list[str]:
-    """Lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's `links`."""
+    """Return the lines of a scenario's `network:` for clients joined by this link; also the keys of a topology's
+    `links`."""
     return ["network:", "  kind: link", f"  bandwidth: {_quantity(link.bandwidth, 'B/s')}",
             f"  latency: {_quantity(link.latency, 's')}"]
 
 
 def _quantity(value: float, unit: str) -> str:
-    """A value in the unit a reader expects, four digits: `21.3 GB/s`, `8.1 us`."""
+    """Return a value in a readable unit with four digits: `21.3 GB/s`, `8.1 us`."""
     if unit == "B/s":
         factor, prefix = next(((f, p) for f, p in ((1e9, "G"), (1e6, "M")) if value >= f), (1.0, ""))
     else:

@@ -1,27 +1,28 @@
-"""A collector's journal becomes measured steps (`hermes-steps/1`).
+"""Convert a collector's journal to measured steps (`hermes-steps/1`).
 
-Everything measured is kept: points that were rejected, or measured again because their repetitions disagreed, stay as
-rows with the reason in `excluded`.
+All measurements are kept: rows of points that were rejected, or measured again because their repetitions disagreed,
+have the reason in `excluded`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
-from hermes.calibration.driver import read_records
 from hermes.calibration.plan import Plan
-from hermes.calibration.steps import COLUMNS, MeasuredSteps, StepsHeader
+from hermes.calibration.records import Records, read_records
+from hermes.calibration.steps import COLUMNS, STATS, MeasuredSteps, StepsHeader
+from hermes.calibration.table_files import sha256
 from hermes.calibration.torch_plan import all_reduce_s
+from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.core.noise import classify, spread
-from hermes.errors import InputError
-from hermes.hardware.profile import ProfileMemory
+from hermes.errors import InputError, Verbatim
 
 __all__ = ["noise_classes", "pack"]
 
@@ -33,48 +34,68 @@ CLOCKS = {
 
 
 def pack(journal: Path, *, clock: str | None = None, name: str | None = None, command: str = "") -> MeasuredSteps:
-    """The steps of a journal, complete or cut off.
+    """Return the steps of a journal, complete or cut off.
 
-    clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default what the plan says. Raises `InputError`
-    for anything that is no journal of a plan, or holds no rows.
+    Args:
+        clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default the plan's clock.
+
+    Raises `InputError` for a file that is not a plan's journal, or has no rows.
     """
-    header, records = read_records(journal)
-    plan = validate(Plan, header["plan"], str(journal)) if isinstance(header.get("plan"), dict) else None
-    if plan is None:
-        raise InputError("a journal with its plan", file=str(journal), field="plan")
+    plan, found = read_records(journal, Plan)
     chosen = clock or plan.clock
     if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
         expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
-        raise InputError(expected, clock, field="--clock")
-    rows = _rows(records, chosen, journal)
-    environment = header.get("environment", {})
-    notes = list(environment.get("notes", []))
+        raise InputError(expected, clock, field="clock")
+    rows = _rows(found, chosen, journal)
+    seen = validate(_Environment, {k: v for k, v in found.environment.items() if k in _Environment.model_fields},
+                    str(journal))
+    notes = list(seen.notes)
     options = {**plan.options, "repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "clock": chosen,
-               "noise": noise_classes(rows), "drift": _drift(records, chosen), **environment.get("options", {})}
-    failed = [f"{r['point']}: {r['failed']}" for r in records if r.get("kind") == "point" and "failed" in r]
+               "noise": noise_classes(rows), "drift": _drift(found, chosen, journal), **seen.options}
+    failed = [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record]
     if "all_reduce" in plan.options:
-        notes.append(_add_all_reduce(rows, plan))
-    left = len({p["name"] for p in plan.points} - {r["point"] for r in records if r.get("kind") == "point"})
+        notes.append(_add_all_reduce(rows, plan, journal))
+    left = len({point["name"] for point in plan.points} - {record["point"] for record in found.points})
     if left:
         notes.append(f"{left} of {len(plan.points)} planned points were not measured (time budget)")
-    return MeasuredSteps(StepsHeader(
-        name=name or "-".join((
-            plan.model.name, plan.engine, plan.device, f"tp{plan.tensor_parallel}", plan.dtype)),
-        hardware=environment.get("device", plan.device), engine=plan.engine,
-        engine_version=str(environment.get("engine_version", "")), model=plan.model.name,
-        model_config_json=plan.config_json, tensor_parallel=plan.tensor_parallel, dtype=plan.dtype,
-        kv_dtype=environment.get("kv_dtype", ""), date=environment.get("date", "unknown"), clock=CLOCKS[chosen],
-        source=f"measured by {plan.collector}", source_sha256=hashlib.sha256(journal.read_bytes()).hexdigest(),
-        collected_by=command, options=options,
-        environment={k: v for k, v in environment.items() if k not in ("notes", "options", "memory", "idle_w")},
-        memory=validate(ProfileMemory, environment["memory"]) if environment.get("memory") else None,
-        idle_w=environment.get("idle_w"), excluded=failed, notes=notes,
-    ), rows)
+    header = {
+        "name": name or f"{plan.model.name}-{plan.engine}-{plan.device}-tp{plan.tensor_parallel}-{plan.dtype}",
+        "hardware": seen.device or plan.device, "engine": plan.engine, "engine_version": seen.engine_version,
+        "model": plan.model.name, "model_config_json": plan.config_json, "tensor_parallel": plan.tensor_parallel,
+        "dtype": plan.dtype, "kv_dtype": seen.kv_dtype, "date": seen.date, "clock": CLOCKS[chosen],
+        "source": f"measured by {plan.collector}", "source_sha256": sha256(journal), "collected_by": command,
+        "options": options, "memory": seen.memory, "idle_w": seen.idle_w, "excluded": failed, "notes": notes,
+        "environment": {name: value for name, value in found.environment.items()
+                        if name not in ("notes", "options", "memory", "idle_w")},
+    }
+    return MeasuredSteps(validate(StepsHeader, header, str(journal)), rows)
 
 
-def _rows(records: list[dict[str, Any]], clock: str, journal: Path) -> pd.DataFrame:
-    """All rows in the order of their measurement, with what disqualifies them."""
-    points = [record for record in records if record.get("kind") == "point" and record["rows"]]
+class _Environment(ConfigModel):
+    """Return the collector's description of the machine, as the header needs it."""
+
+    device: str = ""
+    engine_version: str = ""
+    kv_dtype: str = ""
+    date: str = "unknown"
+    notes: list[str] = Field(default_factory=list)
+    options: dict[str, Any] = Field(default_factory=dict)
+    memory: dict[str, Any] | None = None
+    idle_w: float | None = None
+
+
+class _AllReduce(ConfigModel):
+    """Return the link model of the all-reduces, which a single rank does not perform."""
+
+    link_bandwidth: Annotated[float, Field(gt=0)]
+    efficiency: Annotated[float, Field(gt=0, le=1)]
+    hop_latency_s: Annotated[float, Field(ge=0)]
+    source: str
+
+
+def _rows(found: Records, clock: str, journal: Path) -> pd.DataFrame:
+    """Return all rows in the order of their measurement, with the reasons against them."""
+    points = [record for record in found.points if record["rows"]]
     last = {record["point"]: record.get("attempt", 0) for record in points}
     parts = []
     for record in points:
@@ -89,9 +110,11 @@ def _rows(records: list[dict[str, Any]], clock: str, journal: Path) -> pd.DataFr
     if not parts:
         raise InputError("at least one measured point", file=str(journal))
     rows = pd.concat(parts, ignore_index=True)
-    unknown = sorted(set(rows.columns) - set(COLUMNS))
-    if unknown:
-        raise InputError(f"columns among {', '.join(COLUMNS)}", unknown, file=str(journal), field="rows")
+    missing = sorted(set(STATS) - set(rows.columns))
+    lacking = rows[[name for name in (*STATS, "repetition") if name in rows]].isna().any(axis=1)
+    if missing or lacking.any():
+        raise InputError(f"the columns {', '.join(STATS)} in every row", Verbatim(f"rows without {missing or 'some'}"),
+                         file=str(journal), field="rows")
     rows["sequence"] = np.arange(len(rows))
     if clock == "cpu":
         if "cpu_time_s" not in rows or not (rows["cpu_time_s"] > 0).all():
@@ -101,7 +124,7 @@ def _rows(records: list[dict[str, Any]], clock: str, journal: Path) -> pd.DataFr
 
 
 def _reject(rows: pd.DataFrame) -> pd.DataFrame:
-    """Repetitions of one step that spread by half their mean say nothing: SVAB class `rejected`."""
+    """Mark repetitions of one step that spread by half their mean as SVAB class `rejected`."""
     used = rows[rows["excluded"] == ""]
     for _, group in used.groupby(["configuration", *_statistics(rows)], sort=False):
         found = spread(group["time_s"])
@@ -116,7 +139,7 @@ def _statistics(rows: pd.DataFrame) -> list[str]:
 
 
 def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
-    """How far repetitions of the same step agree: SVAB classes of the steps, and the median CV of those that a fit may
+    """Return how far repetitions of a step agree: SVAB classes of the steps, and the median CV of those that a fit may
     use (all but the rejected)."""
     used = rows[rows["excluded"] == ""]
     out = rows[rows["excluded"].str.startswith("rejected: ")]
@@ -134,13 +157,13 @@ def noise_classes(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _drift(records: list[dict[str, Any]], clock: str) -> dict[str, Any]:
-    """The reference point over the session: medians of each visit, first against last, and lowest to highest."""
+def _drift(found: Records, clock: str, journal: Path) -> dict[str, Any]:
+    """Compare the reference point over the session: medians of each visit, first against last, and lowest to
+    highest."""
     column = "cpu_time_s" if clock == "cpu" else "time_s"
-    visits = [
-        (record["at_s"], statistics.median(row[column] for row in record["rows"]))
-        for record in records if record.get("kind") == "reference" and record["rows"]
-    ]
+    if any(column not in row for record in found.references for row in record["rows"]):
+        raise InputError("CPU times in every row", file=str(journal), field=column)
+    visits = [(record["at_s"], statistics.median(row[column] for row in record["rows"])) for record in found.references]
     if not visits:
         return {}
     times = [seconds for _, seconds in visits]
@@ -151,9 +174,10 @@ def _drift(records: list[dict[str, Any]], clock: str) -> dict[str, Any]:
     }
 
 
-def _add_all_reduce(rows: pd.DataFrame, plan: Plan) -> str:
-    """One rank was measured alone: add the link model's time for the all-reduces; the note that says so."""
-    link = plan.options["all_reduce"]
+def _add_all_reduce(rows: pd.DataFrame, plan: Plan, journal: Path) -> str:
+    """Add the link model's time for the all-reduces to steps of a single rank; return the note about it."""
+    given = plan.options["all_reduce"]
+    link = validate(_AllReduce, given if isinstance(given, dict) else {}, str(journal)).model_dump()
     tokens = rows["prefill_tokens"] + rows["decode_seqs"]
     rows["time_s"] += all_reduce_s(plan.model, plan.dtype, plan.tensor_parallel, tokens, link)
     return (

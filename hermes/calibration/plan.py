@@ -1,8 +1,8 @@
-"""Calibration plans: what a collector measures (`hermes-plan/1`, a JSON file), and the engines there are plans for.
+"""Plans: the points that a collector measures (`hermes-plan/1`, a JSON file), and the planners of LLM engines.
 
-A plan is complete: the collector that gets it needs nothing else of hermes, on this machine or another. Points are
-engine-specific; common to all is a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a
-planner in `ENGINES` (entry-point group `hermes.calibration_engines`).
+A plan is complete: its collector needs no other part of hermes, on this machine or another. Points are specific to the
+engine; all have a `name`, a `level` (coarse points first) and an `estimate_s`. An engine registers a planner in
+`ENGINES` (entry-point group `hermes.calibration_engines`).
 """
 
 from __future__ import annotations
@@ -10,81 +10,104 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from hermes.calibration.steps import COLUMNS
 from hermes.config import ConfigModel
+from hermes.config.files import read_json
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
-from hermes.errors import InputError
+from hermes.config.writing import write_text
+from hermes.errors import InputError, inside
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.files import find, read_json
+from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model
 
-__all__ = ["ENGINES", "Plan", "PlanMemory", "Planner", "Request", "load_plan", "request_for", "save_plan"]
+__all__ = [
+    "ENGINES", "Plan", "PlanMemory", "Planner", "PointPlan", "Request", "load_plan", "request_for", "save_plan",
+]
 
 ENGINES: Registry[Any] = Registry("calibration_engines", "a calibration engine")
 """Planners by engine name."""
 
 
 class PlanMemory(ConfigModel):
-    """Bytes one device will need."""
+    """Bytes that one device will need."""
 
     weights_bytes: Annotated[int, Field(ge=0)]
     kv_bytes: Annotated[int, Field(ge=0)]
     activation_bytes: Annotated[int, Field(ge=0)]
     capacity_bytes: Annotated[int, Field(ge=0)] = 0
-    """What the device has, where a device description says; 0: unknown."""
+    """Memory of the device, from its description; 0: unknown."""
 
     @property
     def total_bytes(self) -> int:
         return self.weights_bytes + self.kv_bytes + self.activation_bytes
 
 
-class Plan(ConfigModel):
-    """A grid of points for one engine, model, parallelism and precision."""
+class PointPlan(ConfigModel):
+    """Common part of plans; the session that measures a plan reads only `name`, `level` and `estimate_s` of a point."""
+
+    row_columns: ClassVar[dict[str, str]] = {}
+    """Columns of a journal's rows and their types; as `hermes.calibration.steps.COLUMNS`."""
+    record_fields: ClassVar[tuple[str, ...]] = ()
+    """Keys that a journal must hold for a measured point beside its rows."""
+    point: ClassVar[type[ConfigModel] | None] = None
+    """What each of `points` has to be; None for a plan that checks them itself."""
 
     format: Literal["hermes-plan/1"] = "hermes-plan/1"
     engine: str
     collector: str
     """Module that measures it: `python -m COLLECTOR PLAN JOURNAL`."""
+    clock: Literal["wall", "cpu", "cuda-events"]
+    """Clock of the plan: it judges noise, and `pack` takes it for `time_s` by default."""
+    warmup_s: Annotated[float, Field(ge=0, le=3600)]
+    points: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100_000)]
+
+    @model_validator(mode="after")
+    def _named_points(self) -> Self:
+        names = [point.get("name") for point in self.points]
+        if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
+            raise InputError("points with different names", field="points")
+        if self.point:
+            for index, point in enumerate(self.points):
+                with inside(f"points.{index}"):
+                    validate(self.point, point)
+        return self
+
+    @property
+    def estimate_s(self) -> float:
+        """Return the seconds of all points, including warm-up but not reference points and start-up."""
+        return self.warmup_s + sum(float(point.get("estimate_s", 0.0)) for point in self.points)
+
+
+class Plan(PointPlan):
+    """A grid of points for one LLM engine, model, parallelism and precision."""
+
+    row_columns: ClassVar[dict[str, str]] = COLUMNS
+
     model: ModelDescription
     config_json: dict[str, Any]
-    """The Hugging Face config.json of the model; written from the description where there was none."""
+    """The Hugging Face config.json of the model; written from the description if the model had none."""
     device: Literal["cpu", "cuda"]
     hardware: str = ""
-    """Device description that the estimates are for."""
+    """Device description of the estimates."""
     dtype: str
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
-    clock: Literal["wall", "cpu", "cuda-events"]
-    """Which time counts: noise is judged by it, and `pack` takes it for `time_s` unless told otherwise."""
     repetitions: Annotated[int, Field(ge=1, le=1000)]
-    warmup_s: Annotated[float, Field(ge=0, le=3600)]
     reference_every_s: Annotated[float, Field(ge=0, le=1e6)] = 60.0
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of the engine."""
     memory: PlanMemory | None = None
     reference: dict[str, Any] | None = None
-    """Point measured while warming up and again now and then, to show drift."""
-    points: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100_000)]
-
-    @model_validator(mode="after")
-    def _named_points(self) -> Plan:
-        names = [point.get("name") for point in self.points]
-        if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
-            raise InputError("points with different names", field="points")
-        return self
-
-    @property
-    def estimate_s(self) -> float:
-        """Seconds all points will take, warm-up included, reference points and start-up not."""
-        return self.warmup_s + sum(float(point.get("estimate_s", 0.0)) for point in self.points)
+    """Point measured during warm-up and repeatedly later, to show drift."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; a planner makes a plan of it or raises `InputError` naming the option."""
+    """The user's request; a planner makes a plan of it or raises `InputError` naming the key."""
 
     model: ModelDescription
     config_json: dict[str, Any]
@@ -110,12 +133,13 @@ class Planner(Protocol):
     """Makes plans for one engine. Registered classes are instantiated without arguments."""
 
     def plan(self, request: Request) -> Plan:
-        """The grid, coarse levels first. Pure: the same request gives the same plan, so that a run can be resumed."""
+        """Return the grid, coarse levels first. Pure: the same request gives the same plan, so that a run can be
+        resumed."""
         ...
 
 
 def config_of(model: ModelDescription) -> dict[str, Any]:
-    """A config.json for a description: Llama's, or Qwen2's or Qwen3's where the model has their biases or norms."""
+    """Return a config.json for a description: Llama's, or Qwen2's or Qwen3's if the model has their biases or norms."""
     kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
     architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}[kind]
     return {
@@ -129,13 +153,14 @@ def config_of(model: ModelDescription) -> dict[str, Any]:
 
 
 def request_for(model: str, device: str, hardware: str | None = None, dtype: str | None = None,
-                clock: str | None = None, **more: Any) -> Request:
-    """A request from what stands on a command line, defaults filled in. Raises `InputError` naming the option.
+                clock: str | None = None, base_dir: Path | None = None, **more: Any) -> Request:
+    """Return the request of a measurement's file, with defaults. Raises `InputError` naming the key.
 
-    model: shipped description, description file or config.json
-    hardware: device description, by default `cpu-core` times the threads, or `h100-sxm`
-    dtype: by default bf16 on a GPU and fp32 on a CPU
-    clock: `cuda-events` on a GPU, else `wall` or `cpu`
+    Args:
+        model: Shipped description, description file or config.json; a path is relative to `base_dir`.
+        hardware: Device description, by default `cpu-core` times the threads, or `h100-sxm`.
+        dtype: By default bf16 on a GPU and fp32 on a CPU.
+        clock: `cuda-events` on a GPU, else `wall` or `cpu`.
     """
     kind: Literal["cpu", "cuda"]
     if device == "cuda":
@@ -143,17 +168,17 @@ def request_for(model: str, device: str, hardware: str | None = None, dtype: str
     elif device == "cpu":
         kind = "cpu"
     else:
-        raise InputError("cpu or cuda", device, field="--device")
+        raise InputError("cpu or cuda", device, field="device")
     chosen: Literal["wall", "cpu", "cuda-events"] = "cuda-events" if kind == "cuda" else "wall"
     if clock == "cpu" and kind == "cpu":
         chosen = "cpu"
     elif clock is not None and clock != chosen:
-        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="--clock")
-    description = load_model(model)
-    path = find(model, None, "models", "a model description")
+        raise InputError("cuda-events" if kind == "cuda" else "wall or cpu", clock, field="clock")
+    description = load_model(model, base_dir)
+    path = find(model, base_dir, "models", "a model description")
     config = read_json(path) if path.suffix == ".json" else config_of(description)
     name = hardware or ("cpu-core" if kind == "cpu" else "h100-sxm")
-    described = load_device(name)
+    described = load_device(name, base_dir)
     if name == "cpu-core":
         described = described.model_copy(update={
             "flops": {key: peak * more.get("threads", 1) for key, peak in described.flops.items()},
@@ -164,16 +189,18 @@ def request_for(model: str, device: str, hardware: str | None = None, dtype: str
     )
 
 
-def load_plan(path: Path) -> Plan:
-    """A plan file. Raises `InputError` naming the file and the field."""
-    return validate(Plan, read_json(path), str(path))
+P = TypeVar("P", bound=PointPlan)
 
 
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write a plan; one point per line, so that differences can be read."""
+def load_plan(path: Path, kind: type[P]) -> P:
+    """Load a plan file. Raises `InputError` naming the file and the field."""
+    return validate(kind, read_json(path), str(path))
+
+
+def save_plan(plan: PointPlan, path: Path) -> None:
+    """Write a plan, one point per line, for readable differences."""
     content = plan.model_dump(mode="json")
     points = content.pop("points")
     head = json.dumps(content, indent=1)[:-2]
     lines = ",\n".join("  " + json.dumps(point, separators=(",", ":")) for point in points)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head},\n "points": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    write_text(path, f'{head},\n "points": [\n{lines}\n ]\n}}\n')

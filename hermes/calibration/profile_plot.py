@@ -1,6 +1,6 @@
-"""Curves of a fitted profile: what steps cost against tokens, batch and context, with the measured range.
+"""Curves of a fitted profile: step time against tokens, batch and context, with the measured range.
 
-Solid inside the range the profile was measured on, dotted outside; the range of the axis itself is shaded.
+Lines are solid inside the profile's measured range and dotted outside; the range of the axis itself is shaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def decode_step(batch: int, context: int) -> StepStats:
 
 
 def _axis(low: float, high: float) -> list[int]:
-    """About `POINTS` integers, evenly spaced in their logarithm."""
+    """Return about `POINTS` integers, evenly spaced in their logarithm."""
     return sorted({round(x) for x in np.geomspace(max(1.0, low), high, POINTS)})
 
 
@@ -51,7 +51,7 @@ class _Curves:
         self.model = model
 
     def _times(self, steps: Sequence[StepStats]) -> tuple[FloatArray, FloatArray]:
-        """Milliseconds, and the same with NaN where a step leaves the measured range; shape (steps,)."""
+        """Return milliseconds, and the same with NaN outside the measured range; shape (steps,)."""
         ms = np.array([self.model.step_ns(step) for step in steps]) / NS_PER_S * 1e3
         columns = {name: np.array([getattr(s, name) for s in steps], dtype=np.int64) for name in StepStats.__slots__}
         outside = self.model.out_of_range(columns, np.ones(len(steps), dtype=np.int64)) > 0
@@ -79,8 +79,8 @@ class _Curves:
 
 
 def plot_profile(profile: Profile) -> Figure:
-    """A figure of four panels: prefill against new tokens, mixed steps against new tokens, decode against batch and
-    against context."""
+    """Draw four panels: prefill against new tokens, mixed steps against new tokens, decode against batch and against
+    context."""
     curves = _Curves(PolynomialModel(profile))
     prefill, decode = profile.phases.prefill.range, profile.phases.decode.range
     figure = Figure(figsize=(12, 8.5), layout="constrained")

@@ -1,63 +1,171 @@
-"""Which searches `hermes calibrate retrieval` measures: a plan for `hermes.calibration.collect.retrieval`."""
+"""Plans of retrieval measurements for `hermes.calibration.collect.retrieval`."""
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from hermes.errors import InputError, Verbatim, suggest
+from pydantic import Field, model_validator
 
-__all__ = ["COLLECTOR", "KINDS", "Grid", "memory_bytes", "retrieval_plan"]
+from hermes.calibration.plan import PointPlan
+from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.errors import InputError, Verbatim
 
-COLLECTOR = "hermes.calibration.collect.retrieval"
-KINDS = ("ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25")
+__all__ = ["RetrievalMeasurement", "RetrievalPlan", "memory_bytes", "retrieval_plan"]
 
-_FLOPS = 30e9              # of one core building an index: for the estimates only
+_FLOPS = 30e9              # rate of one core building an index: for the estimates only
 _SCAN_BYTES = 8e9
 _DISTANCE_S = 60e-9        # one distance of a graph search at 128 dimensions
-_REPETITION_S = 0.005    # short: between the turns of whatever else runs
+_REPETITION_S = 0.005    # short, to fit between the time slices of other processes
 _PER_LIST = 39            # vectors per list below which faiss finds its training poor
 
 
-@dataclass(frozen=True)
-class Grid:
-    """What the user asked for; empty lists mean the defaults of the kind."""
+Vectors = Annotated[int, Field(ge=100, le=2**31)]
+Effort = Annotated[int, Field(ge=1, le=2**24)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
 
-    kinds: Sequence[str] = ("ivf-flat", "ivf-pq", "hnsw", "bm25")
-    vectors: Sequence[int] = (50_000, 200_000)
+
+class SearchIndex(ConfigModel):
+    """An index that is built and searched."""
+
+    name: str
+    kind: Literal["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
+    library: str
+    vectors: Vectors
+    dim: Annotated[int, Field(ge=2, le=65_536)] | None = None
+    nlist: Effort | None = None
+    pq_m: Annotated[int, Field(ge=1, le=4096)] | None = None
+    hnsw_m: Annotated[int, Field(ge=2, le=512)] | None = None
+    ef_construction: Count | None = None
+
+
+class SearchPoint(ConfigModel):
+    """One index, effort, batch size and number of threads."""
+
+    name: str
+    level: int
+    estimate_s: Annotated[float, Field(ge=0)] = 0.0
+    index: SearchIndex
+    effort: Effort
+    batch: Count
+    threads: Threads
+    top_k: Count
+    repetitions: Annotated[int, Field(ge=2, le=1000)]
+
+
+class RetrievalPlan(PointPlan):
+    """Searches by index, effort, batch and threads; one level per index, so that an index is built once."""
+
+    row_columns: ClassVar[dict[str, str]] = {
+        "repetition": "int64", **dict.fromkeys(("time_s", "wall_s", "cpu_time_s", "waited_s", "coarse_s"), "float64"),
+    }
+    record_fields: ClassVar[tuple[str, ...]] = ("cv", "library", "recall", "work", "peak_rss_bytes")
+    point: ClassVar[type[ConfigModel] | None] = SearchPoint
+
+    engine: Literal["retrieval"] = "retrieval"
+    collector: str = "hermes.calibration.collect.retrieval"
+    clock: Literal["wall", "cpu"] = "wall"
+    warmup_s: float = 0.0
+    repetition_s: Annotated[float, Field(gt=0)] = _REPETITION_S
+    seed: int
+    queries: Count
+    build_threads: Threads
+    vectors_file: str
+    texts_file: str
+
+
+class RetrievalMeasurement(ConfigModel):
+    """Search times of vector and word indices; empty lists mean the defaults of the kind."""
+
+    measure: Literal["retrieval"] = "retrieval"
+    kinds: Annotated[list[Literal["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]], Field(min_length=1)] = [
+        "ivf-flat", "ivf-pq", "hnsw", "bm25"]
+    """ivf-flat, ivf-pq, ivf-pq-fs (4-bit codes), hnsw, bm25."""
+    vectors: Annotated[list[Vectors], Field(min_length=1)] = [50_000, 200_000]
     """Sizes of the corpus: vectors, or documents for BM25."""
-    dims: Sequence[int] = (128, 768)
-    nlists: Sequence[int] = ()
-    """By default the powers of two next to sqrt(vectors) and to four times that."""
-    pq_m: Sequence[int] = ()
-    """Bytes (`ivf-pq`) or half bytes (`ivf-pq-fs`) of a code; by default dim / 8."""
-    hnsw_m: Sequence[int] = (16, 32)
-    ef_construction: int = 100
-    nprobes: Sequence[int] = (1, 4, 16, 64)
-    ef_searches: Sequence[int] = (16, 64, 256)
-    query_tokens: Sequence[int] = (2, 8, 32)
-    batches: Sequence[int] = (1, 8, 64)
-    threads: Sequence[int] = (1,)
-    top_k: int = 10
-    repetitions: int = 5
-    queries: int = 512
-    seed: int = 0
-    build_threads: int = 1
+    dims: list[Annotated[int, Field(ge=2, le=65_536)]] = [128, 768]
+    """Dimensions."""
+    nlists: list[Effort] = []
+    """IVF: lists; empty: the powers of two next to sqrt(vectors) and to four times that."""
+    pq_m: list[Annotated[int, Field(ge=1, le=4096)]] = []
+    """Bytes (ivf-pq) or half bytes (ivf-pq-fs) of a code; empty: dim / 8."""
+    hnsw_m: list[Annotated[int, Field(ge=2, le=512)]] = [16, 32]
+    """HNSW: links per vector."""
+    ef_construction: Count = 100
+    """HNSW: candidates while building."""
+    nprobes: list[Effort] = [1, 4, 16, 64]
+    """IVF: lists probed."""
+    ef_searches: list[Count] = [16, 64, 256]
+    """HNSW: candidates while searching."""
+    query_tokens: list[Annotated[int, Field(ge=1, le=1000)]] = [2, 8, 32]
+    """BM25: words of a query."""
+    batches: Annotated[list[Count], Field(min_length=1)] = [1, 8, 64]
+    """Queries of a call."""
+    threads: Annotated[list[Threads], Field(min_length=1)] = [1]
+    top_k: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Neighbours to find."""
+    repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Measurements of every point."""
+    queries: Count = 512
+    """Different queries."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the generated data."""
+    build_threads: Threads = 1
+    """Threads that build (hnswlib always one)."""
     vectors_file: str = ""
+    """Embeddings in place of generated ones: .npy, float, shape (rows, dim)."""
     texts_file: str = ""
-    clock: str = "wall"
-    """`wall`, or `cpu` for the CPU time of searches with one thread."""
-    libraries: Sequence[str] = field(default=("faiss", "hnswlib", "bm25s"))
-    """Those that the interpreter has."""
+    """Documents for BM25, one a line."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """cpu: CPU time of searches with one thread."""
+    output: str = "retrieval.yaml"
+    """Measured searches; plan and journal beside it."""
+    profile: str = ""
+    """File of the fitted cost model; empty: print it only."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> RetrievalMeasurement:
+        if self.top_k > min(self.vectors):
+            raise InputError(f"at most the corpus of {min(self.vectors)}", self.top_k, field="top_k")
+        return self
+
+    def plan(self, base_dir: Path, python: str | None = None) -> RetrievalPlan:
+        """Return the plan. Raises `InputError` naming the key."""
+        files = {name: _existing(base_dir, getattr(self, name), name) for name in ("vectors_file", "texts_file")}
+        return retrieval_plan(self.model_copy(update=files), _libraries(python))
 
 
-def retrieval_plan(grid: Grid) -> dict[str, Any]:
-    """The plan: one level per index, so that an index is built once. Raises `InputError` naming the option."""
-    _check(grid)
+def _existing(base_dir: Path, name: str, key: str) -> str:
+    path = base_dir / name
+    if name and not path.is_file():
+        raise InputError("an existing file", name, field=key)
+    return str(path.resolve()) if name else ""
+
+
+def _libraries(python: str | None) -> tuple[str, ...]:
+    """Return the libraries that the interpreter finds, without importing them."""
+    code = ("import importlib.util as u, json;"
+            "print(json.dumps([n for n in ('faiss', 'hnswlib', 'bm25s') if u.find_spec(n)]))")
+    try:
+        done = subprocess.run([python or sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        return tuple(json.loads(done.stdout))
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise InputError("a Python interpreter", Verbatim(f"{python} ({error})"), field="--python") from None
+
+
+def retrieval_plan(
+    grid: RetrievalMeasurement, libraries: Sequence[str] = ("faiss", "hnswlib", "bm25s")
+) -> RetrievalPlan:
+    """Return the plan for an interpreter with these libraries. Raises `InputError` naming the key."""
     points: list[dict[str, Any]] = []
-    for level, index in enumerate(_indices(grid)):
+    for level, index in enumerate(_indices(grid, libraries)):
         build_s = _build_s(index, grid.build_threads)
         for effort in _efforts(index, grid):
             for batch in grid.batches:
@@ -70,73 +178,47 @@ def retrieval_plan(grid: Grid) -> dict[str, Any]:
                     estimate = grid.repetitions * max(_REPETITION_S, _search_s(point) * batch / min(batch, threads))
                     points.append({**point, "estimate_s": 1.3 * estimate + build_s})
                     build_s = 0.0
-    return {
-        "format": "hermes-plan/1", "engine": "retrieval", "collector": COLLECTOR, "clock": grid.clock, "warmup_s": 0.0,
-        "repetition_s": _REPETITION_S, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
+    return validate(RetrievalPlan, {
+        "clock": grid.clock, "seed": grid.seed, "queries": grid.queries, "build_threads": grid.build_threads,
         "vectors_file": grid.vectors_file, "texts_file": grid.texts_file, "points": points,
-    }
+    })
 
 
-def _check(grid: Grid) -> None:
-    for kind in grid.kinds:
-        if kind not in KINDS:
-            raise InputError(f"one of {', '.join(KINDS)}", kind, field="--index", suggestion=suggest(kind, KINDS))
-    if grid.clock not in ("wall", "cpu"):
-        raise InputError("wall or cpu", grid.clock, field="--clock")
-    bounds = {
-        "--vectors": (grid.vectors, 100, 2**31), "--dim": (grid.dims, 2, 65_536), "--nlist": (grid.nlists, 1, 2**24),
-        "--pq-m": (grid.pq_m, 1, 4096), "--hnsw-m": (grid.hnsw_m, 2, 512), "--nprobe": (grid.nprobes, 1, 2**24),
-        "--ef-search": (grid.ef_searches, 1, 2**20), "--query-tokens": (grid.query_tokens, 1, 1000),
-        "--batch": (grid.batches, 1, 2**20), "--threads": (grid.threads, 1, 1024),
-        "--ef-construction": ([grid.ef_construction], 1, 2**20), "--top-k": ([grid.top_k], 1, 10_000),
-        "--repetitions": ([grid.repetitions], 2, 1000), "--queries": ([grid.queries], 1, 2**20),
-        "--build-threads": ([grid.build_threads], 1, 1024), "--seed": ([grid.seed], 0, 2**31 - 1),
-    }
-    for option, (values, low, high) in bounds.items():
-        for value in values:
-            if not low <= value <= high:
-                raise InputError(f"numbers between {low} and {high}", value, field=option)
-    if not grid.kinds or not grid.vectors or not grid.batches or not grid.threads:
-        raise InputError("at least one index, size, batch and number of threads", Verbatim("none"), field="--index")
-    if grid.top_k > min(grid.vectors):
-        raise InputError(f"at most the corpus of {min(grid.vectors)}", grid.top_k, field="--top-k")
-
-
-def _library(kind: str, grid: Grid) -> str:
+def _library(kind: str, libraries: Sequence[str]) -> str:
     if kind == "hnsw":
-        return "hnswlib" if "hnswlib" in grid.libraries else "faiss"
+        return "hnswlib" if "hnswlib" in libraries else "faiss"
     return "bm25s" if kind == "bm25" else "faiss"
 
 
-def _indices(grid: Grid) -> list[dict[str, Any]]:
-    """Small ones first; those of one data set together."""
+def _indices(grid: RetrievalMeasurement, libraries: Sequence[str]) -> list[dict[str, Any]]:
+    """Return indices, small ones first; those of one data set together."""
     out: list[dict[str, Any]] = []
     for vectors in sorted(set(grid.vectors)):
         for dim in sorted(set(grid.dims)):
             for kind in grid.kinds:
                 if kind != "bm25":
-                    out += [{"kind": kind, "library": _library(kind, grid), "vectors": vectors, "dim": dim, **more}
+                    out += [{"kind": kind, "library": _library(kind, libraries), "vectors": vectors, "dim": dim, **more}
                             for more in _builds(kind, vectors, dim, grid)]
         if "bm25" in grid.kinds:
             out.append({"kind": "bm25", "library": "bm25s", "vectors": vectors})
     if not out:
-        raise InputError("at least one index that can be built", Verbatim("none"), field="--dim")
+        raise InputError("at least one index that can be built", Verbatim("none"), field="dims")
     return [{"name": _name(index), **index} for index in out]
 
 
-def _builds(kind: str, vectors: int, dim: int, grid: Grid) -> list[dict[str, Any]]:
+def _builds(kind: str, vectors: int, dim: int, grid: RetrievalMeasurement) -> list[dict[str, Any]]:
     if kind == "hnsw":
         return [{"hnsw_m": m, "ef_construction": grid.ef_construction} for m in grid.hnsw_m]
     near = 2 ** round(math.log2(math.sqrt(vectors)))
     nlists = [n for n in grid.nlists or (near, 4 * near) if n <= (vectors if grid.nlists else vectors // _PER_LIST)]
     if not nlists:
-        raise InputError(f"at most the {vectors} vectors", list(grid.nlists), field="--nlist")
+        raise InputError(f"at most the {vectors} vectors", list(grid.nlists), field="nlists")
     if kind == "ivf-flat":
         return [{"nlist": nlist} for nlist in nlists]
     subspaces = grid.pq_m or (max(1, dim // 8),)
     for m in subspaces:
         if dim % m:
-            raise InputError(f"divisors of the {dim} dimensions", m, field="--pq-m")
+            raise InputError(f"divisors of the {dim} dimensions", m, field="pq_m")
     return [{"nlist": nlist, "pq_m": m} for nlist in nlists for m in subspaces]
 
 
@@ -147,7 +229,7 @@ def _name(index: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _efforts(index: dict[str, Any], grid: Grid) -> list[int]:
+def _efforts(index: dict[str, Any], grid: RetrievalMeasurement) -> list[int]:
     if index["kind"] == "hnsw":
         return sorted({max(ef, grid.top_k) for ef in grid.ef_searches})
     if index["kind"] == "bm25":
@@ -156,7 +238,7 @@ def _efforts(index: dict[str, Any], grid: Grid) -> list[int]:
 
 
 def _build_s(index: dict[str, Any], threads: int) -> float:
-    """Rough: data, training, adding."""
+    """Estimate roughly: data, training, adding."""
     n, dim = int(index["vectors"]), int(index.get("dim", 0))
     if index["kind"] == "bm25":
         return n * 150e-6
@@ -170,7 +252,7 @@ def _build_s(index: dict[str, Any], threads: int) -> float:
 
 
 def _search_s(point: dict[str, Any]) -> float:
-    """Rough seconds of one query."""
+    """Estimate roughly the seconds of one query."""
     index, effort = point["index"], point["effort"]
     n, dim = index["vectors"], index.get("dim", 0)
     if index["kind"] == "bm25":
@@ -182,10 +264,10 @@ def _search_s(point: dict[str, Any]) -> float:
     return float(10e-6 + 2 * dim * index["nlist"] / _FLOPS + scanned / _SCAN_BYTES)
 
 
-def memory_bytes(plan: dict[str, Any]) -> int:
-    """The most memory a point of the plan needs: vectors twice (data and index), codes, graph, the exact answers."""
+def memory_bytes(plan: RetrievalPlan) -> int:
+    """Return the largest memory of a point: vectors twice (data and index), codes, graph, the exact answers."""
     most = 0
-    for index in {point["index"]["name"]: point["index"] for point in plan["points"]}.values():
+    for index in {point["index"]["name"]: point["index"] for point in plan.points}.values():
         n, dim = index["vectors"], index.get("dim", 0)
         if index["kind"] == "bm25":
             need = n * 100 * (8 + 8 + 36)
@@ -194,5 +276,5 @@ def memory_bytes(plan: dict[str, Any]) -> int:
         else:
             code = {"ivf-flat": 4 * dim}.get(index["kind"], index.get("pq_m", 0))
             need = n * (4 * dim + code + 8) + index["nlist"] * dim * 4
-        most = max(most, need + plan["queries"] * (4 * dim + 32_768 * 16))
+        most = max(most, need + plan.queries * (4 * dim + 32_768 * 16))
     return int(most) + 200 * 2**20

@@ -1,10 +1,10 @@
-"""How the time of a graph search grows: one power law over corpus, links and candidates, with its intervals.
+"""Power law of graph searches: time against corpus, links and candidates, with confidence intervals.
 
 log t = c + a log N + b log M + e log efSearch, by ordinary least squares over the medians of the measured points, with
-95% intervals of each exponent. Points of one index are searches of one graph, and err together: the interval is that
-of errors which are independent between indices only (Liang and Zeger, Biometrika 73, 1986; t with one degree less than
-there are indices), or of independent points, whichever is wider, since few indices may agree by chance. A power law is
-a summary of what was measured, and nothing says that it goes on.
+95% intervals of each exponent. Points of one index are searches of one graph, and have related errors. The interval is
+the wider of two: errors independent between indices only (Liang and Zeger, Biometrika 73, 1986; t with one degree less
+than there are indices), and independent points, since few indices may agree by chance. A power law summarises the
+measured points; it may not hold beyond them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ class Power:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """powers: by N, M and efSearch, those that were varied; residual: relative standard deviation of what is left."""
+    """Fitted power law.
+
+    Attributes:
+        powers: By N, M and efSearch, those that were varied.
+        residual: Relative standard deviation of the residuals.
+    """
 
     powers: dict[str, Power]
     points: int
@@ -45,8 +50,8 @@ class PowerLaw:
 
 
 def power_law(searches: MeasuredSearches, dim: int | None = None, batch: int = 1) -> PowerLaw:
-    """Of the searches of graphs with so many dimensions (all, if None: times of one dimension are compared with each
-    other only) and queries a call. Raises `InputError` where there are too few points."""
+    """Fit the searches of graphs with so many dimensions (all, if None: times are only compared within one dimension)
+    and queries a call. Raises `InputError` for too few points."""
     rows = searches.usable()
     rows = rows[(rows["kind"] == "hnsw") & (rows["batch"] == batch)]
     if dim is not None:
@@ -76,16 +81,19 @@ def power_law(searches: MeasuredSearches, dim: int | None = None, batch: int = 1
 
 
 def _clustered_reach(x: Floats, left: Floats, index: npt.NDArray[np.int64], inverse: Floats) -> Floats:
-    """Half widths where errors of one index go together; 0 where there are too few indices to tell.
+    """Return half widths for errors that are related within an index; 0 if there are too few indices to tell.
 
-    x: design, shape (points, columns); left: residuals, shape (points,); index: which index each point is of; inverse:
-    of x'x
+    Args:
+        x: Design, shape (points, columns).
+        left: Residuals, shape (points,).
+        index: Index of each point.
+        inverse: Inverse of x'x.
     """
     points, columns = x.shape
     groups = np.unique(index)
     if len(groups) <= columns:
         return np.zeros(columns)
     scores = np.array([x[index == group].T @ left[index == group] for group in groups])
-    scale = len(groups) / (len(groups) - 1) * (points - 1) / (points - columns)   # for small samples, as Stata does
+    scale = len(groups) / (len(groups) - 1) * (points - 1) / (points - columns)   # small-sample correction, as in Stata
     covariance = scale * inverse @ (scores.T @ scores) @ inverse
     return np.asarray(t_quantile(len(groups)) * np.sqrt(np.diag(covariance)))

@@ -1,13 +1,12 @@
-"""Measured searches: the one format that `hermes calibrate retrieval` writes and its fit reads (`hermes-retrieval/1`).
+"""Measured searches (`hermes-retrieval/1`): the format that `hermes calibrate run` writes and `hermes fit` reads.
 
-Like measured steps (`hermes.calibration.steps`): `NAME.yaml` says where the searches come from, `NAME.parquet` beside
-it holds a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
+As with measured steps (`hermes.calibration.steps`), `NAME.yaml` holds the source of the searches and `NAME.parquet`
+beside it a row per repetition. Contended repetitions and noisy points are kept, with the reason in `excluded`.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import yaml
 from pydantic import Field
 
 from hermes.calibration.collect.contention import LIMIT, contended
-from hermes.calibration.journal import JournalError, read_journal
-from hermes.calibration.table_files import read_rows, write_rows
+from hermes.calibration.records import read_records
+from hermes.calibration.retrieval_plan import RetrievalPlan
+from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
@@ -34,7 +33,7 @@ COLUMNS: dict[str, str] = {
     "library": "string",
     "index": "string",           # one name per index that was built
     "vectors": "int64",          # or documents
-    "dim": "int64",              # 0: not of this kind; so for the next four
+    "dim": "int64",              # 0: does not apply to this kind; the same for the next four
     "nlist": "int64",
     "pq_m": "int64",
     "hnsw_m": "int64",
@@ -55,13 +54,13 @@ COLUMNS: dict[str, str] = {
     "repetition": "int64",
     "sequence": "int64",
     "noise": "string",           # class of the point's repetitions
-    "excluded": "string",        # why a fit must not use the row
+    "excluded": "string",        # reason against using the row in a fit
 }
 """Columns of the Parquet file."""
 
 
 class SearchesHeader(ConfigModel):
-    """Where measured searches come from."""
+    """Source of measured searches."""
 
     format: Literal["hermes-retrieval/1"] = "hermes-retrieval/1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -77,12 +76,12 @@ class SearchesHeader(ConfigModel):
     source: str
     collected_by: str = ""
     data: dict[str, Any] = Field(default_factory=dict)
-    """What was searched: seed and sizes of generated data, or the user's file."""
+    """Data searched: seed and sizes of generated data, or the user's file."""
     indices: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What was seen of each index: seconds to build, sizes of its lists."""
+    """Observations of each index: seconds to build, sizes of its lists."""
     environment: dict[str, Any] = Field(default_factory=dict)
     excluded: list[str] = Field(default_factory=list)
-    """Points that could not be measured, and why."""
+    """Points that could not be measured, with reasons."""
     notes: list[str] = Field(default_factory=list)
 
 
@@ -97,22 +96,15 @@ class MeasuredSearches:
     rows: pd.DataFrame
 
     def usable(self) -> pd.DataFrame:
-        """Rows a fit may use."""
+        """Return the rows that a fit may use."""
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
 def pack_searches(journal: Path, name: str, command: str = "", date: datetime.date | None = None) -> MeasuredSearches:
-    """The rows of a journal, complete or cut off. Raises `InputError` for anything that is no such journal."""
-    try:
-        header, records = read_journal(journal)
-    except (JournalError, OSError) as error:
-        what = "the journal of `hermes calibrate retrieval`"
-        raise InputError(what, Verbatim(str(error)), file=str(journal)) from None
-    plan, environment = header["plan"], header["environment"]
-    if plan.get("engine") != "retrieval":
-        raise InputError("a journal of `hermes calibrate retrieval`", plan.get("engine"), file=str(journal))
-    points = {point["name"]: point for point in plan["points"]}
-    found = [record for record in records if record.get("kind") == "point"]
+    """Return the rows of a journal, complete or cut off. Raises `InputError` for other files."""
+    plan, recorded = read_records(journal, RetrievalPlan)
+    environment, found = recorded.environment, recorded.points
+    points = {point["name"]: point for point in plan.points}
     rows = [row for record in _best_attempts(found) for row in _rows_of(points[record["point"]], record)]
     if not rows:
         raise InputError("at least one point that was measured", Verbatim("none"), file=str(journal))
@@ -124,9 +116,9 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
     return MeasuredSearches(
         SearchesHeader(
             name=name, hardware=environment.get("cpu", ""), libraries=environment.get("libraries", {}),
-            date=date or datetime.date.today(), clock=_CLOCKS[plan["clock"]], collected_by=command,
-            source=plan["vectors_file"] or plan["texts_file"] or "generated clustered embeddings and Zipf texts",
-            data={key: plan[key] for key in ("seed", "queries", "vectors_file", "texts_file")},
+            date=date or datetime.date.today(), clock=_CLOCKS[plan.clock], collected_by=command,
+            source=plan.vectors_file or plan.texts_file or "generated clustered embeddings and Zipf texts",
+            data={key: getattr(plan, key) for key in ("seed", "queries", "vectors_file", "texts_file")},
             indices=built, environment=environment,
             excluded=sorted({f"{r['point']}: {r['failed']}" for r in found if "failed" in r}),
             notes=[
@@ -141,7 +133,7 @@ def pack_searches(journal: Path, name: str, command: str = "", date: datetime.da
 
 
 def _best_attempts(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record per point, in order of first attempts: most steady repetitions, least variation."""
+    """Return one record per point, in order of first attempts: most steady repetitions, least variation."""
     best: dict[str, dict[str, Any]] = {}
     for record in records:
         if not record["rows"]:
@@ -180,26 +172,22 @@ def _tidy(rows: pd.DataFrame, what: str) -> pd.DataFrame:
     if set(rows.columns) != set(COLUMNS):
         wrong = sorted(set(rows.columns) ^ set(COLUMNS))
         raise InputError(f"the columns {', '.join(COLUMNS)}", f"unknown or missing: {wrong}", file=what)
-    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
-    out = rows[list(COLUMNS)].astype(types).reset_index(drop=True)
+    out = typed_rows(rows, COLUMNS, what)
     if not (np.isfinite(out["time_s"]) & (out["time_s"] > 0)).all():
         raise InputError("times above 0", Verbatim("others"), file=what, field="time_s")
     return out
 
 
 def save_searches(searches: MeasuredSearches, path: Path) -> SearchesHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written."""
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written."""
     rows = _tidy(searches.rows, str(path))
     header = searches.header.model_copy(update=write_rows(rows, path))
-    # plain values only: text from a file remembers where it stood
-    known = {key: value for key, value in header.model_dump().items() if value not in ("", [], {})}
-    content = json.loads(json.dumps(known, default=str))
-    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118), encoding="utf-8")
+    write_header(header.model_dump(), path)
     return header
 
 
 def load_searches(path: Path) -> MeasuredSearches:
-    """Searches by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    """Load searches by the path of their header. Raises `InputError` unless header and table form a matching pair."""
     header = validate(SearchesHeader, load_yaml(path))
     rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSearches(header, _tidy(rows, str(data)))

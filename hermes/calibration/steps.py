@@ -1,7 +1,7 @@
-"""Measured steps: the one format that collectors and importers produce and fits read (`hermes-steps/1`).
+"""Measured steps (`hermes-steps/1`): the one format that collectors and importers produce and fits read.
 
-`NAME.yaml` is the header: where the steps come from. `NAME.parquet` beside it holds one row per measured step: the
-batch statistics of `StepStats`, the time, and what else was seen. One pair of files is one hardware, engine, model,
+`NAME.yaml` is the header: the source of the steps. `NAME.parquet` beside it holds one row per measured step: the batch
+statistics of `StepStats`, the time, and further observations. One pair of files is one hardware, engine, model,
 parallelism and precision.
 """
 
@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-import yaml
 from pydantic import Field
 
-from hermes.calibration.table_files import read_rows, write_rows
+from hermes.calibration.table_files import read_rows, typed_rows, write_header, write_rows
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
@@ -32,20 +32,20 @@ STATS: tuple[str, ...] = BATCH_STATS
 """The batch statistics, int64: see `StepStats`. Every sequence with one new token and a context is a decode."""
 
 COLUMNS: dict[str, str] = dict.fromkeys(STATS, "int64") | {
-    "time_s": "float64",         # the whole step, scheduling and launches included: what a fit predicts
+    "time_s": "float64",         # the whole step, scheduling and launches included; fits predict it
     "cpu_time_s": "float64",     # CPU time the process spent in it; NaN where unknown
     "overhead_s": "float64",     # the part of time_s outside the model's forward pass; NaN where unknown
     "power_w": "float64",        # mean watts of one device while it ran; NaN where unknown
     "configuration": "string",   # rows of one configuration are held out together in cross-validation
     "repetition": "int64",       # 0, 1, ...: measurements of the very same step
     "sequence": "int64",         # order in time over the whole collection, to see drift
-    "excluded": "string",        # why a fit must not use the row ("" where it may); rejected rows are kept
+    "excluded": "string",        # reason against using the row in a fit ("": usable); rejected rows are kept
 }
 """Columns of the Parquet file."""
 
 
 class StepsHeader(ConfigModel):
-    """Where measured steps come from."""
+    """Source of measured steps."""
 
     format: Literal["hermes-steps/1"] = "hermes-steps/1"
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -69,7 +69,7 @@ class StepsHeader(ConfigModel):
     kv_dtype: str = ""
     date: datetime.date | str
     clock: str
-    """What measured time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
+    """Clock of time_s: CUDA events, wall clock, CPU clock, or the source's own statement."""
     source: str
     """File, data set or programme, with its licence."""
     source_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
@@ -80,13 +80,13 @@ class StepsHeader(ConfigModel):
     environment: dict[str, Any] = Field(default_factory=dict)
     """Versions and the machine."""
     memory: ProfileMemory | None = None
-    """What the engine's memory held beside KV blocks, where the source says; `hermes fit` hands it to the profile."""
+    """Memory of the engine beside KV blocks, if the source states it; `hermes fit` hands it to the profile."""
     idle_w: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Watts of one device that does nothing, where it was measured; needed to turn `power_w` into a profile's power."""
+    """Watts of one idle device, if measured; needed to turn `power_w` into a profile's power."""
     excluded: list[str] = Field(default_factory=list)
-    """What was left out of the source altogether, and why."""
+    """Data of the source that were left out altogether, with reasons."""
     notes: list[str] = Field(default_factory=list)
-    """What the steps cannot tell, and other things a reader must know."""
+    """Limits of the steps, and other notes to a reader."""
 
 
 @dataclass(frozen=True)
@@ -97,25 +97,18 @@ class MeasuredSteps:
     rows: pd.DataFrame
 
     def usable(self) -> pd.DataFrame:
-        """Rows a fit may use."""
+        """Return the rows that a fit may use."""
         return self.rows[self.rows["excluded"] == ""].reset_index(drop=True)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes text that came out of a document, and remembers its position there, as plain text."""
-
-
-_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
-
-
-def phase_of(rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
-    """`prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
-    prefill, decode = rows["prefill_tokens"].to_numpy() > 0, rows["decode_seqs"].to_numpy() > 0
+def phase_of(rows: pd.DataFrame | Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.str_]]:
+    """Return `prefill` (no decodes), `decode` (decodes only) or `mixed`, shape (rows,)."""
+    prefill, decode = np.asarray(rows["prefill_tokens"]) > 0, np.asarray(rows["decode_seqs"]) > 0
     return np.where(prefill & decode, "mixed", np.where(decode, "decode", "prefill"))
 
 
 def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
-    """`rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
+    """Return `rows` with all columns in order and of their types; optional ones filled in. Raises `InputError`."""
     rows = rows.reset_index(drop=True)
     defaults: dict[str, Any] = {
         "cpu_time_s": math.nan, "overhead_s": math.nan, "power_w": math.nan, "repetition": 0,
@@ -127,12 +120,8 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
         raise InputError(
             f"the columns {', '.join(COLUMNS)}", f"unknown {sorted(unknown)}, missing {sorted(missing)}", file=what
         )
-    types: dict[str, Any] = {name: str if kind == "string" else np.dtype(kind) for name, kind in COLUMNS.items()}
-    columns = {name: rows[name] if name in rows else pd.Series(defaults[name], index=rows.index) for name in COLUMNS}
-    try:
-        out = pd.DataFrame(columns).astype(types)
-    except (ValueError, TypeError) as error:  # text or nothing where a number has to be
-        raise InputError("numbers in the columns of numbers", str(error).splitlines()[0], file=what) from None
+    given = {name: value for name, value in defaults.items() if name not in rows}
+    out = typed_rows(rows.assign(**given), COLUMNS, what)
     used = out[out["excluded"] == ""]
     good = (used["time_s"] > 0) & np.isfinite(used["time_s"]) & (used[list(STATS)] >= 0).all(axis=1)
     good &= used["prefill_tokens"] + used["decode_seqs"] > 0
@@ -146,20 +135,18 @@ def tidy_rows(rows: pd.DataFrame, what: str) -> pd.DataFrame:
 
 
 def save_steps(steps: MeasuredSteps, path: Path) -> StepsHeader:
-    """Write `path` (a header, .yaml) and the Parquet file of the same name; the header as written.
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written.
 
-    Same steps, same bytes. Raises `InputError` for rows that are no steps.
+    Same steps, same bytes. Raises `InputError` for invalid rows.
     """
     rows = tidy_rows(steps.rows, str(path))
     header = steps.header.model_copy(update=write_rows(rows, path))
-    content = {k: v for k, v in header.model_dump().items() if v not in ("", [], {}, None)}
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=118)
-    path.write_text(text, encoding="utf-8")
+    write_header(header.model_dump(), path)
     return header
 
 
 def load_steps(path: Path) -> MeasuredSteps:
-    """Steps by the path of their header. Raises `InputError` for anything that is not a pair of matching files."""
+    """Load steps by the path of their header. Raises `InputError` unless header and table form a matching pair."""
     header = validate(StepsHeader, load_yaml(path))
     rows, data = read_rows(path, header.file, header.sha256)
     return MeasuredSteps(header, tidy_rows(rows, str(data)))

@@ -1,14 +1,14 @@
-"""Plans for the torch engine: single batches, chosen so that a fit can tell their causes apart.
+"""Plans for the torch engine: single batches, chosen so that a fit can separate their effects.
 
 A point is one batch, repeated:
 
     {"name": "...", "level": 0, "estimate_s": 0.1, "decodes": [[context, how many], ...],
      "prefills": [[new tokens, past tokens, how many, 1 if they sample a token], ...]}
 
-Level 0 is a coarse grid over what a server meets: prompts by length and past, decodes by batch and context, a few of
-both. Level 1 refines it to powers of two, and adds several prompts in a step, chunks that sample nothing, unequal
-contexts. Level 2 draws batches at random, log-uniformly, between the bounds: held-out errors on them are what a
-simulation will see.
+- Level 0 is a coarse grid over a server's usual batches: prompts by length and past, decodes by batch and context, a
+  few of both.
+- Level 1 refines it to powers of two, and adds several prompts in a step, chunks that sample nothing, unequal contexts.
+- Level 2 draws batches at random, log-uniformly, between the bounds: held-out errors on them are those of a simulation.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")   # as hermes.calibration.c
 SETUP_S = 0.003      # per step: inputs, synchronisation
 POWER_S = 0.5        # per point on a GPU: load held while its energy counter is read
 CAPTURE_S = 0.5      # a graph, on a GPU
-KV_SHARE = 0.9       # of a device's memory, weights and activations included
+KV_SHARE = 0.9       # share of a device's memory, weights and activations included
 CPU_KV_BYTES = 2 * 2**30
-REFERENCE = (80, 4)  # context and batch: the middle of the reference batch of online runs, so that both compare
+REFERENCE = (80, 4)  # context and batch: the middle of online runs' reference batch, so that both compare
 DEFAULT_POINTS = 480
 ESTIMATE_SHARE = 0.5
-LINK_EFFICIENCY, HOP_LATENCY_S = 0.7, 1.3e-6   # of an all-reduce over NVLink; what H100 tables are near to
+LINK_EFFICIENCY, HOP_LATENCY_S = 0.7, 1.3e-6   # of an all-reduce over NVLink; close to H100 tables
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Batch:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence after the step."""
+        """Return the tokens of the longest sequence after the step."""
         return max([context + 1 for context, _ in self.decodes] + [n + past for n, past, _, _ in self.prefills])
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens in the KV cache after the step."""
+        """Return the tokens in the KV cache after the step."""
         stats = self.stats()
         return stats.prefill_tokens + stats.prefill_past + stats.decode_ctx + stats.decode_seqs
 
@@ -93,7 +93,7 @@ class Batch:
 
 
 def batch_of(point: dict[str, Any]) -> Batch:
-    """The batch of a plan's point."""
+    """Return the batch of a plan's point."""
     return Batch(
         tuple((c, k) for c, k in point.get("decodes", ())),
         tuple((n, p, k, s) for n, p, k, s in point.get("prefills", ())),
@@ -101,7 +101,7 @@ def batch_of(point: dict[str, Any]) -> Batch:
 
 
 def _powers(low: int, high: int, factor: int) -> list[int]:
-    """`low`, `low * factor`, ... below `high`, and `high`."""
+    """Return `low`, `low * factor`, ... below `high`, and `high`."""
     out = []
     while low < high:
         out.append(low)
@@ -110,7 +110,7 @@ def _powers(low: int, high: int, factor: int) -> list[int]:
 
 
 def _grid(request: Request, factor: int) -> Iterator[Batch]:
-    """Decodes by batch and context, prompts by length and past."""
+    """Yield decodes by batch and context, and prompts by length and past."""
     seqs, tokens, longest = request.max_num_seqs, request.max_num_batched_tokens, request.max_context
     for count in _powers(1, seqs, factor):
         for context in _powers(16, longest - 1, factor):
@@ -147,12 +147,12 @@ def _fine(request: Request) -> Iterator[Batch]:
 
 
 def _log_uniform(draw: random.Random, low: int, high: int) -> int:
-    """An integer in [low, high], its logarithm uniform."""
+    """Draw an integer in [low, high] whose logarithm is uniform."""
     return min(high, max(low, int(math.exp(draw.uniform(math.log(low), math.log(high + 1))))))
 
 
 def _random_batch(draw: random.Random, request: Request) -> Batch:
-    """Contexts around a common scale, as requests of one service have; 1 to 4 prompts, the last one perhaps cut."""
+    """Draw contexts around a common scale, like requests of one service; 1 to 4 prompts, the last one perhaps cut."""
     kind = draw.choices(("decode", "prefill", "mixed"), (35, 20, 45 if request.max_num_seqs > 1 else 0))[0]
     longest, budget = request.max_context, request.max_num_batched_tokens
     decodes: list[tuple[int, int]] = []
@@ -176,17 +176,17 @@ def _random_batch(draw: random.Random, request: Request) -> Batch:
 
 @ENGINES.register("torch")
 class TorchPlanner:
-    """Plans for `hermes.calibration.collect.torch_llm`."""
+    """Makes plans for `hermes.calibration.collect.torch_llm`."""
 
     def plan(self, request: Request) -> Plan:
-        """The grid, as far as memory and bounds allow."""
+        """Return the grid, within memory and bounds."""
         model = request.model
         self._check(request)
         limit = self._kv_limit_tokens(request)
         points = list(self._points(request, limit))
         if not points:
             raise InputError(f"a grid that fits into {limit} tokens of KV cache", request.max_context,
-                             field="--max-context")
+                             field="max_context")
         context, count = min(REFERENCE[0], request.max_context - 1), min(REFERENCE[1], request.max_num_seqs)
         reference = Batch(decodes=((context, count),))
         memory = self._memory(request, [batch_of(point) for point in points])
@@ -210,29 +210,29 @@ class TorchPlanner:
         if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
                 and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
             raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
-                             model.name, field="--model")
+                             model.name, field="model")
         kind = request.config_json.get("model_type")
         if kind not in MODEL_TYPES:
-            raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="--model: model_type")
+            raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="model: model_type")
         if request.dtype not in DTYPES:
             raise InputError(f"one of {', '.join(DTYPES)} (the torch engine has no quantised matrices)", request.dtype,
-                             field="--dtype")
+                             field="dtype")
         tp = request.tensor_parallel
         model.check_tp(tp)
         if model.intermediate_size % tp or (model.num_kv_heads % tp and tp % model.num_kv_heads):
             raise InputError(f"a number that divides the {model.num_kv_heads} key/value heads and the inner width "
-                             f"{model.intermediate_size}", tp, field="--tp")
+                             f"{model.intermediate_size}", tp, field="tensor_parallel")
         if request.max_context < 64 or request.max_num_batched_tokens < 32:
             raise InputError("a context of at least 64 tokens and a budget of at least 32",
-                             [request.max_context, request.max_num_batched_tokens], field="--max-context")
+                             [request.max_context, request.max_num_batched_tokens], field="max_context")
 
     def _points(self, request: Request, limit: int) -> Iterator[dict[str, Any]]:
-        """Points of all levels, none twice, at most as many as asked for."""
+        """Yield points of all levels, without duplicates, at most as many as requested."""
         seen: set[str] = set()
         most = request.points or DEFAULT_POINTS
         levels: list[Iterable[Batch]] = [_coarse(request), _fine(request), self._random(request)]
         for level, batches in enumerate(levels):
-            # at least a third of the points is for random batches, unless there are too few for a coarse grid
+            # a third of the points or more are random batches, unless there are too few for a coarse grid
             cap = most if level != 1 else max(len(seen), most - most // 3)
             candidates = [b for b in batches if self._fits(b, request, limit)] if level < 2 else batches
             if level == 1:   # a cut-off must not leave out one corner of the grid
@@ -268,12 +268,12 @@ class TorchPlanner:
         return point
 
     def _kv_per_token(self, request: Request) -> float:
-        """KV bytes of one token on one device."""
+        """Return the KV bytes of one token on one device."""
         model, tp = request.model, request.tensor_parallel
         return model.kv_bytes_per_token(precision(request.dtype).other_bytes, tp) / tp
 
     def _kv_limit_tokens(self, request: Request) -> int:
-        """Tokens of KV cache that fit beside weights and activations."""
+        """Return the tokens of KV cache that fit beside weights and activations."""
         weights = request.model.weight_bytes(request.dtype, request.tensor_parallel)
         activations = self._activation_bytes(request, request.max_num_batched_tokens, request.max_num_seqs)
         left = int(request.hardware.memory * KV_SHARE) - weights - activations
@@ -281,14 +281,15 @@ class TorchPlanner:
             raise InputError(
                 f"a model whose {weights / 1e9:.1f} GB of weights and {activations / 1e9:.1f} GB of activations fit "
                 f"into {KV_SHARE:.0%} of {request.hardware.memory / 1e9:.1f} GB ({request.hardware_name}); "
-                f"{-left / 1e9:.1f} GB are missing", request.model.name, field="--model",
+                f"{-left / 1e9:.1f} GB are missing", request.model.name, field="model",
             )
         if request.device == "cpu":
             left = min(left, CPU_KV_BYTES)
         return int(left // self._kv_per_token(request))
 
     def _activation_bytes(self, request: Request, tokens: int, sampled: int) -> int:
-        """Peak of activations: residual, normed and projected rows, gate and up rows, logits (twice, for argmax)."""
+        """Return the peak of activations: residual, normed and projected rows, gate and up rows, logits (twice, for
+        argmax)."""
         model, tp = request.model, request.tensor_parallel
         width = precision(request.dtype).other_bytes
         heads = (model.num_heads + 2 * max(model.num_kv_heads, tp)) * model.head_dim / tp
@@ -307,7 +308,7 @@ class TorchPlanner:
         )
 
     def _link(self, request: Request) -> dict[str, Any]:
-        """The link model of the all-reduces that one rank alone does not do; `pack` adds them."""
+        """Return the link model of the all-reduces, which a single rank does not perform; `pack` adds them."""
         return {
             "link_bandwidth": request.hardware.link_bandwidth, "efficiency": LINK_EFFICIENCY,
             "hop_latency_s": HOP_LATENCY_S,
@@ -316,8 +317,8 @@ class TorchPlanner:
 
 
 def _roofline_s(request: Request, stats: StepStats) -> float:
-    """About how long a step takes, in seconds: arithmetic or memory, whichever is longer, at half the peak. For time
-    estimates only; measured points correct it."""
+    """Estimate the seconds of a step: arithmetic or memory, whichever is longer, at half the peak. For time estimates
+    only; measured points correct it."""
     model, tp, width = request.model, request.tensor_parallel, precision(request.dtype).other_bytes
     peak = request.hardware.peak(precision(request.dtype).compute) * ESTIMATE_SHARE
     bandwidth = request.hardware.memory_bandwidth * ESTIMATE_SHARE
@@ -331,7 +332,7 @@ def _roofline_s(request: Request, stats: StepStats) -> float:
 
 
 def all_reduce_s(model: ModelDescription, dtype: str, tp: int, tokens: Any, link: dict[str, Any]) -> Any:
-    """Seconds of a step's all-reduces, for a number or an array of tokens.
+    """Return the seconds of a step's all-reduces, for a number or an array of tokens.
 
     Two ring all-reduces per layer, each 2 (tp - 1) / tp of the activations over the link and 2 (tp - 1) hop latencies
     (R. Thakur et al., IJHPCA 2005), as in `hermes.hardware.roofline`.

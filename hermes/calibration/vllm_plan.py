@@ -1,12 +1,12 @@
-"""Plans for a real vLLM engine: small workloads whose steps cover what an online run can meet.
+"""Plans for a real vLLM engine: small workloads whose steps cover those of online runs.
 
     {"name": "...", "level": 0, "estimate_s": 1.5, "configuration": "...", "max_num_batched_tokens": 512,
      "max_num_seqs": 32, "requests": [[arrival step, prompt tokens, output tokens], ...]}
 
 Kinds of workload: prompts alone (whole, and in chunks with a past), decodes of equal contexts at several lengths while
-the batch shrinks, decodes of unequal contexts, and everything mixed. Each is served under several pairs of limits,
-level 0 spans them, level 1 refines. Requests arrive by the number of steps taken, not by time, so that a point is the
-same sequence of batches on any machine, and a repetition measures the very same steps again.
+the batch shrinks, decodes of unequal contexts, and everything mixed. Each is served under several pairs of limits:
+level 0 spans them, level 1 refines. Requests arrive by number of steps, not by time, so that a point is the same
+sequence of batches on any machine, and a repetition measures the very same steps again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["DTYPES", "VllmPlanner", "batches"]
 
 DTYPES = ("bf16", "fp16", "fp32")
 OVERHEAD_S = 0.002       # per step, for the estimate
-POINT_S = 1.0            # prompt tokens of a workload: what the roofline computes in this time,
+POINT_S = 1.0            # prompt tokens of a workload: the roofline computes them in this time,
 TOKENS = (4096, 131072)  # within these bounds
-SHRINKING_STEPS = 24     # over which a batch of decodes shrinks to nothing, so that all its sizes are seen
+SHRINKING_STEPS = 24     # over which a batch of decodes shrinks to none, so that all its sizes occur
 CPU_BLOCK_SIZE = 128     # the CPU build's own default
 KV_SPARE = 1.25
 
@@ -37,7 +37,8 @@ Limits = tuple[int, int]
 
 
 class _Cost:
-    """What a step takes at least: arithmetic of its tokens, or weights and KV cache read once. For estimates."""
+    """Return a lower bound of a step's time: arithmetic of its tokens, or weights and KV cache read once. For
+    estimates."""
 
     def __init__(self, request: Request) -> None:
         model, device, tp = request.model, request.hardware, request.tensor_parallel
@@ -52,11 +53,11 @@ class _Cost:
 
 
 def batches(requests: Requests, limits: Limits) -> Iterator[StepStats]:
-    """The steps of a workload as the engine schedules them (rules 1 to 6 and 15 of docs/vllm-v1.md; memory never
-    binds)."""
+    """Yield the steps of a workload as the engine schedules them (rules 1 to 6 and 15 of docs/background/vllm.md),
+    with enough memory."""
     budget, seats = limits
     waiting = sorted(enumerate(requests), key=lambda item: item[1][0])
-    running: list[list[int]] = []   # computed, tokens there are, outputs to come
+    running: list[list[int]] = []   # tokens computed, tokens present, outputs to come
     step = 0
     while waiting or running:
         left, stats = budget, StepStats()
@@ -76,7 +77,7 @@ def _free(running: list[list[int]], budget: int) -> int:
 
 
 def _schedule(sequence: list[int], left: int, stats: StepStats) -> int:
-    """Compute what is missing of a sequence, `left` tokens at most; the tokens taken."""
+    """Compute the missing tokens of a sequence, at most `left`; return the tokens taken."""
     past, there, _ = sequence
     tokens = min(there - past, left)
     if tokens <= 0:
@@ -99,12 +100,12 @@ def _schedule(sequence: list[int], left: int, stats: StepStats) -> int:
 
 
 def _between(draw: random.Random, low: int, high: int) -> int:
-    """Log-uniform: short and long lengths are equally worth knowing."""
+    """Draw a log-uniform length: short and long lengths are equally relevant."""
     return round(math.exp(draw.uniform(math.log(low), math.log(max(low, high)))))
 
 
 def _prompts(draw: random.Random, budget: int, longest: int, tokens: int) -> Requests:
-    """One prompt at a time; those beyond the budget come in chunks, the later ones with a past."""
+    """One prompt at a time; prompts beyond the budget come in chunks, the later ones with a past."""
     requests: Requests = []
     step, left = 0, tokens
     while left > 0:
@@ -116,7 +117,7 @@ def _prompts(draw: random.Random, budget: int, longest: int, tokens: int) -> Req
 
 
 def _decodes(seqs: int, context: int, budget: int) -> Requests:
-    """`seqs` sequences of equal context that decode together, once all are prefilled, and then end little by little."""
+    """`seqs` sequences of equal context that decode together once all are prefilled, and then end little by little."""
     steps = 6 + math.ceil(seqs * context / budget)
     return [[0, context, steps + index * SHRINKING_STEPS // seqs] for index in range(seqs)]
 
@@ -140,7 +141,7 @@ def _mixed(draw: random.Random, longest: int, tokens: int) -> Requests:
 
 
 def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Requests]:
-    """Workloads by name; no sequence is longer than `longest`."""
+    """Return workloads by name; no sequence is longer than `longest`."""
     budget, seats = limits
     draw = random.Random(f"{seed} {limits}")
     most = longest - 64   # outputs of the mixed workload are at most 64
@@ -158,7 +159,7 @@ def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Re
 
 
 def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[list[Limits], list[Limits]]:
-    """Pairs that span what is asked for, and all others of the grid in a random order."""
+    """Return the pairs that span the requested range, then all others of the grid in a random order."""
     budgets = sorted({b for b in (64, 128, 256, 512, 1024, 2048, 4096, 8192) if b < max_num_batched_tokens}
                      | {max_num_batched_tokens})
     seats = sorted({s for s in (2, 8, 24, 64, 128, 256) if s < max_num_seqs} | {max_num_seqs})
@@ -174,16 +175,16 @@ def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[
 
 @ENGINES.register("vllm")
 class VllmPlanner:
-    """Plans for `hermes.calibration.collect.vllm_llm`."""
+    """Makes plans for `hermes.calibration.collect.vllm_llm`."""
 
     def plan(self, request: Request) -> Plan:
-        """Workloads under every pair of limits, those that span the space first."""
+        """Return workloads under every pair of limits, first those that span the space."""
         if request.dtype not in DTYPES:
             raise InputError(f"one of {', '.join(DTYPES)} (dummy weights are not quantised)", request.dtype,
-                             field="--dtype")
+                             field="dtype")
         if request.max_num_batched_tokens < 64 or request.max_context < 512:
             raise InputError("a budget of at least 64 tokens and a context of at least 512",
-                             [request.max_num_batched_tokens, request.max_context], field="--max-context")
+                             [request.max_num_batched_tokens, request.max_context], field="max_context")
         cost = _Cost(request)
         tokens = self._tokens(cost)
         points = list(self._points(request, cost, tokens))[: request.points]
@@ -204,7 +205,7 @@ class VllmPlanner:
         )
 
     def _tokens(self, cost: _Cost) -> int:
-        """Prompt tokens of a workload: a power of two that takes about POINT_S."""
+        """Return the prompt tokens of a workload: a power of two that takes about POINT_S."""
         tokens = 2048 * POINT_S / cost.step_s(StepStats(prefill_seqs=1, prefill_tokens=2048, sampled=1))
         return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
 
@@ -225,7 +226,7 @@ class VllmPlanner:
         }
 
     def _memory(self, request: Request, points: list[dict[str, Any]]) -> PlanMemory:
-        """What the points need; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
+        """Return the memory of the points; vLLM itself takes more of a GPU, and gives the rest to its KV cache."""
         model, tp = request.model, request.tensor_parallel
         width = precision(request.dtype).other_bytes
         block = CPU_BLOCK_SIZE

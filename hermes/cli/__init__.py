@@ -1,12 +1,17 @@
-"""The command `hermes`. Each command imports what it needs when it runs, so that `hermes --help` is immediate.
+"""The command `hermes`.
 
-A user's mistake is one line on stderr and exit code 2; exit code 1 is for answers that are "no" (`conform`, `regress
-check`); an interrupt is 130. Anything else is a bug and shows its traceback.
+Each command imports its modules when it runs, so that `hermes --help` is immediate.
+
+Exit codes:
+- 2: a mistake of the user, with one line on stderr.
+- 1: the answer is "no" (`conform`, `regress check`).
+- 130: an interrupt.
+
+Any other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,7 +40,8 @@ from hermes.cli import (
 )
 from hermes.cli.groups import Groups
 from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
-from hermes.errors import HermesError, InputWarning
+from hermes.cli.streams import guarded_streams, silence_stdout
+from hermes.errors import HermesError, InputWarning, printable
 
 __all__ = ["app", "main"]
 
@@ -79,8 +85,8 @@ sweep.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
-    with warnings.catch_warnings():
+    """Run one command and return its exit code."""
+    with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = _show_warning
         return _run(sys.argv[1:] if arguments is None else list(arguments))
@@ -88,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @cache
 def _command() -> Callable[..., int | None]:
-    """The command as click sees it, built once: reading the signatures of all commands takes 40 ms."""
+    """Build the click command once: reading the signatures of all commands takes 40 ms."""
     return typer.main.get_command(app)
 
 
@@ -96,8 +102,8 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """One line, without the place in our code that noticed."""
-    print("hermes: warning:", " ".join(str(message).split()), file=sys.stderr)
+    """Print a warning as one line, without the place in the code that issued it."""
+    print("hermes: warning:", printable(" ".join(str(message).split())), file=sys.stderr)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -107,7 +113,12 @@ def _run(given: Sequence[str]) -> int:
         code = _command()(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:
-        return _refuse(str(error))
+        code = _refuse(str(error))
+        try:
+            sys.stdout.flush()
+        except (HermesError, OSError):   # a full disk: the buffered text would fail again when the process ends
+            silence_stdout()
+        return code
     except _USAGE_ERROR as error:
         message = error.format_message()  # type: ignore[attr-defined]
         if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help text
@@ -115,7 +126,7 @@ def _run(given: Sequence[str]) -> int:
             return 0
         return _refuse(message)
     except BrokenPipeError:  # `hermes ... | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         return 0
     except (KeyboardInterrupt, typer.Abort):
         code = 130
@@ -128,5 +139,5 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    print("hermes:", " ".join(message.split()), file=sys.stderr)
+    print("hermes:", printable(" ".join(message.split())), file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""Commands that answer yes or no, or how far apart: conform, compare, regress."""
+"""Commands that check or compare predictions: conform, compare, regress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Golden = Annotated[Path, typer.Option("-f", "--file", metavar="FILE", help="The 
 def add_to(app: typer.Typer) -> None:
     app.command()(conform)
     app.command()(compare)
-    regress = typer.Typer(help="Golden predictions: record what scenarios predict, check that they still do.",
+    regress = typer.Typer(help="Record golden predictions of scenarios and check them.",
                           no_args_is_help=True)
     regress.command("record")(record)
     regress.command("check")(check)
@@ -64,19 +64,19 @@ def compare(
     reference: Annotated[Path, typer.Argument(
         metavar="REFERENCE", help="Another run's folder, or per-request times: CSV, JSON lines or Parquet.")],
     columns: Annotated[
-        list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Which column is what, e.g. ttft=t1:ms.")
+        list[str], typer.Option("--map", metavar="FIELD=COLUMN[:UNIT]", help="Map metric to column, e.g. ttft=t1:ms.")
     ] = [],  # noqa: B006  (typer copies it)
-    mapping: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="The same, in a file.")] = None,
+    mapping: Annotated[Path | None, typer.Option(metavar="FILE.yaml", help="A file with such a mapping.")] = None,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="A known format, e.g. splitwise.")] = None,
     allow_different_requests: Annotated[
-        bool, typer.Option("--allow-different-requests", help="Compare although the two sides served other requests.")
+        bool, typer.Option("--allow-different-requests", help="Compare runs of different requests, too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare a run with another run, or with measured latencies.
 
-    Both sides have to hold the same requests: ids, arrivals (to 0.1 s) and lengths, as far as they are known.
-    Without --map, --mapping or --preset the names of the columns tell (ttft_s, e2e_ms, ...).
+    Both sides must hold the same requests: the command checks ids, arrivals (to 0.1 s) and lengths, where known.
+    Without --map, --mapping or --preset it recognises columns by their names (ttft_s, e2e_ms, ...).
     """
     from hermes.results.compare import compare as table_of
     from hermes.results.reference import mapping_from_options
@@ -97,7 +97,7 @@ def _summary(scenario: str) -> Mapping[str, Any]:
 
 def record(
     scenarios: Annotated[
-        list[str] | None, typer.Argument(metavar="[SCENARIO]...", help="Without any, those of the golden file again.")
+        list[str] | None, typer.Argument(metavar="[SCENARIO]...", help="Scenarios [those of the golden file].")
     ] = None,
     file: Golden = Path("golden.yaml"),
     tolerances: Annotated[
@@ -106,7 +106,7 @@ def record(
     ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Run scenarios and write what they predict."""
+    """Run scenarios and record their predictions in a golden file."""
     from hermes.results.regress import record as write
     from hermes.results.regress import recorded_scenarios
 
@@ -144,11 +144,11 @@ def check(
     file: Golden = Path("golden.yaml"),
     seeds: Annotated[
         int, typer.Option(min=0, max=1000, metavar="N",
-                          help="Where predictions changed, how much N seeds vary (0: no).")
+                          help="Show the spread over N seeds of changed predictions (0: no).")
     ] = 5,
     as_json: Json = False,
 ) -> None:
-    """Run the scenarios of a golden file again; exit 1 and show what changed if a prediction did."""
+    """Run the scenarios of a golden file again. Exit 1 and list the changes if a prediction differs."""
     from hermes.results.regress import check as differences
 
     report = differences(file, _summary, seeds, _summary_of_seed)

@@ -1,7 +1,7 @@
-"""What a shell completes for arguments: names that come with hermes, and files beside them.
+"""Shell completion of arguments: names that come with hermes, and files.
 
-A shell starts hermes for every TAB, so nothing here imports the simulator: the names of scenarios are read from the
-folder that ships them.
+A shell starts hermes for every TAB, so this module does not import the simulator: it reads the names of scenarios from
+the folder that ships them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ YAML = (".yaml", ".yml")
 
 
 def scenarios(incomplete: str) -> list[str]:
-    """Built-in scenarios and YAML files that begin like this."""
+    """Return the built-in scenarios and YAML files that begin with the typed text."""
     return [name for name in _shipped() if not _is_sweep(name) and name.startswith(incomplete)] + _files(incomplete)
 
 
 def sweeps(incomplete: str) -> list[str]:
-    """Built-in sweeps and YAML files that begin like this."""
+    """Return the built-in sweeps and YAML files that begin with the typed text."""
     return [name for name in _shipped() if _is_sweep(name) and name.startswith(incomplete)] + _files(incomplete)
 
 
 def plots(incomplete: str) -> list[str]:
-    """Kinds of figures of a run."""
+    """Return the kinds of figures of a run."""
     from hermes.cli.plot import KINDS
 
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def _shipped() -> list[str]:
-    """As `hermes.scenario.loading` lists them: paths below the folder without suffix, but for `...-base`."""
+    """List scenarios as `hermes.scenario.loading` does: paths below the folder without suffix, except `...-base`."""
     from hermes.config.data_files import resource_dir
 
     folder = resource_dir("scenarios")
@@ -45,7 +45,7 @@ def _is_sweep(name: str) -> bool:
 
 
 def _files(incomplete: str) -> list[str]:
-    """YAML files beside what was typed. Where nothing begins like it, the shell completes any path itself."""
+    """Return the YAML files that begin with the typed text. With none, the shell completes any path itself."""
     folder, _, begin = incomplete.rpartition("/")
     prefix = f"{folder}/" if "/" in incomplete else ""
     try:

@@ -1,4 +1,4 @@
-"""`hermes fit`: measured steps become a profile."""
+"""`hermes fit`: fit a profile to measured steps."""
 
 from __future__ import annotations
 
@@ -17,31 +17,76 @@ def add_to(app: typer.Typer) -> None:
 
 
 def fit(
-    steps: Annotated[Path, typer.Argument(help="The header of measured steps (hermes-steps/1).", show_default=False)],
+    steps: Annotated[Path, typer.Argument(help="The header of measured steps, or searches.", show_default=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the profile.")] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a report in Markdown.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a figure (PNG) of predicted against measured times.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the profile; otherwise that of the steps.")] = "",
+    estimator: Annotated[str, typer.Option(metavar="NAME", help=
+        "Use a regressor of scikit-learn, such as RandomForestRegressor, instead of the step polynomial. The result is "
+        "a table (hardware kind `table`).")] = "",
+    estimator_set: Annotated[list[str], typer.Option(
+        "--estimator-set", metavar="KEY=VALUE", help="A parameter of the regressor; may be given often.")] = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Fit a hardware profile on measured steps.
+    """Fit a hardware profile to measured steps.
 
-    Polynomials of batch statistics per kind of step, chosen by cross-validation over configurations and monotone in
-    every feature. Prints errors on configurations the fit has not seen, and what the data cannot tell.
+    Fits one polynomial of batch statistics per kind of step, chosen by cross-validation over configurations and
+    monotone in every feature. Prints the errors on held-out configurations, and which quantities the data leaves
+    undetermined.
     """
+    from hermes.errors import InputError
+
+    if estimator:
+        if report is not None or plot is not None:
+            raise InputError("no --report and no --plot beside --estimator: a table has neither")
+        _table(steps, output, name, estimator, estimator_set, as_json)
+        return
+    if estimator_set:
+        raise InputError("--estimator NAME with it", field="--estimator-set")
+    from hermes.config.yaml_document import load_yaml
+
+    stated = load_yaml(steps).child("format")
+    if stated is not None and stated.value == "hermes-retrieval/1":
+        if report is not None or plot is not None:
+            raise InputError("no --report and no --plot: these are searches")
+        _searches(steps, output, name, as_json)
+        return
+    _polynomials(steps, output, report, plot, name, as_json)
+
+
+def _searches(steps: Path, output: Path | None, name: str, as_json: bool) -> None:
+    """Fit the cost model of searches."""
+    from hermes.calibration.fit.retrieval import fit_retrieval
+    from hermes.calibration.retrieval_steps import load_searches
+    from hermes.cli.calibrate import command_line
+    from hermes.cli.calibrate.show import fitted_searches
+    from hermes.services.retrieval_profile import save_retrieval_profile
+
+    searches = load_searches(steps)
+    fitted = fit_retrieval(searches, name or (output or steps).stem, command_line())
+    if output is not None:
+        save_retrieval_profile(fitted, output)
+    fitted_searches(searches, fitted, [output], True, as_json)
+
+
+def _polynomials(
+    steps: Path, output: Path | None, report: Path | None, plot: Path | None, name: str, as_json: bool
+) -> None:
     from hermes.calibration.fit import fit_steps, write_profile
-    from hermes.calibration.fit_plot import save_plot
-    from hermes.calibration.fit_report import phase_table
-    from hermes.calibration.fit_report import report as markdown
+    from hermes.calibration.fit.plot import save_plot
+    from hermes.calibration.fit.report import phase_table
+    from hermes.calibration.fit.report import report as markdown
     from hermes.calibration.steps import load_steps
+    from hermes.config.writing import write_text
 
     result = fit_steps(load_steps(steps), name)
     if output is not None:
         write_profile(result, output)
     if report is not None:
-        report.write_text(markdown(result), encoding="utf-8")
+        write_text(report, markdown(result))
     if plot is not None:
         save_plot(result, plot)
     if as_json:
@@ -58,3 +103,42 @@ def fit(
     for what, path in (("profile", output), ("report", report), ("figure", plot)):
         if path is not None:
             print(f"{what} written to {path}")
+
+
+def _table(
+    steps: Path, output: Path | None, name: str, estimator: str, settings: list[str], as_json: bool
+) -> None:
+    """Fit a regressor and sample it into a table; print the errors of both."""
+    from hermes.calibration.fit.table import fit_table, regressor
+    from hermes.calibration.steps import load_steps
+    from hermes.config.yaml_document import parse_yaml
+    from hermes.errors import InputError
+    from hermes.hardware.profile import dump_yaml
+
+    parameters = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InputError("KEY=VALUE", text, field="--estimator-set")
+        parameters[key] = parse_yaml(value).plain()
+    label = " ".join([estimator, *(f"--estimator-set {text}" for text in settings)])
+    result = fit_table(load_steps(steps), name, regressor(estimator, parameters), label)
+    if output is not None:
+        dump_yaml(result.tables, output, f"{label}, sampled over the measured range; times in seconds.")
+    if as_json:
+        print_json({"table": result.tables.model_dump(mode="json"), "excluded": result.excluded,
+                    "sampling": {phase: {"mape": mape, "worst": worst}
+                                 for phase, (mape, worst) in result.sampling.items()}})
+        return
+    rows = []
+    for phase, error in result.held_out.items():
+        mape, worst = result.sampling[phase]
+        asked = min(error.candidates, key=lambda key: error.candidates[key])
+        rows.append([phase, error.configurations, f"{error.mape:.2%}", f"{error.worst:.1%}",
+                     f"{error.in_sample_mape:.2%}", asked, f"{mape:.2%}", f"{worst:.1%}"])
+    print_table(f"{result.tables.name}: {label} on held-out configurations, and the table beside it",
+                ["phase", "configurations", "MAPE", "worst", "in sample", "learned", "table MAPE", "table worst"], rows)
+    for line in result.excluded:
+        print(f"left out: {line}")
+    if output is not None:
+        print(f"table written to {output}; in a scenario: hardware: {{kind: table, profile: {output}}}")

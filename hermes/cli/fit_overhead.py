@@ -1,4 +1,4 @@
-"""`hermes fit-overhead`: measured rates of a saturated engine become its serving stack's time per request."""
+"""`hermes fit-overhead`: fit the serving stack's time per request to measured rates of a saturated engine."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def fit_overhead(
     scenario: Scenario,
     embed: Rate = None,
     generate: Rate = None,
-    source: Annotated[str, typer.Option(help="Where the rates come from, for the profile's provenance.")] = "",
+    source: Annotated[str, typer.Option(help="Source of the rates, for the profile's provenance.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile.")] = None,
-    overrides: Overrides = [],  # noqa: B006 - typer reads the default, nobody changes it
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
     as_json: Json = False,
 ) -> None:
     """Fit the serving stack's time per embedding and per generation to the rates of one saturated engine.
 
-    The scenario has one engine, a closed loop that saturates it, and a `measure` window. Each rate is of its kind
-    alone.
+    The scenario needs one engine, a closed loop that saturates it, and a `measure` window. Each rate is measured with
+    requests of its kind alone.
     """
     from hermes.errors import InputError
     from hermes.plugins.orthrus.overhead_fit import fit_overhead as fit

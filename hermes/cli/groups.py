@@ -1,4 +1,4 @@
-"""The first page of `hermes --help`: commands by what they are for, and examples."""
+"""First page of `hermes --help`: commands by purpose, and examples."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ GROUPS: dict[str, dict[str, str]] = {
     "Simulate": {
         "run": "Simulate a scenario.",
         "sweep": "Simulate a scenario in many variants.",
-        "validate": "Check a scenario, print it with every default.",
+        "validate": "Check a scenario; print it with every default.",
         "scenarios": "List the scenarios that come with hermes.",
         "study": "Run a study: simulations, tables, figures, findings.",
     },
     "Read results": {
         "compare": "Compare a run with another run, or with measurements.",
         "plot": "Draw a run or a sweep.",
-        "regress": "Record what scenarios predict; check that it stays.",
+        "regress": "Record and check golden predictions of scenarios.",
     },
-    "Look at inputs": {
-        "profile": "Hardware profiles, models, devices and workloads.",
-        "trace": "Request traces: import and describe.",
-        "pipeline": "Pipelines: what a request does.",
-        "network": "Networks: list and draw the links of a scenario.",
-        "services": "Costs of embedding, retrieval and the like.",
+    "Inspect inputs": {
+        "profile": "List and import hardware profiles and models.",
+        "trace": "Import and describe request traces.",
+        "pipeline": "List, show and draw pipelines of requests.",
+        "network": "List and draw the links of a scenario.",
+        "services": "Print the costs of embedding, retrieval etc.",
         "schema": "Print the JSON Schema of scenarios, for editors.",
     },
     "Measure and fit": {
@@ -34,23 +34,23 @@ GROUPS: dict[str, dict[str, str]] = {
         "fit": "Fit a hardware profile to measured steps.",
         "fit-roofline": "Fit the roofline's efficiency to measured steps.",
         "fit-overhead": "Fit the serving stack's time per request.",
-        "validate-engine": "Simulate a real engine, run it, compare the two.",
+        "validate-engine": "Compare a real engine with its simulation.",
         "conform": "Replay recorded schedules of an engine.",
     },
 }
 EXAMPLES = (
     ("hermes run quickstart", "simulate a built-in scenario"),
-    ("hermes run chat.yaml -o runs/chat", "your own, and keep the results"),
+    ("hermes run chat.yaml -o runs/chat", "your own scenario; keep the results"),
     ("hermes run chat.yaml --set workload.arrivals.rate='20 /s'", "change a key"),
-    ("hermes validate --resolved chat.yaml", "every default, written out"),
-    ("hermes sweep sizes.yaml -o sizes", "many variants; again to continue"),
-    ("hermes compare runs/split runs/chat", "two runs of the same requests"),
-    ("hermes plot runs/chat -o chat.png --kind latency", "a figure"),
+    ("hermes validate --resolved chat.yaml", "print every default"),
+    ("hermes sweep sizes.yaml -o sizes", "run many variants; repeat to continue"),
+    ("hermes compare runs/split runs/chat", "compare two runs of the same requests"),
+    ("hermes plot runs/chat -o chat.png --kind latency", "draw latencies"),
 )
 
 
 class Groups(TyperGroup):
-    """The root command: its help shows `GROUPS` and `EXAMPLES`; a command in no group is under "More"."""
+    """The root command. Its help lists `GROUPS` and `EXAMPLES`, and under "More" any command without a group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         names = self.list_commands(ctx)
@@ -65,4 +65,4 @@ class Groups(TyperGroup):
         with formatter.section("Examples"):
             for example, text in EXAMPLES:
                 formatter.write(f"  {example}  # {text}\n")
-        formatter.write("\nMore about a command: hermes COMMAND --help. First steps: docs/tutorial.md.\n")
+        formatter.write("\nHelp on a command: hermes COMMAND --help\nFirst steps: docs/tutorial/first-scenario.md\n")

@@ -1,29 +1,29 @@
-"""Commands on networks: list a scenario's links, draw them."""
+"""`hermes network`: list and draw a scenario's links."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, print_json, print_table
+from hermes.cli.output import DiagramFile, DiagramFormat, Json, Overrides, Scenario, print_json, print_table
 
 if TYPE_CHECKING:
+    from hermes.cli.diagram import Diagram
     from hermes.network.topology import TopologyNetwork
 
 __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    network = typer.Typer(help="The links of a scenario: list and draw them.", no_args_is_help=True)
+    network = typer.Typer(help="List and draw the links of a scenario.", no_args_is_help=True)
     network.command("links")(links)
     network.command("draw")(draw)
     app.add_typer(network, name="network")
 
 
 def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
-    """The scenario's network, where it has links."""
+    """Return the scenario's network. Raises `InputError` for a network without links."""
     from hermes.errors import InputError
     from hermes.network.topology import TopologyNetwork
     from hermes.scenario import load_scenario
@@ -40,11 +40,11 @@ def _network(scenario: str, overrides: list[str]) -> TopologyNetwork:
 def links(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    each: Annotated[bool, typer.Option("--all", help="Every link on a line of its own.")] = False,
+    each: Annotated[bool, typer.Option("--all", help="Print each link on its own line.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the links of a scenario's network; links that are alike on one line."""
-    from hermes.network.draw import format_bandwidth, format_latency, link_rows
+    """List the links of a scenario's network. Equal links share a line."""
+    from hermes.network.summary import format_bandwidth, format_latency, link_rows
 
     rows = link_rows(_network(scenario, overrides), each=each)
     if as_json:
@@ -58,14 +58,30 @@ def links(
 
 def draw(
     scenario: Scenario,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")],
+    output: DiagramFile = None,
+    language: DiagramFormat = None,
     overrides: Overrides = [],  # noqa: B006
 ) -> None:
-    """Draw a scenario's network; parts that are alike are drawn once, with how often they are there."""
-    from hermes.errors import InputError
-    from hermes.network.draw import draw as picture
+    """Draw a scenario's network in Mermaid or DOT. Equal parts are drawn once, with their number."""
+    from hermes.cli.diagram import show_diagram
 
-    if output.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
-    picture(_network(scenario, overrides), output, scenario)
-    print(f"written to {output}")
+    show_diagram(lambda: _diagram(_network(scenario, overrides)), language, output)
+
+
+def _diagram(network: TopologyNetwork) -> Diagram:
+    """Return the simplified network as a diagram; links lead away from its middle."""
+    import networkx as nx
+
+    from hermes.cli.diagram import Box, Diagram, Edge
+    from hermes.network.summary import format_bandwidth, format_latency, simplified
+
+    graph, middle = simplified(network)
+    depth = nx.single_source_shortest_path_length(graph, middle) if middle is not None else {}
+    edges = []
+    for a, b, data in graph.edges(data=True):
+        link = data["link"]
+        start, end = sorted((a, b), key=lambda node: depth.get(node, 0))
+        label = (format_bandwidth(link.bandwidth), format_latency(link.latency))
+        edges.append(Edge(start, end, (*label, "half duplex") if link.duplex == "half" else label))
+    boxes = {node: Box(data["label"].split("\n"), dashed=not data["client"]) for node, data in graph.nodes(data=True)}
+    return Diagram(boxes, edges, arrows=False)

@@ -1,68 +1,92 @@
-"""Printing: options that several commands share, and JSON beside text."""
+"""Output of commands: shared options, tables and JSON."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hermes.cli import complete
+from hermes.cli.streams import terminal
+from hermes.errors import printable
 
 if TYPE_CHECKING:
     from hermes.results import Results
 
-__all__ = ["Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show", "show_run"]
+__all__ = [
+    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show",
+    "show_run",
+]
 
 Scenario = Annotated[str, typer.Argument(
     help="A scenario file, or the name of a built-in one.", show_default=False, autocompletion=complete.scenarios)]
 Overrides = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help=
-                 "Set a.b=c or a.0.b=c in it, or append with a.b+=c; may be given often. `--plugin FILE` is short for "
+                 "Set a.b=c or a.0.b=c in it, or append with a.b+=c; repeatable. `--plugin FILE` is short for "
                  "`--set plugins+=FILE`."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table, not ten lines.")]
+DiagramFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
+DiagramFormat = Annotated[Literal["mermaid", "dot"] | None, typer.Option(
+    "--format", help="The language [the file's suffix, or Mermaid].")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every table instead of ten lines.")]
+
+
+_NUMBER = re.compile(r"-?[\d.,]*(e[-+]?\d+)?%?\*?\Z")   # a dash or an empty cell stands for no value
+_AFTER_ASCII = re.compile("[\x7f-\x9f\ud800-\udfff]")
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=_plain))
+    """Print one JSON document on stdout."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=_plain)
+    print(_AFTER_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text))   # json.dumps leaves these unescaped
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and paths."""
+    """Convert numpy scalars and paths."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def print_table(title: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """A table for people; numbers to the right."""
+def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table; columns of numbers are right-aligned."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | float) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else str(cell) for cell in row))
+        numeric = all(isinstance(row[index], int | float) or _NUMBER.match(str(row[index])) for row in rows)
+        table.add_column(Text(printable(column)), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:   # names come from files: do not interpret markup
+        table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
     show(table)
 
 
 def show(renderable: Any, width: int | None = None) -> None:
-    """Print something rich can render: coloured and fitted on a terminal, 120 columns of plain text elsewhere; at most
-    `width` columns everywhere, where that is given."""
+    """Print a rich renderable: coloured and fitted to a terminal, otherwise as plain text of 120 columns.
+
+    Args:
+        width: Largest width in columns.
+    """
     from rich.console import Console
 
-    plain = None if sys.stdout.isatty() else 120
-    Console(file=sys.stdout, width=width or plain, soft_wrap=False).print(renderable)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:   # rich would end the process with exit code 1
+            raise BrokenPipeError
+
+    drawn = sys.stdout.isatty()   # rich then writes escape sequences
+    Plain(file=terminal() if drawn else sys.stdout, width=width or (None if drawn else 120)).print(renderable)
 
 
 def show_run(results: Results, scenario: str, output: Path | None, *, verbose: bool) -> None:
-    """Print the ten lines of a run, the last of which says where its files are and what to type next."""
+    """Print the ten lines of a run; the last one gives the folder of its files and the next command to type."""
     from hermes.results.layout import WIDTH
 
     if output is None:

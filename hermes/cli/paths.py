@@ -1,22 +1,23 @@
-"""Where a command writes: the options `-o` and `--overwrite`, and the checks before anything is written."""
+"""Output folders: the options `-o` and `--overwrite`, and checks before anything is written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Overwrite", "free_folder", "plugins_as_overrides", "refuse_empty_names"]
+__all__ = ["Overwrite", "free_folder", "is_sweep", "plugins_as_overrides", "refuse_empty_names"]
 
 OUTPUT = ("-o", "--output")
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of another run in DIR.")]
 
 
 def refuse_empty_names(arguments: Sequence[str]) -> None:
-    """`InputError` for `-o ""` of any command: an unset shell variable must not mean the current folder."""
+    """Raise `InputError` for `-o ""` of any command: an unset shell variable must not mean the current folder."""
     from hermes.errors import InputError, Verbatim
 
     for option, value in pairwise([*arguments, "."]):
@@ -27,7 +28,7 @@ def refuse_empty_names(arguments: Sequence[str]) -> None:
 
 
 def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
-    """`--plugin FILE` as the `--set plugins+=FILE` that it is short for, wherever a command takes `--set`."""
+    """Replace `--plugin FILE` by the `--set plugins+=FILE` that it is short for, in every command with `--set`."""
     out: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -39,15 +40,29 @@ def plugins_as_overrides(arguments: Sequence[str]) -> list[str]:
     return out
 
 
-def free_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make `folder`. `InputError` if it holds another run and `overwrite` is False, or a sweep."""
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds a sweep, of this format or of an old one (a `sweep.json`)."""
+    return any((folder / name).is_file() for name in ("sweep.sqlite", "sweep.json"))
+
+
+@contextmanager
+def free_folder(folder: Path, *, overwrite: bool) -> Iterator[None]:
+    """Make `folder` and hold its lock, so that no other run writes into it.
+
+    Raises `InputError` if the folder holds another run and `overwrite` is False, if it holds a sweep, or if another
+    process is writing into it. Raises `HermesError` if the folder cannot be written or its disk is full.
+    """
+    from hermes.config.writing import check_writable, locked
     from hermes.errors import InputError, Verbatim
     from hermes.results.export import written_files
 
-    if (folder / "sweep.json").exists():
-        raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
-    found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
-    if found:
-        raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it with "
-                                  "--overwrite"), field="--output")
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "a folder that no other run is writing into"):
+        if is_sweep(folder):
+            raise InputError(Verbatim(f"{folder} holds a sweep: choose another folder"), field="--output")
+        found = [] if overwrite else [name for name in written_files() if (folder / name).exists()]
+        if found:
+            raise InputError(Verbatim(f"{folder} holds another run ({found[0]}): choose another folder, or replace it "
+                                      "with --overwrite"), field="--output")
+        check_writable(folder)
+        yield

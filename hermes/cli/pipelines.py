@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table
+from hermes.cli.output import DiagramFile, DiagramFormat, Json, print_json, print_table
 
 if TYPE_CHECKING:
-    from hermes.pipelines.graph import Graph, Node
-    from hermes.pipelines.layout import Describe
+    from hermes.cli.diagram import Diagram
+    from hermes.pipelines.graph import Graph
+    from hermes.pipelines.nodes import Node
+
+Describe = Callable[[str, "Node"], list[str]]
+"""The text of a node's box: (name of the node, node) -> lines."""
 
 __all__ = ["add_to"]
 
 Name = Annotated[str, typer.Argument(help="A pipeline that comes with hermes or a plug-in.", show_default=False)]
 Parameters = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; may be given often."),
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter of it; repeatable."),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Look at pipelines: what a request does.", no_args_is_help=True)
+    group = typer.Typer(help="List, show and draw pipelines of requests.", no_args_is_help=True)
     group.command("list")(list_pipelines)
     group.command()(show)
     group.command()(draw)
@@ -31,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def list_pipelines(as_json: Json = False) -> None:
-    """List the pipelines that workloads may name without a graph of their own."""
+    """List the registered pipelines, which workloads may name without defining a graph."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
 
@@ -51,10 +55,10 @@ def list_pipelines(as_json: Json = False) -> None:
 
 
 def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
-    """Print a pipeline as the YAML that a scenario may have under `pipelines`, and its parameters."""
+    """Print a pipeline and its parameters as YAML for a scenario's `pipelines`."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
-    from hermes.pipelines.written import as_yaml, parameter_lines
+    from hermes.pipelines.yaml_export import as_yaml, parameter_lines
 
     entry = PIPELINES.get(name)
     graph = _graph(name, parameters)
@@ -66,36 +70,74 @@ def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer
 def draw(
     name: Annotated[str, typer.Argument(
         metavar="NAME|SCENARIO", help="A pipeline, or a scenario whose pipelines are drawn.", show_default=False)],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg, .pdf, .dot or .txt file.")
-    ] = None,
+    output: DiagramFile = None,
+    language: DiagramFormat = None,
     overrides: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a parameter, or a key of the scenario."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Draw a pipeline: as text, or into a file. Of a scenario's, boxes also say who serves them."""
+    """Draw a pipeline in Mermaid or DOT. For a scenario, boxes also name the clients that serve each stage."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
+    from hermes.cli.diagram import show_diagram
     from hermes.pipelines import PIPELINES
-    from hermes.pipelines.draw import write_drawing
-    from hermes.pipelines.layout import describe
-    from hermes.pipelines.text import draw_text
 
-    graphs: dict[str, Graph] = {}
-    says: dict[str, Describe] = {}
-    if name in PIPELINES:
-        graphs[name] = _graph(name, overrides)
+    def make() -> Diagram:
+        if name in PIPELINES:
+            return pipeline_diagram({name: _graph(name, overrides)}, {})
+        return pipeline_diagram(*_of_scenario(name, overrides))
+
+    show_diagram(make, language, output)
+
+
+def pipeline_diagram(graphs: Mapping[str, Graph], says: Mapping[str, Describe]) -> Diagram:
+    """Return a diagram with one frame per graph, under its name.
+
+    Args:
+        graphs: Graphs by name.
+        says: Text of the boxes by name of the graph; `describe` for the others.
+    """
+    from hermes.cli.diagram import Box, Diagram
+
+    return Diagram({name: Box([name], _diagram(graph, says.get(name, describe))) for name, graph in graphs.items()})
+
+
+def _diagram(graph: Graph, say: Describe) -> Diagram:
+    from hermes.cli.diagram import Box, Diagram, Edge
+
+    boxes = {}
+    for name in graph.order:
+        node, loop = graph.nodes[name], graph.loops.get(name)
+        inside = None if loop is None else _diagram(loop, say)
+        boxes[name] = Box(say(name, node), inside, dashed=getattr(node, "background", False))
+    return Diagram(boxes, [Edge(parent, name) for name in graph.order for parent in graph.nodes[name].after])
+
+
+def describe(name: str, node: Node) -> list[str]:
+    """What a box says about a node: its name, kind and model, and whatever is not as usual."""
+    from hermes.pipelines.nodes import GenerateNode, LoopNode
+
+    lines = [name]
+    if isinstance(node, LoopNode):
+        return [f"{name}: again with probability {node.again or 0:g}, at most {node.max_times or 1} times"]
+    if node.model or name != node.kind:
+        lines.append(node.kind + (f" · {node.model}" if node.model else ""))
+    if isinstance(node, GenerateNode):
+        lines += [f"prompt: {node.prompt}", f"output: {node.output}"]
     else:
-        graphs, says = _of_scenario(name, overrides)
-    if output is not None:
-        write_drawing(graphs, output, says)
-        print(f"written: {output}")
-        return
-    for label, graph in graphs.items():
-        print(f"{label}\n{draw_text(graph, says.get(label, describe))}")
+        lines.append(f"tokens: {node.tokens}")
+        lines += [f"items: {node.items}"] if node.items != 1 else []
+    lines += [f"{key}: {value}" for key, value in node.options.items()]
+    lines += [f"needs no prefill of {node.kv}"] if isinstance(node, GenerateNode) and node.kv else []
+    lines += [f"receives {node.input_bytes} bytes"] if node.input_bytes != 0 else []
+    lines += [f"{node.copies} side by side"] if node.copies != 1 else []
+    lines += [f"{node.branches} branches"] if isinstance(node, GenerateNode) and node.branches != 1 else []
+    lines += [f"probability {node.probability:g}"] if node.probability < 1 else []
+    lines += [f"choice {node.choice}, weight {node.share:g}"] if node.choice else []
+    return lines + (["in the background"] if node.background else [])
 
 
 def _graph(name: str, parameters: list[str]) -> Graph:
-    """The graph of a registered pipeline."""
+    """Return the graph of a registered pipeline."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of, pipeline_from
@@ -114,13 +156,13 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
-    """The pipelines that a scenario's workloads take, and what to say about their stages."""
+    """Return the pipelines of a scenario's workloads, and the texts of their boxes."""
     import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of
     from hermes.scenario import load_scenario
-    from hermes.scenario.build import build_with_ways
+    from hermes.scenario.build import build_with_pipelines
 
     try:
         scenario = load_scenario(name, overrides)
@@ -129,31 +171,31 @@ def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dic
             known = ", ".join(PIPELINES)
             raise InputError(f"a scenario, or a pipeline: one of {known}", name) from None
         raise
-    simulation, ways_of_each = build_with_ways(scenario)
+    simulation, entries_of_each = build_with_pipelines(scenario)
     groups = [(config.name if config.count == 1 else f"{config.name} ×{config.count}", set(config.names))
               for config in scenario.clients]
     graphs, says = {}, {}
-    for config, ways in zip(scenario.workload, ways_of_each, strict=True):
-        total = sum(way.weight for way in ways)
-        for way in ways:
-            share = "" if len(ways) == 1 else f", {way.weight / total:.3g} of the requests"
+    for config, entries in zip(scenario.workload, entries_of_each, strict=True):
+        total = sum(entry.weight for entry in entries)
+        for entry in entries:
+            share = "" if len(entries) == 1 else f", {entry.weight / total:.3g} of the requests"
             several = f" ({config.name}{share})" if len(scenario.workload) > 1 or share else ""
-            label = way.label + several
-            graphs[label] = graph_of(way.pipeline)
-            says[label] = _who_serves(simulation, groups, way.model)
+            label = entry.label + several
+            graphs[label] = graph_of(entry.pipeline)
+            says[label] = _describe_with_clients(simulation, groups, entry.model)
     return graphs, says
 
 
-def _who_serves(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
+def _describe_with_clients(simulation: Any, groups: list[tuple[str, set[str]]], model: str) -> Describe:
     """A description that adds the clients that may serve a node."""
-    from hermes.pipelines.layout import describe
-    from hermes.pipelines.mixing import OF_THE_MODEL
+    from hermes.pipelines.mixing import MODEL_STAGES
+    from hermes.pipelines.nodes import LoopNode
 
     def say(name: str, node: Node) -> list[str]:
         lines = describe(name, node)
-        if node.kind == "loop":
+        if isinstance(node, LoopNode):
             return lines
-        wanted = node.model or (model if node.kind in OF_THE_MODEL else "")
+        wanted = node.model or (model if node.kind in MODEL_STAGES else "")
         candidates = {client.name for client in simulation.candidates(node.kind, wanted)}
         on = [group for group, names in groups if names & candidates]
         return [*lines, f"on {', '.join(on)}"]

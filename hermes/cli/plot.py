@@ -1,4 +1,4 @@
-"""`hermes plot`: figures of a run or a sweep."""
+"""`hermes plot`: draw figures of a run or a sweep."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hermes.cli import complete
+from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,23 +34,25 @@ def plot(
 ) -> None:
     """Draw a run or a sweep.
 
-    A run: where the time goes (breakdown), latency distributions, what is used how much, clients and queues over time.
-    A sweep: latency, throughput and goodput of every point.
+    Figures of a run: where time goes (breakdown), latency distributions, utilisation, clients and queues over time.
+    Figure of a sweep: latency, throughput and goodput of every point.
     """
+    from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
 
     if kind is not None and kind not in KINDS:
         raise InputError(f"one of {', '.join(KINDS)}", kind, field="--kind", suggestion=suggest(kind, KINDS))
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
-    if (run / "sweep.json").is_file():
+    if is_sweep(run):
         if kind is not None:
             raise InputError(Verbatim("a sweep has one figure: leave --kind out, or name the folder of a run"),
                              field="--kind")
         figure = _of_sweep(run)
     else:
         figure = _of_run(run, kind or "breakdown")
-    figure.savefig(output, dpi=120)
+    with replacing(output) as path:
+        figure.savefig(path, dpi=120, format=output.suffix[1:])
     print(f"written to {output}")
 
 

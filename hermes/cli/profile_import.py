@@ -1,11 +1,9 @@
-"""`hermes profile import KIND ...`: one command per registered importer, made from its fields when it is asked for."""
+"""`hermes profile import KIND ...`: one command per registered importer, made from its fields on demand."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -13,19 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from hermes.calibration.importers import Progress
+    pass
 
 __all__ = ["ImportGroup"]
 
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="STEPS.yaml", help="Header to write; the rows go beside it.")
+    Path, typer.Option("-o", "--output", metavar="STEPS.yaml", help="Header to write; the rows are written beside it.")
 ]
 
 
 class ImportGroup(TyperGroup):
-    """A group whose commands are the registered importers, plug-ins included; nothing is imported before."""
+    """Command group of the registered importers, plug-ins included. It imports an importer only when asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         from hermes.calibration.importers import IMPORTERS
@@ -41,7 +38,7 @@ class ImportGroup(TyperGroup):
 
 
 def _command(importer: type[Any]) -> Callable[..., None]:
-    """A function whose signature is the importer's fields and `--output`: what typer builds a command from."""
+    """Return a function with the importer's fields and `--output` as its signature; typer builds a command from it."""
 
     from hermes.config import field_docs
 
@@ -60,7 +57,7 @@ def _command(importer: type[Any]) -> Callable[..., None]:
 
 
 def _scalar(annotation: Any) -> type | None:
-    """int, float or bool where an annotation means one, however wrapped: `float`, `int | None`,
+    """Return int, float or bool for an annotation of that type, however wrapped: `float`, `int | None`,
     `Annotated[float, Field(...)] | None`."""
     if annotation in (int, float, bool):
         return annotation  # type: ignore[no-any-return]
@@ -88,12 +85,13 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
     from hermes.calibration.steps import save_steps
     from hermes.config.validation import validate
     from hermes.errors import InputError
+    from hermes.results.progress import ProgressBar
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError("a file that ends in .yaml", str(output), field="--output")
     built = validate(importer, values)
-    with _bar() as progress:
-        steps = built.steps(progress)
+    with ProgressBar("importing") as bar:
+        steps = built.steps(bar.update)
     header = save_steps(steps, output)
     out = steps.rows.get("excluded", [])
     reasons = sum(reason != "" for reason in out)
@@ -101,19 +99,3 @@ def _import(importer: type[Any], values: dict[str, Any], output: Path) -> None:
           + (f"; {reasons} rows marked excluded" if reasons else ""))
     for text in header.excluded:
         print(f"left out: {text}")
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from hermes.calibration.importers import no_progress
-
-    if not sys.stderr.isatty():
-        yield no_progress
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("importing", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`hermes profile show` and `hermes profile plot`: everything a description states, and a profile's curves."""
+"""`hermes profile show` and `hermes profile plot`: contents of a description, and curves of a profile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDERS = {
     "efficiency factors": "efficiency", "links": "links", "engine overheads": "overhead",
     "retrieval profiles": "retrieval", "lookahead profiles": "lookahead",
 }
-"""What `hermes profile list` prints beside hardware profiles -> folder of `hw_profiles`."""
+"""Kinds of description that `hermes profile list` prints beside hardware profiles -> folder of `hw_profiles`."""
 WORKLOADS = "workload profiles"
 YEARS = {range(14, 33): 2026}   # minor versions of vLLM 0.x -> year of their releases
 
@@ -34,13 +34,13 @@ _KINDS = (("aiconfigurator", "kernel tables"), ("operator tables", "kernel table
 
 
 def kind_of(profile: Profile) -> str:
-    """In two words where the steps came from: measured whole, composed from kernel tables, or computed."""
+    """Return the origin of the steps in two words: measured whole, composed from kernel tables, or computed."""
     text = f"{profile.provenance.source} {profile.provenance.engine}".lower()
     return next((kind for word, kind in _KINDS if word in text), "measured steps")
 
 
 def engine_of(profile: Profile) -> tuple[str, int | None]:
-    """Name and version of the engine the steps are of, and its year: when they were measured, else its release."""
+    """Return name, version and year of the steps' engine: the year of the measurement, else of the release."""
     source = profile.provenance
     version = re.match(r"[\w-]+ [\d.]+", source.engine)
     engine = version[0] if version else "vLLM" if "vLLM" in source.engine else source.engine
@@ -52,21 +52,21 @@ def engine_of(profile: Profile) -> tuple[str, int | None]:
 
 
 def described_names() -> dict[str, list[str]]:
-    """Names of everything but hardware profiles that ships, by what it is."""
+    """Return the names of all shipped descriptions except hardware profiles, by kind."""
     from hermes.hardware.files import names_in
-    from hermes.workload import workload_profile_names
+    from hermes.workload.profiles import workload_profile_names
 
     return {what: names_in(folder) for what, folder in FOLDERS.items()} | {WORKLOADS: workload_profile_names()}
 
 
 def phases_of(profile: Profile) -> dict[str, PhaseProfile]:
-    """The phases there are, by name."""
+    """Return the phases of a profile by name."""
     parts = {"prefill": profile.phases.prefill, "decode": profile.phases.decode, "mixed": profile.phases.mixed}
     return {name: part for name, part in parts.items() if part is not None}
 
 
 def show(name: AnyName, as_json: Json = False) -> None:
-    """Print everything a description states: of a profile its source, range, errors, terms, memory and power."""
+    """Print a description in full: for a profile its source, range, errors, terms, memory and power."""
     from hermes.hardware.files import names_in
     from hermes.hardware.profile import load_profile
 
@@ -80,7 +80,7 @@ def show(name: AnyName, as_json: Json = False) -> None:
         stated = {what: load_yaml(path).plain() for what, path in others.items()}
         print_json(next(iter(stated.values())) if len(stated) == 1 else stated)
         return
-    for what, path in others.items():   # a card is a device, and has efficiency factors of the same name
+    for what, path in others.items():   # a device and its efficiency factors share a name
         print(f"{name} ({what}): {path.parent.name}/{path.name}\n")
         print(path.read_text(encoding="utf-8").rstrip() + ("\n" if len(others) > 1 else ""))
 
@@ -161,14 +161,16 @@ def plot(
 ) -> None:
     """Draw a profile: step time against tokens, batch and context, with the measured range shaded."""
     from hermes.calibration.profile_plot import plot_profile
+    from hermes.config.writing import replacing
     from hermes.errors import InputError
     from hermes.hardware.profile import load_profile
 
     profile = load_profile(name)
-    target = output or Path(f"{profile.name}.png")
+    target = output or Path(Path(f"{profile.name}.png").name)   # a name with ../ in it would lead elsewhere
     figure = plot_profile(profile)
-    if target.suffix.lstrip(".").lower() not in figure.canvas.get_supported_filetypes():
+    kind = target.suffix.lstrip(".").lower()
+    if kind not in figure.canvas.get_supported_filetypes():
         raise InputError("a file that ends in .png, .pdf or .svg", str(target), field="--output")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=110)
+    with replacing(target) as temporary:
+        figure.savefig(temporary, dpi=110, format=kind)
     print(f"written: {target}")

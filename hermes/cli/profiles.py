@@ -1,4 +1,4 @@
-"""`hermes profile`: the descriptions that come with hermes, and how to make more."""
+"""`hermes profile`: list, show, plot and import descriptions of hardware, models and workloads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
-    profile = typer.Typer(help="Hardware profiles, models, devices and workloads.", no_args_is_help=True)
+    profile = typer.Typer(help="List, show, plot and import hardware profiles and models.", no_args_is_help=True)
     profile.command("list")(list_)
     profile.command("show")(show)
     profile.command("plot")(plot)
     importers = typer.Typer(
-        cls=ImportGroup, help="Turn measurements from elsewhere into measured steps.", no_args_is_help=True
+        cls=ImportGroup, help="Convert other tools' measurements to measured steps.", no_args_is_help=True
     )
     profile.add_typer(importers, name="import")
     app.add_typer(profile, name="profile")
 
 
 def _profiles() -> dict[str, dict[str, Any]]:
-    """The shipped hardware profiles by name."""
+    """Return the shipped hardware profiles by name."""
     from hermes.hardware.files import names_in
     from hermes.hardware.profile import load_profile
 
@@ -45,7 +45,7 @@ def _profiles() -> dict[str, dict[str, Any]]:
 
 
 def list_(as_json: Json = False) -> None:
-    """List what scenarios can refer to by name."""
+    """List the names that scenarios can refer to."""
     profiles, names = _profiles(), described_names()
     if as_json:
         print_json({"hardware profiles": profiles} | names)

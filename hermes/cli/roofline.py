@@ -1,8 +1,7 @@
-"""`hermes fit-roofline`: efficiency factors of a card from measured steps."""
+"""`hermes fit-roofline`: fit a card's efficiency factors to measured steps."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,21 +23,22 @@ def fit_roofline(
         Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="Write the factors to this file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model of all steps, where their headers name none we know.")
+        str | None, typer.Option(metavar="MODEL", help="Model of all steps, if their headers name no known one.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fit the roofline's efficiency factors on measured steps of one card, models and parallelism mixed.
+    """Fit the roofline's efficiency factors to measured steps of one card; models and parallelism may be mixed.
 
     Each model is held out in turn (with one model, its configurations); the error is printed and stored. A scenario
     names the file as `efficiency:`.
     """
-    from hermes.calibration.roofline_fit import data_set, efficiency_file, fit_card
+    from hermes.calibration.fit.roofline import data_set, efficiency_file, fit_card
     from hermes.calibration.steps import load_steps
     from hermes.errors import inside
     from hermes.hardware.devices import load_device
     from hermes.hardware.models import load_model
     from hermes.hardware.profile import dump_yaml
+    from hermes.results.progress import ProgressBar
 
     card = load_device(device)
     described = None if model is None else load_model(model)
@@ -47,8 +47,8 @@ def fit_roofline(
     for path, one in zip(steps, loaded, strict=True):
         with inside(str(path)):
             sets.append(data_set(one, described))
-    quiet = as_json or not sys.stderr.isatty()
-    fit = fit_card(sets, card, (lambda done, total: None) if quiet else _progress)
+    with ProgressBar("fits", show=not as_json) as bar:
+        fit = fit_card(sets, card, bar.update)
     file = efficiency_file(output.stem if output else card.name, card, [one.header for one in loaded], sets, fit)
     if output is not None:
         dump_yaml(file, output, f"Shares of the peak rates of {card.name} that classes of operators reach.")
@@ -74,7 +74,3 @@ def _flat(data: dict[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
             value = {part.pop("devices"): part for part in value}
         rows += _flat(value, f"{name}.") if isinstance(value, dict) else [(name, f"{value:.4g}")]
     return rows
-
-
-def _progress(done: int, total: int) -> None:
-    print(f"\rfit {done + 1} of {total}", end="" if done + 1 < total else "\n", file=sys.stderr, flush=True)

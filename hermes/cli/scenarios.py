@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,30 +30,33 @@ def run(
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     seed: Annotated[str | None, typer.Option(metavar="N", help="Short for --set seed=N.")] = None,
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Write a Chrome trace to DIR, too.")] = False,
     trace_events: Annotated[
-        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Events of the Chrome trace at most [200,000].")
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="The same, of at most N events [200,000].")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Simulate a scenario: print ten lines, and write summary, tables and a Chrome trace to DIR."""
+    """Simulate a scenario: print ten lines, and write a summary and tables to DIR."""
     from hermes import __version__
     from hermes.api import simulate
-    from hermes.results import write_results
-    from hermes.results.export import TRACE
+    from hermes.errors import HermesError
+    from hermes.results.export import TRACE, write_results
     from hermes.results.trace import MAX_TRACE_EVENTS
     from hermes.scenario import load_scenario, resolved_yaml
 
     shorts = {"seed": seed, "stepping": stepping}
     overrides = [*overrides, *(f"{key}={value}" for key, value in shorts.items() if value is not None)]
+    trace_events = trace_events or (MAX_TRACE_EVENTS if trace else None)
+    if trace_events and output is None:
+        raise HermesError("a trace is written to the folder of the results: name one with -o DIR")
     checked = load_scenario(scenario, overrides)
-    if output is not None:  # found out now, not after the simulation
-        free_folder(output, overwrite=overwrite)
-    results = simulate(checked, progress=not quiet and sys.stderr.isatty())
-    if output is not None:
-        results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
-        write_results(results, output, max_trace_events=trace_events or MAX_TRACE_EVENTS)
+    with nullcontext() if output is None else free_folder(output, overwrite=overwrite):
+        results = simulate(checked, progress=not quiet and sys.stderr.isatty())
+        if output is not None:
+            results.meta["scenario_text"] = resolved_yaml(checked, f"hermes {__version__}", to_dir=output)
+            write_results(results, output, trace_events=trace_events, held=True)
     if as_json:
         print_json(results.summary)
     else:
@@ -67,7 +71,7 @@ def run(
 
 
 def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
-    """A run that served nobody is no answer: say why on stderr, exit code 1."""
+    """Print the reason on stderr and exit with code 1 if every request was rejected."""
     if not requests["rejected"] or requests["rejected"] < requests["total"]:
         return
     reasons = sorted(requests["reject_reasons"].items(), key=lambda item: -item[1])
@@ -80,7 +84,7 @@ def _exit_if_all_were_rejected(requests: Mapping[str, Any]) -> None:
 def validate(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006
-    resolved: Annotated[bool, typer.Option(help="Print the whole scenario, defaults included.")] = False,
+    resolved: Annotated[bool, typer.Option(help="Print the whole scenario with its defaults.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a scenario without running it."""
@@ -89,7 +93,7 @@ def validate(
     from hermes.scenario.build import build
 
     checked = load_scenario(scenario, overrides)
-    # what only shows when it is put together: files, models nobody serves, names that clash
+    # building finds missing files, models without a client and names that clash
     built = build(checked)
     warn_all(built.warnings)
     if as_json:
@@ -102,17 +106,17 @@ def validate(
 
 
 def _tell(remarks: list[str]) -> None:
-    """What a user should know of a scenario beside its figures."""
+    """Print warnings and remarks about a scenario."""
     for line in remarks:
         print(line)
 
 
 def schema(
-    sweep: Annotated[bool, typer.Option("--sweep", help="Of sweeps instead.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Print the schema of sweeps instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors (docs/editors.md)."""
+    """Print the JSON Schema of scenarios, for editors (docs/how-to/editors.md)."""
     from hermes.explore import sweep_schema
-    from hermes.scenario import json_schema
+    from hermes.scenario.editor_schema import json_schema
 
     print_json(sweep_schema() if sweep else json_schema())
 
@@ -132,7 +136,7 @@ SECTIONS = {
 
 
 def scenarios(as_json: Json = False) -> None:
-    """List the scenarios that come with hermes; those of studies apart."""
+    """List the scenarios that come with hermes; those of studies stand apart."""
     from hermes.config.yaml_document import load_yaml
     from hermes.scenario import builtin_scenarios
 
@@ -142,7 +146,7 @@ def scenarios(as_json: Json = False) -> None:
         group = name.split("/")[0]
         rows.append({"name": name, "description": " ".join(str(description.value).split()) if description else "",
                      "group": group if group in SECTIONS else ""})
-    rows.sort(key=lambda row: row["name"] != "quickstart")   # where to start
+    rows.sort(key=lambda row: row["name"] != "quickstart")   # the one to start with
     if as_json:
         print_json(rows)
         return

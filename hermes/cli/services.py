@@ -1,4 +1,4 @@
-"""`hermes services`: what the services of a scenario keep in memory, and what a batch costs, phase by phase."""
+"""`hermes services`: memory of a scenario's services, and cost of a batch by phase."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def add_to(app: typer.Typer) -> None:
 def services(
     scenario: Scenario,
     overrides: Overrides = [],  # noqa: B006
-    batch: Annotated[list[int], typer.Option(min=1, max=10**6, help="Tasks of a batch; may be given often.")] = [1, 64],  # noqa: B006
+    batch: Annotated[list[int], typer.Option(min=1, max=10**6, help="Tasks of a batch; repeatable.")] = [1, 64],  # noqa: B006
     tokens: Annotated[int, typer.Option(min=0, max=10**9, help="Tokens of each task.")] = 512,
     as_json: Json = False,
 ) -> None:
-    """What embedding, retrieval and the like cost in a scenario: memory, and flops, bytes and time of each phase."""
+    """Print memory and costs of a scenario's services: flops, bytes and time of each phase of a batch."""
     from hermes.clients.service import ServiceClient
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
@@ -44,7 +44,7 @@ def services(
 
 
 def _memories(clients: list[Any]) -> list[dict[str, Any]]:
-    """One row per service; how much of what is relevant a search finds stands there if one of them says."""
+    """Return one row per service, with the recall of searches if a service states one."""
     services = [(client, kind, service) for client in clients for kind, service in client.services.items()]
     rows = [_memory(*service) for service in services]
     recalls = [getattr(service, "recall", None) for _, _, service in services]
@@ -62,7 +62,7 @@ def _memory(client: Any, kind: str, service: Any) -> dict[str, Any]:
 
 
 def _phases(client: Any, kind: str, service: Any, size: int, tokens: int) -> list[dict[str, Any]]:
-    """One row per phase; one row of the whole batch for a service that reports none."""
+    """Return one row per phase; one row for the whole batch if the service reports no phases."""
     from hermes.core.stage import ServiceStage
     from hermes.services import PhaseCost
 

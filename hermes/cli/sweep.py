@@ -1,9 +1,8 @@
-"""`hermes sweep`: run a scenario in many variants, and go on where an earlier run of it stopped."""
+"""`hermes sweep`: run a scenario in many variants; continue an interrupted sweep."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +11,14 @@ import typer
 
 from hermes.cli import complete
 from hermes.cli.output import Json, Overrides, print_json, print_table
+from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
     from hermes.explore import Plan, SweepResults
 
 __all__ = ["add_to"]
 
-SHOWN = 12   # points that failed, before the rest is only counted
+SHOWN = 12   # failed points to print; the rest is counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -27,25 +27,26 @@ def add_to(app: typer.Typer) -> None:
 
 def sweep(
     source: Annotated[str, typer.Argument(
-        metavar="SWEEP", help="A sweep's file, the name of a built-in one, or the folder of one that was run.",
+        metavar="SWEEP", help="A sweep file, a built-in sweep, or the folder of a finished sweep.",
         show_default=False, autocompletion=complete.sweeps)],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where its points are kept.")]
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps its points.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Processes; 0 runs everything in this one.")]
+    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 runs all points in this process.")]
     = os.cpu_count() or 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit code 1 if any failed.
+    """Run the points of a sweep that DIR has no results of yet, and print a table of all. Exit 1 if a point failed.
 
-    Given the folder of a sweep, print its table.
+    For the folder of a sweep, print its table.
     """
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
+    from hermes.results.progress import ProgressBar
 
-    if output is None and not dry_run and (Path(source) / "sweep.json").is_file():
+    if output is None and not dry_run and is_sweep(Path(source)):
         opened = open_sweep(source)
         if as_json:
             print_json(opened.frame().to_dict("records"))
@@ -53,23 +54,31 @@ def sweep(
             print(opened.to_text(), end="")
             _show_failed(opened, opened.failed())
         return
-    with _Bar(show=not quiet and sys.stderr.isatty()) as bar:
+    ran: list[int] = []   # number of points with an outcome, at the start and after each run
+    with ProgressBar("points", show=not quiet) as bar:
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(done, total, what)
+            if what == "run":
+                ran.append(done)
+
         if dry_run:
-            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
+            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
         elif output is None:
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
-            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=bar.update)
+            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
             took = time.perf_counter() - started
     if dry_run:
         _show_plan(plan, as_json)
         return
     failed = results.failed()
     if as_json:
-        print_json({"name": results.name, "points": len(results), "failed": failed, "run": bar.run, "wall_s": took})
+        print_json({
+            "name": results.name, "points": len(results), "failed": failed, "run": len(ran) - 1, "wall_s": took,
+        })
     else:
-        _show_results(results, failed, bar.run, took)
+        _show_results(results, failed, len(ran) - 1, took)
     if failed:
         raise typer.Exit(1)
 
@@ -105,32 +114,3 @@ def _show_failed(results: SweepResults, failed: dict[int, str]) -> None:
         print(f"point {number} ({said}): {reason}")
     if len(failed) > SHOWN:
         print(f"... and {len(failed) - SHOWN} more")
-
-
-class _Bar:
-    """A progress bar over points, on a terminal; counts what was run."""
-
-    def __init__(self, show: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=Console(stderr=True), disable=not show, transient=True,
-        )
-        self._task = self._progress.add_task("points", total=None)
-        self.run = 0
-        self._before: int | None = None
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def update(self, what: str, done: int, total: int) -> None:
-        if what == "run":
-            self._before = done if self._before is None else self._before
-            self.run = done - self._before
-        self._progress.update(self._task, description=what, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`hermes trace`: request traces from elsewhere, and what is in them."""
+"""`hermes trace`: import and describe request traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TraceFile = Annotated[Path, typer.Argument(help="The trace file.", show_default=
 
 
 def add_to(app: typer.Typer) -> None:
-    trace = typer.Typer(help="Request traces: import and describe.", no_args_is_help=True)
+    trace = typer.Typer(help="Import and describe request traces.", no_args_is_help=True)
     trace.command("import")(import_)
     trace.command("describe")(describe)
     trace.command("cache")(cache)
@@ -28,16 +28,16 @@ def import_(
                                                    "vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write it.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="The Parquet file to write.")],
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Bring a trace of another FORMAT to ours (Parquet). --set gives the format's options, e.g. --set arrival=ts."""
+    """Convert a trace to HERMES's Parquet format. --set gives options of the source FORMAT, e.g. --set arrival=ts."""
     from hermes.config.validation import validate
     from hermes.config.yaml_document import as_node
     from hermes.scenario.loading import apply_override
-    from hermes.workload import TRACE_IMPORTERS, write_trace
-    from hermes.workload.traces import describe_frame
+    from hermes.workload.importers import TRACE_IMPORTERS
+    from hermes.workload.traces import describe_frame, write_trace
 
     importer: Any = TRACE_IMPORTERS.get(format_)
     options = as_node({})
@@ -51,8 +51,8 @@ def import_(
 
 
 def describe(file: TraceFile, as_json: Json = False) -> None:
-    """Count, rate, burstiness, lengths and their correlation."""
-    from hermes.workload import describe as figures
+    """Print a trace's request count, rate, burstiness, lengths and their correlation."""
+    from hermes.workload.traces import describe as figures
 
     _print(figures(file), as_json)
 
@@ -60,17 +60,17 @@ def describe(file: TraceFile, as_json: Json = False) -> None:
 def cache(
     file: TraceFile,
     capacities: Annotated[
-        list[int], typer.Option("--capacity", metavar="BLOCKS", min=1, help="Blocks the store holds; may be repeated.")
+        list[int], typer.Option("--capacity", metavar="BLOCKS", min=1, help="Capacity in blocks; repeatable.")
     ] = [],  # noqa: B006
     policies: Annotated[
-        list[str], typer.Option("--policy", metavar="NAME", help="Eviction policy; may be repeated [lru lfu fifo].")
+        list[str], typer.Option("--policy", metavar="NAME", help="Eviction policy; repeatable [lru lfu fifo].")
     ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """What share of a trace's prompt blocks a cache would find: one without limit, and such of the given capacities."""
+    """Print the hit rate of a prefix cache on a trace: without limit, and for each of the given capacities."""
     from hermes.errors import InputError
     from hermes.memory.replay import replay
-    from hermes.workload import read_trace
+    from hermes.workload.traces import read_trace
 
     table = read_trace(file)
     if table.hash_ids is None:

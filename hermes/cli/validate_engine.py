@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from hermes.cli.output import Json, print_json, print_table
 if TYPE_CHECKING:
     from hermes.calibration.engine_validation.session import Options, Outcome
     from hermes.calibration.engine_validation.workload import OnlineRequest
+    from hermes.calibration.measurements import ValidationMeasurement
 
 __all__ = ["add_to"]
 
@@ -25,72 +25,49 @@ def add_to(app: typer.Typer) -> None:
 
 
 def validate_engine(
-    python: Annotated[str, typer.Option(metavar="PATH", help="Interpreter that has the engine.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps everything.")],
-    engine: Annotated[str, typer.Option(metavar="NAME", help="Engine to validate.")] = "vllm",
-    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu or cuda.")] = "cpu",
-    model: Annotated[Path | None, typer.Option(metavar="FILE", help="A config.json [a small Llama].")] = None,
-    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="bf16, fp16 or fp32.")] = "bf16",
-    tp: Annotated[int, typer.Option(min=1, max=1024, help="Tensor parallelism.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, max=4096, help="CPU threads of the engine.")] = 1,
-    rate: Annotated[float, typer.Option(min=1e-6, max=1e6, help="Requests per second, Poisson.")] = 1.5,
-    requests: Annotated[int, typer.Option(min=1, max=100_000, help="Requests of a repetition.")] = 80,
-    workload: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Requests instead of drawn ones.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the workload.")] = 1,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Accepted runs wanted per clock.")] = 3,
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Runs per clock at most [twice the repetitions].")] = None,
-    clock: Annotated[str, typer.Option(metavar="CLOCK", help="wall, cpu or both [both on a CPU].")] = "",
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Of the engine.")] = 512,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Of the engine.")] = 32,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens per KV block.")] = 128,
-    num_blocks: Annotated[int, typer.Option(min=1, help="KV blocks.")] = 1360,
-    max_model_len: Annotated[int, typer.Option(min=1, help="Longest sequence.")] = 4096,
-    warmup: Annotated[float, typer.Option(min=0, max=3600, metavar="SECONDS", help="Before measuring.")] = 20.0,
-    steps: Annotated[
-        Path | None, typer.Option(metavar="STEPS.yaml", help="Measured steps, instead of calibrating.")] = None,
-    calibration_tokens: Annotated[
-        int | None, typer.Option(min=64, help="Largest step calibrated [max-num-batched-tokens].")] = None,
-    calibration_seqs: Annotated[
-        int | None, typer.Option(min=1, help="Largest batch calibrated [max-num-seqs].")] = None,
-    calibration_repetitions: Annotated[
-        int, typer.Option(min=1, max=100, help="Measurements of every calibrated step.")] = 1,
+    python: Annotated[str, typer.Option(metavar="PATH", help="Python interpreter of the engine.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of measurements and reports.")],
+    plan: Annotated[Path | None, typer.Argument(
+        metavar="[PLAN.yaml]", help="Plan of `hermes calibrate plan validation` [defaults].")] = None,
+    overrides: Annotated[
+        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan; repeatable.")] = [],  # noqa: B006
     budget: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="For the calibration; it keeps it.")] = None,
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Time limit of the calibration.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a real engine, run it, and print our TTFT, TPOT and E2E beside the engine's.
+    """Simulate a real engine, run it, and compare TTFT, TPOT and E2E.
 
-    An interrupted validation continues when the same command is given again. Reports: report.md and report.json.
+    Give the same command again to continue an interrupted validation. Reports: report.md and report.json.
     """
     from hermes.calibration.engine_validation.session import Options
+    from hermes.calibration.measurements import load_validation
     from hermes.config.validation import validate
 
+    asked, folder = load_validation(plan, overrides), plan.parent if plan is not None else Path()
+    settings = (
+        "device", "dtype", "threads", "tensor_parallel", "max_num_batched_tokens", "max_num_seqs", "block_size",
+        "num_blocks", "max_model_len")
     options = validate(Options, {
-        "engine": engine, "repetitions": repetitions, "max_attempts": max_attempts or 2 * repetitions,
-        "warmup_s": warmup, "steps": str(steps.resolve()) if steps else "",
-        "calibration_tokens": calibration_tokens or max_num_batched_tokens,
-        "calibration_seqs": calibration_seqs or max_num_seqs, "calibration_repetitions": calibration_repetitions,
-        "clocks": _clocks(clock, device),
-        "requests": [request.model_dump() for request in _requests(workload, rate, requests, seed)],
-        "settings": {
-            "model": _model(model), "device": device, "dtype": dtype, "threads": threads, "tensor_parallel": tp,
-            "max_num_batched_tokens": max_num_batched_tokens, "max_num_seqs": max_num_seqs, "block_size": block_size,
-            "num_blocks": num_blocks, "max_model_len": max_model_len,
-        },
+        "engine": asked.engine, "repetitions": asked.repetitions,
+        "max_attempts": asked.max_attempts or 2 * asked.repetitions, "warmup_s": asked.warmup_s,
+        "steps": str((folder / asked.steps).resolve()) if asked.steps else "",
+        "calibration_tokens": asked.calibration_tokens or asked.max_num_batched_tokens,
+        "calibration_seqs": asked.calibration_seqs or asked.max_num_seqs,
+        "calibration_repetitions": asked.calibration_repetitions, "clocks": _clocks(asked.clock, asked.device),
+        "requests": [request.model_dump() for request in _requests(asked, folder)],
+        "settings": {"model": _model(folder / asked.model if asked.model else None),
+                     **{name: getattr(asked, name) for name in settings}},
     })
     outcome = _run(options, output, python, budget)
     _show(outcome, output, as_json)
 
 
-def _clocks(clock: str, device: str) -> list[str]:
-    from hermes.errors import InputError, suggest
+def _clocks(clock: str | None, device: str) -> list[str]:
+    from hermes.errors import InputError
 
     chosen = clock or ("both" if device == "cpu" else "wall")
-    if chosen not in CLOCKS or (device != "cpu" and chosen != "wall"):
-        names = list(CLOCKS) if device == "cpu" else ["wall"]
-        raise InputError(f"one of {', '.join(names)}", chosen, field="--clock", suggestion=suggest(chosen, names))
+    if device != "cpu" and chosen != "wall":
+        raise InputError("wall", chosen, field="clock")
     return list(CLOCKS[chosen])
 
 
@@ -106,10 +83,12 @@ def _model(path: Path | None) -> dict[str, object]:
     return content
 
 
-def _requests(path: Path | None, rate: float, number: int, seed: int) -> list[OnlineRequest]:
+def _requests(asked: ValidationMeasurement, folder: Path) -> list[OnlineRequest]:
     from hermes.calibration.engine_validation.workload import draw_requests, read_requests
 
-    return read_requests(path) if path else draw_requests(rate, number, seed)
+    if asked.workload:
+        return read_requests(folder / asked.workload)
+    return draw_requests(asked.rate, asked.requests, asked.seed)
 
 
 def _say(line: str) -> None:
@@ -119,12 +98,12 @@ def _say(line: str) -> None:
 def _run(options: Options, output: Path, python: str, budget: float | None) -> Outcome:
     from hermes.calibration.engine_validation.report import write_report
     from hermes.calibration.engine_validation.session import Session
-    from hermes.cli.calibrate.llm import watched
+    from hermes.cli.calibrate import command_line, watched
 
     session = Session(options, output, python, _say)
     session.begin()
     with watched(quiet=False) as on_progress:
-        session.calibrate(budget, shlex.join(["hermes", *sys.argv[1:]]), on_progress)
+        session.calibrate(budget, command_line(), on_progress)
     outcome = session.outcome()
     for _ in session.attempts():
         outcome = session.outcome()

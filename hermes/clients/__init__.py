@@ -1,18 +1,13 @@
-"""Who serves."""
+"""Clients (serving instances of LLMs, retrieval, KV stores) and the extension point for clients of your own."""
 
-import hermes.services  # noqa: F401  (registers its services)
 from hermes.clients.base import CLIENTS
-from hermes.clients.config import LLMClientConfig
-from hermes.clients.kv_retrieval import KvRetrievalClient, KvRetrievalClientConfig
-from hermes.clients.llm import LLMClient
-from hermes.clients.memory import MemoryConfig
-from hermes.clients.service import ProcessingClientConfig, RagClientConfig, ServiceClient
+from hermes.clients.overhead import OverheadProfile, load_overhead
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
-from hermes.core.client import LOADS, Client
+from hermes.core.client import LOADS, Client, ClientEvents, ClientView
+from hermes.core.clock import Clock
+from hermes.core.stage import ServiceStage, Stage
 
 __all__ = [
-    "CLIENTS", "LOADS", "Client", "KvRetrievalClient", "KvRetrievalClientConfig", "LLMClient", "LLMClientConfig",
-    "MemoryConfig", "PowerConfig", "ProcessingClientConfig", "RagClientConfig", "ServiceClient",
-    "TaskClient", "TaskClientConfig",
+    "CLIENTS", "LOADS", "Client", "ClientEvents", "ClientView", "Clock", "OverheadProfile", "ServiceStage", "Stage",
+    "TaskClient", "TaskClientConfig", "load_overhead",
 ]

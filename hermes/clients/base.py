@@ -1,4 +1,4 @@
-"""The registry of clients, and the configuration every client shares."""
+"""Registry of clients, and the platform names that all clients share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from hermes.config.registry import Registry
 
 __all__ = ["CLIENTS", "platform_name"]
 
-CLIENTS: Registry[Any] = Registry("clients", "a client")
+# Any: configurations of plug-ins have nothing in common but pydantic
+CLIENTS: Registry[Any] = Registry("clients", "a client", {
+    "kv_retrieval": "hermes.clients.kv_retrieval:KvRetrievalClientConfig",
+    "llm": "hermes.clients.config:LLMClientConfig",
+    "processing": "hermes.clients.service:ProcessingClientConfig",
+    "rag": "hermes.clients.service:RagClientConfig",
+})
 
 
 def platform_name(pattern: str | None, number: int) -> str:
-    """The platform of a group's client: `{i}` in the pattern is its number, `{i//4}` its number divided by 4."""
-    return re.sub(r"\{i(?://([1-9]\d*))?\}", lambda found: str(number // int(found[1] or 1)), pattern or "")
+    """Return the platform of a group's client: `{i}` is its number, `{i//4}` its number divided by 4."""
+    return re.sub(r"\{i(?://([1-9][0-9]*))?\}", lambda found: str(number // int(found[1] or 1)), pattern or "")

@@ -1,9 +1,9 @@
-"""KV blocks times time, exact, for runs of several steps.
+"""Exact KV occupancy of runs of several steps: blocks in use times time.
 
-A run records the blocks in use when it ends. Inside a run of decode steps the number grows, one block for each sequence
-whose last block is full, so the blocks at the end, times the run's length, are too many. Which sequence takes a block
-at which step follows from where it began to decode and how long its prompt is: it takes one every `block_size` steps.
-So the correction needs no record of single steps, and what it gives is what `stepping: every_step` adds up.
+A run records the blocks in use when it ends. Inside a run of decode steps the number grows by one block for each
+sequence whose last block is full, so the blocks at the end times the run's length are too many. A sequence takes a
+block every `block_size` steps; the step at which it began to decode and the length of its prompt give the exact steps.
+The correction therefore needs no record of single steps, and equals what `stepping: every_step` adds up.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 __all__ = ["block_ns", "block_ns_of_client", "blocks_taken"]
 
 IntArray = npt.NDArray[np.int64]
-Segments = list[tuple[int, int, int]]   # of a sequence that was interrupted, see `hermes.core.sequence.Sequence`
+Segments = list[tuple[int, int, int]]   # of an interrupted sequence, see `hermes.core.sequence.Sequence`
 
 
 def blocks_taken(spans: IntArray, block_size: int, num_ticks: int) -> IntArray:
-    """Blocks that decoding sequences take in each tick, shape (num_ticks,). A sequence takes one in a tick before which
-    its tokens fill whole blocks.
+    """Return the blocks that decoding sequences take in each tick, shape (num_ticks,).
 
-    spans: when sequences decode, shape (n, 3): first tick, the one after the last, tokens in KV memory before the first
+    A sequence takes a block in a tick if its tokens fill whole blocks before the tick.
+
+    Args:
+        spans: Decode spans of sequences, shape (n, 3): first tick, the one after the last, tokens in KV memory before
+            the first.
     """
     first, stop, before = spans.T
     take = first + -before % block_size
@@ -41,11 +44,13 @@ def blocks_taken(spans: IntArray, block_size: int, num_ticks: int) -> IntArray:
 def block_ns(
     runs: dict[str, IntArray], step_ends: IntArray, ticks: IntArray | None, spans: IntArray, block_size: int
 ) -> IntArray:
-    """Blocks in use, times nanoseconds, of each of a client's runs (in order), shape (runs,). A step counts the blocks
-    that are in use when it ends.
+    """Return blocks in use times nanoseconds for each of a client's runs (in order), shape (runs,).
 
-    ticks: the steps in which all decoding sequences advance; None where that is every step
-    spans: as for `blocks_taken`; several of a sequence that was interrupted
+    A step counts the blocks in use at its end.
+
+    Args:
+        ticks: Steps in which all decoding sequences advance; None if every step does that.
+        spans: As for `blocks_taken`; several for a sequence that was interrupted.
     """
     span_ns = runs["end_ns"] - runs["start_ns"]
     whole = runs["used_blocks"] * span_ns
@@ -55,7 +60,7 @@ def block_ns(
     if ticks is not None:
         of_ticks, taken = taken, np.zeros(len(step_ends), dtype=np.int64)
         taken[ticks] = of_ticks
-    late = np.zeros(len(step_ends), dtype=np.int64)   # when a step starts, since the start of its run
+    late = np.zeros(len(step_ends), dtype=np.int64)   # start of a step, since the start of its run
     late[1:] = step_ends[:-1] - np.repeat(runs["start_ns"], runs["num_steps"])[1:]
     late[runs["first_step"]] = 0
     return np.asarray(whole - np.add.reduceat(taken * late, runs["first_step"]), dtype=np.int64)
@@ -65,13 +70,14 @@ def block_ns_of_client(
     client: LLMReadings, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
     gaps: dict[int, Segments], decode: int, ticks: IntArray | None,
 ) -> IntArray:
-    """`block_ns` of the runs of a client when the simulation has ended, shape (runs,).
+    """Return `block_ns` of the runs of a client after the simulation, shape (runs,).
 
     Args:
-        runs: Its rows of the table of runs, in order of time.
-        stages: The table of all stages; `rows`: which of them it served.
-        gaps: Row of a stage -> segments, where the sequence was interrupted.
-        decode: Code of that kind of stage.
+        runs: The client's rows of the table of runs, in order of time.
+        stages: The table of all stages.
+        rows: Rows of `stages` that the client served.
+        gaps: Row of a stage -> segments of a sequence that was interrupted.
+        decode: Code of the stage kind `decode`.
         ticks: As for `block_ns`.
     """
     spans = np.empty((0, 3), dtype=np.int64)
@@ -82,7 +88,7 @@ def block_ns_of_client(
 
 def _spans(client: LLMReadings, stages: dict[str, IntArray], rows: IntArray, gaps: dict[int, Segments],
            ticks: IntArray | None, decode: int) -> IntArray:
-    """When sequences of a client decoded, and from how many tokens on (see `blocks_taken`)."""
+    """Return the decode spans of a client's sequences (see `blocks_taken`)."""
     rows = rows[(stages["output_tokens"][rows] > 1) & (stages["first_step"][rows] >= 0)]
     irregular = [row for row in rows.tolist() if row in gaps]
     rows = rows[~np.isin(rows, irregular)]
@@ -101,7 +107,7 @@ def _spans(client: LLMReadings, stages: dict[str, IntArray], rows: IntArray, gap
 
 
 def _interrupted(tokens: int, segments: Segments) -> IntArray:
-    """The spans of a sequence with so many tokens in memory when its first token comes."""
+    """Return the spans of a sequence with `tokens` tokens in memory at its first token."""
     spans = []
     for emit, start, stop in segments:
         tokens += emit >= 0

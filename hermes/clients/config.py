@@ -1,36 +1,35 @@
-"""What a user writes about an LLM client, and how it becomes one."""
+"""Configuration of LLM clients, and construction of the clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS, platform_name
+from hermes.clients.base import platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
-from hermes.clients.kv_tier import tiers_of
 from hermes.clients.llm import LLMClient
 from hermes.clients.memory import MemoryConfig, describe_model
-from hermes.clients.offload import OffloadConfig, OffloadingClient
 from hermes.clients.overhead import RequestOverhead
-from hermes.clients.usage import ClientResources, PowerConfig, power_model, price
+from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
+from hermes.clients.tier_config import OffloadConfig
 from hermes.config import Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
-from hermes.hardware.facts import HardwareFacts, facts_of
-from hermes.memory import BlockPool, PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.hardware.info import HardwareInfo, hardware_info
+from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
@@ -43,7 +42,6 @@ class Parallel(ConfigModel):
     """Devices that share every layer (tensor parallelism)."""
 
 
-@CLIENTS.register("llm")
 class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
 
@@ -54,49 +52,50 @@ class LLMClientConfig(ConfigModel):
     """Number of equal clients."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
-    memory and its context limit are those of the model that its hardware was measured with, if that has a description.
+    memory and context limit are then those of the model that its hardware was measured with, if that has a description.
     """
     role: Literal["both", "prefill", "decode"] = "both"
-    """Whether the client prefills and decodes, or does one of the two (disaggregated)."""
+    """Phases that the client serves: both, or one of the two (disaggregated serving)."""
     platform: str | None = None
-    """Group of clients that are local to each other (routing and local disaggregation); `{i}` stands for the client's
-    number, `{i//4}` for a quarter of it."""
+    """Group of clients that are local to each other (routing and local disaggregation). `{i}` stands for the client's
+    number, `{i//4}` for the number divided by 4."""
     devices: int | None = Field(default=None, ge=1, le=2**20)
-    """Devices of one client, for memory, power and cost; as many as the hardware model's parallelism (1 if it has
-    none) where left out."""
+    """Devices of one client, for memory, power and cost. Left out, the hardware model's parallelism (1 if it has
+    none)."""
     engine: Annotated[str, Field(max_length=100)] | None = None
-    """Engine that the client runs, e.g. `vllm-0.32`: the rules of the `chunked` scheduler, and the defaults of this
-    version on this device for what `scheduler` and `memory` leave out. Left out: the newest that is known. Other
+    """Engine that the client runs, e.g. `vllm-0.32`. It sets the rules of the `chunked` scheduler, and the defaults of
+    this version on this device for what `scheduler` and `memory` leave out. Left out, the newest known engine. Other
     schedulers follow no engine."""
     device: Annotated[str, Field(max_length=4096)] = ""
-    """The device's description, a shipped name or a YAML file: its memory, watts and price count where nothing else is
-    given. Left out, the hardware model's device, if it has one."""
+    """Device description: a shipped name or a YAML file. Its memory, power and price apply unless others are given.
+    Left out, the hardware model's device, if it has one."""
     parallel: Parallel = Parallel()
-    """Devices that serve one model together."""
+    """Devices of one client that share a model."""
+    # Any: of a plug-in, too; so is the scheduler
     hardware: Annotated[Any, Component(HARDWARE), Field(default={"kind": "composed"}, validate_default=True)]
-    """How long a step takes. Left out, composed of measured and described terms for the model, the device and the
+    """Hardware model: the duration of a step. Left out, composed of named terms for the model, the device and the
     engine."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
-    """Limit of prompt plus output tokens: the client rejects longer requests, as `vllm serve` does. The model's context
-    where left out."""
+    """Limit of prompt plus output tokens. The client rejects longer requests, as `vllm serve` does. Left out, the
+    model's context."""
     allow_mismatch: bool = False
-    """Accept a hardware model of another model, device, number of devices or precision than the client's, and requests
-    beyond the model's context. For deliberate stand-ins; contradictions are errors otherwise."""
+    """Accept a hardware model for another model, device, number of devices or precision than the client's, and requests
+    beyond the model's context. Use it for deliberate stand-ins; otherwise contradictions are errors."""
     scheduler: Annotated[Any, Component(SCHEDULERS), Field(default={"kind": "chunked"}, validate_default=True)]
-    """In which order the client serves."""
+    """Scheduler: the order in which the client serves sequences."""
     memory: MemoryConfig = MemoryConfig()
-    """KV memory; may be left out where the client, or its hardware model, has a device."""
+    """KV memory. May be left out if the client or its hardware model has a device."""
     request_overhead: RequestOverhead | None = None
-    """Time of the serving stack for each request, beside the steps; none where left out."""
+    """Time of the serving stack for each request, beside the steps. Left out, none."""
     frontend: FrontEnd | None = None
-    """Time of the API server for each request, before and after the engine, which runs on meanwhile; none where left
-    out."""
+    """Time of the API server for each request, before and after the engine, while the engine continues. Left out,
+    none."""
     kv_offload: OffloadConfig | None = None
-    """Tiers in which the prefix cache goes on: looked up after the device's own, filled as prompts complete."""
+    """Tiers that extend the prefix cache: looked up after the device's own, filled as prompts complete."""
     power: PowerConfig | None = None
-    """Watts of one device. Left out: those of the profile if it has any, else from the device's TDP and utilisation."""
+    """Watts of one device. Left out, those of the profile, or else from the device's TDP and utilisation."""
     price_per_hour: float | None = Field(default=None, ge=0, le=1e6)
-    """Dollars per hour of one device; the device's (a rough list price) where left out."""
+    """Dollars per hour of one device. Left out, the device's (a rough list price)."""
 
     @property
     def names(self) -> list[str]:
@@ -104,13 +103,13 @@ class LLMClientConfig(ConfigModel):
         return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
-        """The same with the engine's defaults for everything that was left out, and the built hardware model."""
+        """Return this configuration with the engine's defaults filled in, and the built hardware model."""
         if hasattr(self.hardware, "completed"):
             return self.model_copy(update={"hardware": self._completed_hardware()})._completed(base_dir)
         return self._completed(base_dir)
 
     def _completed_hardware(self) -> Any:
-        """The hardware model with what the client says for what it leaves out."""
+        """Return the hardware model with the client's model, device, engine and devices where it names none."""
         engine = load_engine(self._engine_name())
         asynchronous = getattr(self.scheduler, "async_scheduling", None)
         if asynchronous is None:
@@ -122,63 +121,60 @@ class LLMClientConfig(ConfigModel):
             hardware = self.hardware.build(base_dir)
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
-                raise InputError("no engine: its rules are those of the scheduler `chunked`", self.engine,
+                raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
                 return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
-        facts = facts_of(hardware)
-        device = self._device(facts, base_dir)
-        defaults = engine.defaults(device_class(device, facts, self.memory.capacity, self._num_devices(facts)))
+        info = hardware_info(hardware)
+        device = self._device(info, base_dir)
+        defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
-        longest = longest_request(self, self._memory_model(facts, base_dir), base_dir)
+        longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
 
     def _engine_name(self) -> str:
-        """The engine named here, or by its old name in the scheduler; the newest where neither is."""
+        """Return the engine given here or by the scheduler's deprecated key, or the newest."""
         old = getattr(self.scheduler, "engine_version", None)
         if old is None:
             return self.engine or NEWEST_ENGINE
         if self.engine is not None and engine_name(self.engine) != engine_name(f"vllm-{old}"):
-            raise InputError(f"the version of scheduler.engine_version ({old}), or that key left out", self.engine)
+            raise InputError(Verbatim(f"{self.engine} contradicts scheduler.engine_version ({old}); leave that out"))
         return f"vllm-{old}"
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "", hardware: HardwareModel | None = None,
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0, hardware: HardwareModel | None = None,
               ) -> list[LLMClient]:
-        """The group's clients, numbered from `first_index`. They share one hardware model, which has no state.
+        """Build the group's clients, numbered from `first_index`. They share one stateless hardware model.
 
-        moves_kv: how KV moves between clients, if it does; layer-wise needs the number of the model's layers.
-        hardware: the model that `completed` built; built here where left out.
+        Args:
+            moves_kv: Granularity of KV transfers between clients, "" for none; layer-wise needs the model's layers.
+            hardware: The model that `completed` built. Left out, it is built here.
         """
         if hardware is None:
             with inside("hardware"):
                 hardware = self.hardware.build(base_dir)
-        facts = facts_of(hardware)
-        check_agreement(self, facts, base_dir)
-        model = self._memory_model(facts, base_dir)
+        info = hardware_info(hardware)
+        check_agreement(self, info, base_dir)
+        model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
-        pool_type: Any = BlockPool
-        if self.memory.prefix_caching:
-            pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
+        make_pool = self._pool(every_step)
         options: dict[str, Any] = {}
-        if self.memory.prefix_eviction != "lru":
-            pool_type, options["policy"] = RankedPrefixPool, self.memory.prefix_eviction
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = pool_type(num_blocks, self.memory.tokens_per_block, **options)
+            pool = make_pool(num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
-                raise InputError("a scheduler that can take over KV from a prefill client", self.scheduler.kind,
-                                 field="scheduler.kind")
+                raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
+                                          "another scheduler"), field="scheduler.kind")
             client = self._client(
                 env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
@@ -186,11 +182,26 @@ class LLMClientConfig(ConfigModel):
             if longest is not None:
                 client.max_model_len = longest
             if moves_kv:
-                client.kv_bytes_per_token = self.memory.kv_bytes(model, facts, base_dir)
+                client.kv_bytes_per_token = self.memory.kv_bytes(model, info, base_dir)
                 if moves_kv == "layerwise":
                     client.num_layers = describe_model(model, base_dir).num_layers
             clients.append(client)
         return clients
+
+    def _pool(self, every_step: bool) -> Callable[..., BlockPool]:
+        """Return the constructor of the client's KV memory."""
+        memory = self.memory
+        if memory.prefix_eviction != "lru":
+            from hermes.memory.prefix_eviction import RankedPrefixPool
+
+            return partial(RankedPrefixPool, policy=memory.prefix_eviction)
+        if not memory.prefix_caching:
+            return BlockPool
+        if not every_step:
+            return PrefixBlockPool
+        from hermes.memory.reference import ReferencePrefixPool
+
+        return ReferencePrefixPool
 
     def _client(
         self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
@@ -208,44 +219,47 @@ class LLMClientConfig(ConfigModel):
         offload = self.kv_offload
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
+        from hermes.clients.kv_tier import build_tiers
+        from hermes.clients.offload import OffloadingClient
+
         with inside("kv_offload"):
             if offload.block_tokens % self.memory.tokens_per_block:
                 raise InputError(f"a multiple of the client's block size, {self.memory.tokens_per_block}",
                                  offload.block_tokens, field="block_tokens")
-            tiers = tiers_of(offload.tiers, env, index, name, platform)
-        facts = facts_of(hardware)
-        model = self._memory_model(facts, base_dir)
+            tiers = build_tiers(offload.tiers, env, index, name, platform)
+        info = hardware_info(hardware)
+        model = self._memory_model(info, base_dir)
         return OffloadingClient(
             env, index, name, scheduler, hardware, runs, events, **options, tiers=tiers, offload=offload,
-            kv_bytes_per_token=self.memory.kv_bytes(model, facts, base_dir),
+            kv_bytes_per_token=self.memory.kv_bytes(model, info, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
-        """For each of the group's clients, what the record says of it when the run has ended."""
+        """Return for each of the group's clients a function that makes its record entry after the run."""
         resources = self.resources(group[0].hardware, base_dir)
         return [partial(client_info, client, self.kind, self.name, resources) for client in group]
 
-    def _memory_model(self, facts: HardwareFacts, base_dir: Path | None) -> str:
-        """The model whose weights and KV are in memory: the client's, else the one the hardware was measured with."""
-        return self.model or described_model(facts.model, base_dir)
+    def _memory_model(self, info: HardwareInfo, base_dir: Path | None) -> str:
+        """Return the model whose weights and KV are in memory: the client's, or the hardware model's."""
+        return self.model or described_model(info.model, base_dir)
 
     def resources(self, hardware: HardwareModel, base_dir: Path | None) -> ClientResources:
-        """Memory, watts and price of each of the group's clients. Raises `InputError` where memory is missing."""
-        facts = facts_of(hardware)
-        devices = self._num_devices(facts)
-        device = self._device(facts, base_dir)
-        model = self._memory_model(facts, base_dir)
-        budget = self.memory.budget(model, devices, facts, device, self.scheduler, base_dir)
+        """Return memory, power and price of each of the group's clients. Raises `InputError` if memory is missing."""
+        info = hardware_info(hardware)
+        devices = self._num_devices(info)
+        device = self._device(info, base_dir)
+        model = self._memory_model(info, base_dir)
+        budget = self.memory.budget(model, devices, info, device, self.scheduler, base_dir)
         dollars, whose = price(self.price_per_hour, device)
-        power = power_model(self.power, facts, device, model, devices, base_dir)
+        power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
 
-    def _num_devices(self, facts: HardwareFacts) -> int:
-        return facts.tp * facts.pp if self.devices is None else self.devices
+    def _num_devices(self, info: HardwareInfo) -> int:
+        return info.tp * info.pp if self.devices is None else self.devices
 
-    def _device(self, facts: HardwareFacts, base_dir: Path | None) -> DeviceDescription | None:
+    def _device(self, info: HardwareInfo, base_dir: Path | None) -> DeviceDescription | None:
         if not self.device:
-            return facts.device
+            return info.device
         with inside("device"):
             return load_device(self.device, base_dir)

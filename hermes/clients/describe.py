@@ -1,10 +1,10 @@
-"""What the record of a run says of a client: KV memory and where it comes from, watts and price with their sources."""
+"""Record entries of clients: KV memory, power and price, each with its source."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.clients.usage import ClientResources, price
+from hermes.clients.resources import ClientResources, price
 from hermes.core.client import Columns
 from hermes.core.record import ClientInfo
 from hermes.hardware.capacity import KvBudget
@@ -18,7 +18,7 @@ __all__ = ["client_info", "service_info"]
 
 
 def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, runs: Columns) -> ClientInfo:
-    """A client for the record; `runs` are its own, in order. Watts and dollars are of all its devices."""
+    """Return an LLM client's record entry. `runs` are its own, in order. Watts and dollars cover all its devices."""
     pool, n, memory = client.scheduler.pool, has.devices, has.memory
     prefill_w, decode_w = state_watts(has.power, runs)
     return ClientInfo(
@@ -35,7 +35,7 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
 
 
 def service_info(client: TaskClient, config: TaskClientConfig, kind: str) -> ClientInfo:
-    """The same of a client without an LLM engine: given watts, or the device's by TDP and utilisation."""
+    """Return the entry of a client without an LLM engine: given watts, or the device's by TDP and utilisation."""
     device, n, power = client.spec.device, config.devices, config.power
     if power is not None:
         idle_w, busy_w, source = power.idle, power.prefill, "given"
@@ -44,7 +44,7 @@ def service_info(client: TaskClient, config: TaskClientConfig, kind: str) -> Cli
         idle_w = STATIC * device.tdp_w if device.idle_w is None else device.idle_w
         if used is None:
             busy_w, source = device.tdp_w, f"device {device.name}: TDP while it serves"
-        else:   # means over the time it served
+        else:   # means over the time with tasks
             busy_w = device.tdp_w * (STATIC + COMPUTE * used[0] + MEMORY * used[1])
             source = f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W"
     else:

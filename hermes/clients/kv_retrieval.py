@@ -1,57 +1,64 @@
-"""KV retrieval: past context comes from a hierarchy of stores instead of being computed again.
+"""KV retrieval: past context is read from a hierarchy of stores instead of being computed again.
 
-A client has tiers, nearest first. A tier belongs to the client alone or is shared by all clients of its platform, rack
-or of the whole system (by the tier's name): capacity, entries and bandwidth are then common.
+A client has tiers, nearest first. A tier belongs to one client, or all clients of a platform, of a rack or of the whole
+system share it (by the tier's name). A shared tier has one capacity, one set of entries and one bandwidth.
 
-- *expected*: every fetch takes the expected time of the hierarchy (`hermes.memory.tiers.expected_s`) from given hit
-  rates; past the last tier the context is recomputed, at the price of a prefill.
-- *stateful*: tiers hold entries. A fetch looks from the nearest on, and reads where it finds its key; concurrent reads
-  and writes share a tier's bandwidth. What no tier has is recomputed by the generation that needs it: the stage says
-  how many tokens it brought (`cached_tokens`). `store_kv` writes back.
+- *expected*: every fetch takes the expected time of the hierarchy (`hermes.memory.tiers.expected_s`) for given hit
+  rates. Past the last tier the context is recomputed, which costs a prefill.
+- *stateful*: tiers hold entries. A fetch looks up its key from the nearest tier on, and reads where it finds it.
+  Concurrent reads and writes share a tier's bandwidth. The generation that needs a context recomputes what no tier has:
+  the stage says how many tokens it brought (`cached_tokens`). `store_kv` writes back.
 
-Entries are whole contexts, by the key that the request brings along (`hermes.workload.contexts`; else its session), or
-the blocks of its prompt, by their chained hashes (a prompt's leading blocks are found, wherever each is).
+Entries are whole contexts, under the key that the request carries (`hermes.workload.contexts`, or its session), or the
+blocks of its prompt, under their chained hashes (a prompt's leading blocks are found in whichever tier each is).
 
-With `overlap` a generation starts while its KV is still being read, layer by layer: only what the prefill cannot hide
-is waited for (`hermes.network.exposed_bytes`). The rest is read all the same, and others feel it. How much can be
-hidden is judged from the tier's load when the read starts, and again before the generation is let go.
+With `overlap` a generation starts while its KV is still being read, layer by layer: it waits only for the bytes that
+the prefill cannot hide (`hermes.network.exposed_bytes`). The rest is still read, and takes bandwidth from other reads.
+The client judges how much can be hidden from the tier's load when the read starts, and again before the generation
+starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from hermes.clients.base import CLIENTS
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Read, Tier, block_keys, refuse_hit_rates, tiers_of
+from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tiers
+from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
+from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
 from hermes.config import Component, ConfigModel
-from hermes.core.client import ClientEvents
+from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
+from hermes.core.request_table import Population
 from hermes.core.stage import ServiceStage, Stage
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
+from hermes.hardware.devices import MachineSpec
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
 from hermes.memory.tiers import Level, expected_s
 from hermes.network import exposed_bytes
-from hermes.services import MachineSpec
 from hermes.units import NS_PER_S, s_to_ns
 
-__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig", "KvTierConfig"]
+if TYPE_CHECKING:
+    from hermes.clients.llm import LLMClient
+
+__all__ = ["KvRetrievalClient", "KvRetrievalClientConfig"]
 
 
 class KvRetrievalClient(TaskClient):
     """See the module's docstring and `hermes.clients.base.Client`.
 
-    home: (number of the client in its group, clients of the group); prefill: what computes the model's prompts, for
-    the price of what is missing and for overlap. It may be set until the clock runs.
+    Attributes:
+        home: (number of the client in its group, clients of the group).
+        prefill: Hardware model that computes the model's prompts, for the cost of missing tokens and for overlap. May
+            be set until the clock runs.
     """
 
     stages = frozenset(("fetch_kv", "store_kv"))
@@ -72,17 +79,17 @@ class KvRetrievalClient(TaskClient):
 
     @property
     def starts_with(self) -> tuple[int, int] | None:
-        """Which contexts it holds at first: those whose key modulo the second number is the first; None for others."""
+        """(r, n) if it holds at first the contexts whose key modulo n is r; None for other contents."""
         return self.home if self.config.start == "home" else None
 
     @property
     def needs_prefill(self) -> bool:
-        """Whether what a prefill costs has to be known."""
+        """Whether it needs the duration of a prefill."""
         last = self.config.tiers[-1].hit_rate
         return self.config.overlap or (self.config.mode == "expected" and last != 1)
 
     def submit(self, stage: Stage) -> None:
-        """A fetch or a write-back arrives; as many as there are run side by side."""
+        """Take a fetch or a write-back. Any number of them run in parallel."""
         assert isinstance(stage, ServiceStage)
         stage.start_ns = self.env._now
         if stage.kind == "store_kv":
@@ -111,7 +118,7 @@ class KvRetrievalClient(TaskClient):
         self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
 
     def _prefill_s(self, tokens: int, past: int) -> float:
-        """A prompt of so many new tokens, alone."""
+        """Return the duration of a prompt with `tokens` new tokens, alone."""
         if not tokens:
             return 0.0
         attention = tokens * past + tokens * (tokens + 1) // 2
@@ -146,12 +153,12 @@ class KvRetrievalClient(TaskClient):
         self._read(stage, reads, sum(tier.lookup_ns for tier in tiers))
 
     def _read(self, stage: ServiceStage, reads: list[Read], wait_ns: int) -> None:
-        """After so long, read from several tiers side by side; the stage is done when nothing is left to wait for."""
+        """Read from several tiers in parallel after `wait_ns`; complete the stage when nothing is left to wait for."""
         done = partial(self.events.done, self, stage)
         self._after(wait_ns, partial(self._hierarchy.fetch, reads, done, stage.overlap))
 
     def _ask(self, keys: list[Hashable]) -> None:
-        """These are about to be looked for: count them, and every so often bring the hottest near."""
+        """Count the keys of a lookup, and periodically copy the most requested to the nearest tier."""
         warming = self.config.warming
         if self._hot is None or warming is None:
             return
@@ -166,14 +173,14 @@ class KvRetrievalClient(TaskClient):
             stage.overlap = self.num_layers, self._prefill_s(new_tokens, stage.cached_tokens)
 
     def _key(self, stage: ServiceStage) -> Hashable:
-        """What its entry is kept under; with the model, since a tier may hold the KV of several."""
+        """Return the key of its entry. It includes the model, since a tier may hold the KV of several."""
         request = stage.request
         if request.context is not None:
             return (self.model, *request.context)
         return (self.model, "session", request.session) if request.session >= 0 else (self.model, "request", request.id)
 
     def _keep(self, stage: ServiceStage) -> None:
-        if self.config.mode == "expected":   # nothing is known to be missing; alone, the nearest tier takes this long
+        if self.config.mode == "expected":   # no entry is known to be missing; alone, the nearest tier takes this long
             seconds = stage.tokens * self.kv_bytes_per_token / self.tiers[0].config.bandwidth
             self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
         else:
@@ -183,7 +190,7 @@ class KvRetrievalClient(TaskClient):
         if self.config.entries == "blocks":
             unit = self.config.block_tokens
             size = round(unit * self.kv_bytes_per_token)
-            # the last block first: it is to be the first to go
+            # the last block first, so that it is evicted first
             keys = block_keys(stage.content, stage.tokens, unit, self.model)
             entries: list[tuple[Hashable, int]] = [(key, size) for key in reversed(keys)]
         else:
@@ -195,9 +202,22 @@ class KvRetrievalClient(TaskClient):
 
     # -- before the run ------------------------------------------------------------------------------------------
 
-    def fill(self, population: Any) -> None:
-        """Let the tiers hold what they can of a population (`hermes.core.request_table.Population`), the most asked for
-        first."""
+    def prepare(self, clients: Iterable[Client], populations: Iterable[Population]) -> None:
+        """Get the cost of a prefill from the other clients, and fill the tiers with their initial contexts.
+
+        Raises `InputError` if no client computes prompts of its model.
+        """
+        if self.needs_prefill and self.prefill is None:
+            engines = [c for c in clients if c.role in ("both", "prefill") and c.model in ("", self.model)]
+            if not engines:
+                raise InputError(Verbatim(f"missing: give the hardware of a prefill, or an LLM client of model "
+                                          f"{self.model!r}"), field="clients.recompute")
+            self.prefill = cast("LLMClient", engines[0]).hardware   # the clients of these roles are engines
+        for population in populations if self.config.start != "empty" else ():
+            self.fill(population)
+
+    def fill(self, population: Population) -> None:
+        """Fill the tiers with the most requested part of a population."""
         first, step = (0, 1) if self.config.start == "popular" else self.home
         keys = range(first, len(population.tokens), step)
         for tier in self.tiers:
@@ -209,57 +229,58 @@ class KvRetrievalClient(TaskClient):
                 if (self.model, population.name, key) not in store:
                     room -= size
                     chosen.append((key, size))
-            for key, size in reversed(chosen):   # the most asked for is the one used last
+            for key, size in reversed(chosen):   # the most requested is used last
                 store.put((self.model, population.name, key), size)
 
 
 class WarmingConfig(ConfigModel):
-    """Hot entries are brought to the nearest tier before they are asked for again."""
+    """Copy of hot entries to the nearest tier before the next request for them."""
 
     every: int = Field(default=100, ge=1, le=2**40)
-    """Fetches between two rounds."""
+    """Fetches between two rounds of copying."""
     entries: int = Field(default=100, ge=1, le=10_000_000)
-    """Keys of a round: those asked for most, by a Count-Min sketch."""
+    """Keys per round: the most requested ones, by a Count-Min sketch."""
     sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch's counts halve."""
+    """Accesses after which the sketch halves its counts."""
 
 
-@CLIENTS.register("kv_retrieval")
 class KvRetrievalClientConfig(TaskClientConfig):
     """Clients that fetch past KV from a hierarchy of stores."""
 
     kind: Literal["kv_retrieval"] = "kv_retrieval"
     model: Annotated[str, Field(min_length=1, max_length=4096)]
-    """Whose KV it is: the model's description says how many bytes a token takes."""
+    """Model whose KV the client holds; its description gives the bytes of a token."""
     kv_bits: float = Field(default=16, gt=0, le=64)
     """Bits per KV element."""
     tiers: list[KvTierConfig] = Field(min_length=1)
     """The hierarchy, nearest first."""
     mode: Literal["expected", "stateful"] = "stateful"
-    """Expected times from hit rates, or real keys."""
+    """`expected`: times from given hit rates. `stateful`: tiers hold keys."""
     entries: Literal["contexts", "blocks"] = "contexts"
-    """What is kept and found: the context a request brings along, as one entry; or the blocks of its prompt, by their
-    hashes (traces with block hashes, prefix groups)."""
+    """Unit of storage: the context that a request carries, as one entry, or the blocks of its prompt, by their hashes
+    (traces with block hashes, prefix groups)."""
     block_tokens: int = Field(default=512, ge=1, le=2**20)
     """Tokens of a block, for `entries: blocks`."""
-    recompute: Annotated[Any, Component(HARDWARE)] | None = None
-    """What a prefill costs, for `expected` and `overlap`; as on the first LLM client of the model where left out."""
+    recompute: Annotated[Any, Component(HARDWARE)] | None = None   # Any: of a plug-in, too
+    """Hardware model for the cost of a prefill, for `expected` and `overlap`. Left out, that of the first LLM client of
+    the model."""
     overlap: bool = False
-    """Whether a generation starts while the rest of its KV is read, layer by layer: what the prefill hides is not
-    waited for."""
+    """Start a generation while the rest of its KV is read, layer by layer; it does not wait for what the prefill
+    hides."""
     write: Literal["all", "nearest"] = "all"
-    """Which tiers a write-back goes to. It moves what a tier does not have yet."""
+    """Tiers that a write-back goes to. It moves only what a tier does not have yet."""
     promote: bool = True
-    """Whether what a lower tier had is written to those above it, once read."""
+    """Write what a lower tier had to the tiers above it, once read."""
     demote: bool = False
-    """Whether what a tier evicts is written to the one below."""
+    """Write what a tier evicts to the tier below."""
     warming: WarmingConfig | None = None
-    """Whether what is asked for most, and lies in a lower tier only, is written to the nearest in the background."""
+    """Write the most requested entries that are in lower tiers only to the nearest tier, in the background."""
     charge_misses: bool = False
-    """Whether a lookup that finds nothing takes its time (the formula does not charge it)."""
+    """Charge the time of a lookup that finds nothing (the formula of `expected` does not)."""
     start: Literal["empty", "home", "popular"] = "empty"
-    """What tiers hold at the beginning. `popular`: every one the contexts asked for most. `home`: the same of its
-    client's own contexts, those whose key modulo `count` is the client's number; the router `context` asks there."""
+    """Contents of the tiers at the beginning. `popular`: each tier holds the contexts requested most. `home`: each
+    holds the most requested of its client's own contexts, those whose key modulo `count` is the client's number; the
+    router `context` sends requests there."""
     power: PowerConfig | None = None
     """Watts of one machine; fetching draws `prefill`."""
 
@@ -268,19 +289,21 @@ class KvRetrievalClientConfig(TaskClientConfig):
         if self.mode == "expected":
             for i, tier in enumerate(self.tiers):
                 if tier.hit_rate is None:
-                    raise InputError("a hit rate, for expected times", field=f"tiers.{i}.hit_rate")
+                    raise InputError(Verbatim("missing: mode `expected` needs the hit rate of every tier"),
+                                     field=f"tiers.{i}.hit_rate")
         else:
-            refuse_hit_rates(self.tiers, "tiers")
+            check_no_hit_rates(self.tiers, "tiers")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
-            raise InputError("none, but for two stateful tiers or more", field="warming")
+            raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
-            raise InputError("empty, but for stateful tiers of contexts", self.start, field="start")
+            raise InputError(Verbatim(f"{self.start} needs mode: stateful and entries: contexts; write start: empty"),
+                             field="start")
         return self
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[KvRetrievalClient]:
-        """The group's clients, numbered from `first_index`."""
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[KvRetrievalClient]:
+        """Build the group's clients, numbered from `first_index`."""
         with inside("model"):
             model = load_model(self.model, base_dir)
         recompute = None
@@ -289,7 +312,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
                 recompute = self.recompute.build(base_dir)
         clients = []
         for i, (name, platform) in enumerate(zip(self.names, self.platforms, strict=True)):
-            tiers = tiers_of(self.tiers, env, first_index + i, name, platform)
+            tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
                 home=(i, self.count),

@@ -1,21 +1,20 @@
-"""Tiers of KV at work: what a tier holds, the link it is read and written over, and what became of both.
+"""KV tiers on the clock: the entries of a tier, and the link over which it is read and written.
 
-Used by the clients that serve whole contexts (`hermes.clients.kv_retrieval`) and by LLM clients that keep the blocks of
-their prefix cache elsewhere (`hermes.clients.offload`).
+Used by clients that serve whole contexts (`hermes.clients.kv_retrieval`) and by LLM clients that keep blocks of their
+prefix cache in tiers (`hermes.clients.offload`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
-
-from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.clients.tier_config import KvTierConfig
+from hermes.core.block_hashes import PromptContent
 from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.memory.admission import Frequency
 from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
@@ -23,47 +22,17 @@ from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
 from hermes.units import s_to_ns
 
-__all__ = ["Hierarchy", "KvTierConfig", "Read", "Tier", "block_keys", "refuse_hit_rates", "tiers_of"]
+__all__ = ["Hierarchy", "Read", "Tier", "block_keys", "build_tiers"]
 
 Entries = list[tuple[Hashable, int]]   # (key, bytes)
 
 
-class KvTierConfig(ConfigModel):
-    """One level of the hierarchy."""
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    """Name; shared tiers of one name are one."""
-    capacity: Annotated[Bytes, Field(gt=0)]
-    """Bytes it holds."""
-    bandwidth: Bandwidth
-    """Bytes/s it can be read and written at, by all that share it together."""
-    lookup: Duration = 0.0
-    """Time to find out whether it has a key, charged where it has."""
-    scope: Literal["client", "platform", "rack", "all"] = "client"
-    """Who shares it: nobody, clients of one platform, of one rack (the platform up to its first slash), or all."""
-    policy: Annotated[str, Named(EVICTION)] = "lru"
-    """Who goes when it is full."""
-    admission: Literal["all", "frequency"] = "all"
-    """Who comes in when it is full: everything, or (TinyLFU) what was asked for more often than the one that would go,
-    as far as a Count-Min sketch of recent accesses can tell."""
-    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
-    """Accesses after which the sketch's counts halve."""
-    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the fetches that get here and find theirs: for `mode: expected`, and for nothing else."""
-
-
-def refuse_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
-    """Raise `InputError` for hit rates of tiers that hold entries: what these find follows from what they hold."""
-    for i, tier in enumerate(tiers):
-        if tier.hit_rate is not None:
-            raise InputError("no hit rate but for `mode: expected`: tiers that hold entries find what they hold",
-                             tier.hit_rate, field=f"{field}.{i}.hit_rate")
-
-
 class Tier:
-    """A tier at work. All its reads and writes share its bandwidth equally.
+    """A tier on the clock. All its reads and writes share its bandwidth equally.
 
-    read_bytes, written_bytes: of what has ended; busy_ns: time in which at least one was under way
+    Attributes:
+        read_bytes, written_bytes: Of completed reads and writes.
+        busy_ns: Time with at least one read or write.
     """
 
     def __init__(self, config: KvTierConfig, env: Clock, where: str) -> None:
@@ -83,7 +52,7 @@ class Tier:
         return self.config.bandwidth / (self._active + 1)
 
     def info(self, names: list[str]) -> TierInfo:
-        """What the record says of it; `names` of all clients, by index."""
+        """Return the record's entry of this tier; `names` are those of all clients, by index."""
         config, store = self.config, self.store
         return TierInfo(
             name=config.name, where=self.where, scope=config.scope,
@@ -95,11 +64,11 @@ class Tier:
         )
 
     def read(self, num_bytes: int, done: Callable[[], None]) -> None:
-        """Read so many bytes; `done()` when the last is out (at once, if there are none)."""
+        """Read `num_bytes` bytes; call `done()` when the last has left (at once, if there are none)."""
         self._flow(num_bytes, done, writes=False)
 
     def write(self, num_bytes: int, done: Callable[[], None]) -> None:
-        """As `read`."""
+        """Write, as `read` reads."""
         self._flow(num_bytes, done, writes=True)
 
     def _flow(self, num_bytes: int, done: Callable[[], None], *, writes: bool) -> None:
@@ -123,38 +92,40 @@ class Tier:
         self._link.start((0,), num_bytes, ended)
 
     def link_use(self) -> LinkUse:
-        """What was read and written so far, over time."""
+        """Return the use of the link so far, over time."""
         return self._link.uses([self.config.name], [self.config.bandwidth])[0]
 
     def busy_until_now_ns(self) -> int:
-        """Time in which it was busy so far."""
+        """Return the time in which the tier was busy so far."""
         return self.busy_ns + (self.env._now - self._since_ns if self._active else 0)
 
 
-def tiers_of(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
-    """The tiers of one client, nearest first; those it shares are the ones that others of its scope made."""
+def build_tiers(configs: list[KvTierConfig], env: Clock, index: int, name: str, platform: str) -> list[Tier]:
+    """Return the tiers of one client, nearest first. Shared tiers are made once per scope."""
     scopes = {"client": name, "platform": platform, "rack": platform.split("/")[0], "all": ""}
     tiers: list[Tier] = []
     for i, config in enumerate(configs):
         where = scopes[config.scope]
         if not where and config.scope in ("platform", "rack"):
-            raise InputError(f"a platform, for a tier shared by its {config.scope}", None, field="platform")
+            raise InputError(Verbatim(f"missing: tier {config.name!r} is shared by the {config.scope} of its clients"),
+                             field="platform")
         key = ("kv tier", config.name, config.scope, where)
         if key not in env.shared:
             env.shared[key] = Tier(config, env, where)
         tier: Tier = env.shared[key]
         if tier.config != config:
-            raise InputError("the same capacity, bandwidth and policy wherever a shared tier is named", config.name,
-                             field="tiers")
+            raise InputError(Verbatim(f"shared tier {config.name!r} is described in two ways; give it one capacity, "
+                                      "bandwidth and policy"), field="tiers")
         if tier in tiers:
-            raise InputError("another name for each tier of a client", config.name, field=f"tiers.{i}.name")
+            raise InputError(Verbatim(f"two tiers of this client are named {config.name!r}; rename one"),
+                             field=f"tiers.{i}.name")
         tier.clients.append(index)
         tiers.append(tier)
     return tiers
 
 
 class Read(NamedTuple):
-    """What is to be read from one tier of a hierarchy."""
+    """A read from one tier of a hierarchy."""
 
     tier: Tier
     depth: int
@@ -162,23 +133,27 @@ class Read(NamedTuple):
     entries: Entries
 
 
-def block_keys(content: Any, num_tokens: int, unit: int, model: str) -> list[Hashable]:
-    """Chained hashes of the leading blocks of `unit` tokens that others may have as well
-    (`hermes.core.block_hashes`), with the model whose KV it is: a tier may hold that of several."""
+def block_keys(content: PromptContent | None, num_tokens: int, unit: int, model: str) -> list[Hashable]:
+    """Return chained hashes of the leading blocks of `unit` tokens that other prompts may have as well
+    (`hermes.core.block_hashes`). They include the model, because a tier may hold the KV of several."""
     keys: list[Hashable] = []
-    for index in range(num_tokens // unit if content is not None else 0):
+    if content is None:
+        return keys
+    for index in range(num_tokens // unit):
         key = content.block_key(index, unit)
-        if key is None:   # from here on it is the sequence's own
+        if key is None:   # this block and those after it are the sequence's own
             break
         keys.append((model, key))
     return keys
 
 
 class Hierarchy:
-    """The tiers of one client, and how entries move between them.
+    """The tiers of one client, and the movement of entries between them.
 
-    write: what is stored goes to "all" tiers, or to the "nearest"; promote: what a lower tier had is written to those
-    above it as well; demote: what a tier evicts is written to the one below.
+    Args:
+        write: Tiers that stored entries go to: "all", or the "nearest".
+        promote: Write what a lower tier had to the tiers above it.
+        demote: Write what a tier evicts to the tier below.
     """
 
     def __init__(self, tiers: list[Tier], *, write: str, promote: bool, demote: bool) -> None:
@@ -186,7 +161,7 @@ class Hierarchy:
         self._written = tiers if write == "all" else tiers[:1]
 
     def find(self, keys: list[Hashable], size: int) -> tuple[list[Read], int]:
-        """What has to be read for the leading blocks of a chain that are somewhere, and how many these are."""
+        """Return the reads for the leading blocks of a chain that some tier has, and the number of these blocks."""
         found = find_chain([tier.store for tier in self.tiers], keys)
         reads = []
         for depth, tier in enumerate(self.tiers):
@@ -196,9 +171,10 @@ class Hierarchy:
         return reads, len(found)
 
     def fetch(self, reads: list[Read], done: Callable[[], None], overlap: tuple[int, float] | None = None) -> None:
-        """Read side by side; `done()` when nothing is left to wait for.
+        """Read in parallel; call `done()` when nothing is left to wait for.
 
-        overlap: (layers, seconds of prefill) that may hide what is read, layer by layer.
+        Args:
+            overlap: (layers, seconds of prefill) that may hide the reads, layer by layer.
         """
         left = len(reads)
         if not left:
@@ -223,10 +199,10 @@ class Hierarchy:
     def _read_exposed(
         self, read: Read, rest: int, overlap: tuple[int, float], ready: Callable[[], None]
     ) -> None:
-        """Read what the prefill cannot hide, look again, and leave the rest to run beside it."""
+        """Read what the prefill cannot hide, judge again, and let the rest run during the prefill."""
         layers, hidden_s = overlap
         waited = exposed_bytes(rest, layers, hidden_s, read.tier.share)
-        if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # no more than a layer could delay it
+        if rest < read.num_bytes and waited * layers <= read.num_bytes + layers:   # delay of one layer at most
             read.tier.read(rest, partial(self._lift, read))
             ready()
             return
@@ -240,7 +216,7 @@ class Hierarchy:
         read.tier.read(waited, there)
 
     def keep(self, entries: Entries, done: Callable[[], None]) -> None:
-        """Store entries (key, bytes); `done()` once all are written. What a tier has already is not moved again."""
+        """Store entries (key, bytes); call `done()` once all are written. Entries that a tier has are not written."""
         left = len(self._written)
 
         def one() -> None:
@@ -253,16 +229,16 @@ class Hierarchy:
             self._write(depth, entries, one)
 
     def warm(self, keys: list[Hashable]) -> None:
-        """Of these, what a lower tier has and the nearest lacks is read there and written to the nearest."""
+        """Copy those of the keys that only lower tiers have to the nearest tier."""
         for depth, tier in enumerate(self.tiers[1:], 1):
             found = [(key, tier.store.entries[key]) for key in keys if key in tier.store
                      and not any(key in nearer.store for nearer in self.tiers[:depth])]
             if found:
-                found.reverse()   # the hottest is the one written last
+                found.reverse()   # the hottest is written last
                 tier.read(sum(size for _, size in found), partial(self._write, 0, found, _nothing))
 
     def _lift(self, read: Read) -> None:
-        """What was read is written to the tiers above, if that is the rule."""
+        """Write entries that were read to the tiers above, if `promote` is set."""
         for upper in range(read.depth if self.promote else 0):
             self._write(upper, read.entries, _nothing)
 
@@ -279,7 +255,7 @@ class Hierarchy:
         def written() -> None:
             evicted: Entries = []
             for key, size in new:
-                if held.get(key, -1) < size:   # else a longer context came in while this was written
+                if held.get(key, -1) < size:   # unless a longer context came in during the write
                     evicted += tier.store.put(key, size) or ()
             if self.demote and evicted and depth + 1 < len(self.tiers):
                 self._write(depth + 1, evicted, _nothing)

@@ -1,7 +1,8 @@
 """The LLM client: a scheduler and its KV memory over a hardware model, on the clock.
 
-A client works in runs of steps. It asks its scheduler for a plan, prices it with one call to its hardware model, and
-sleeps until the run ends. Whatever may change the batch before that cuts the run at the next step boundary.
+A client works in runs of steps. It gets a plan from its scheduler, gets the plan's duration with one call to its
+hardware model, and sleeps until the run ends. An event that may change the batch cuts the run at the next step
+boundary.
 """
 
 from __future__ import annotations
@@ -16,22 +17,26 @@ from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
 ANY_TIME = ANY_LENGTH = 1 << 62
-FUTILE = 2       # sequences that preempt themselves alone this often in a row are not going to get on
+FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
 class LLMClient(LLMReadings):
     """See the module's docstring and `hermes.clients.base.Client`.
 
-    role: "both", "prefill" (gives the first token, then the KV moves on) or "decode" (takes over KV).
-    overhead_ns, overlapped: the serving stack's time per request, by kind of stage (`hermes.clients.overhead`)
-    frontend_ns: before the engine has a request, that per prompt token, and after (`hermes.clients.frontend`)
+    Args:
+        role: "both", "prefill" (gives the first token, then hands the KV over) or "decode" (takes KV over).
+        overhead_ns: Time of the serving stack per request, by kind of stage (`hermes.clients.overhead`).
+        overlapped: Whether that time overlaps with the steps.
+        frontend_ns: Front-end time before the engine, before it per prompt token, and after it
+            (`hermes.clients.frontend`).
     """
 
     __slots__ = (
@@ -62,19 +67,19 @@ class LLMClient(LLMReadings):
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
-        self.tracks: list[tuple[Track, int]] = []   # (what keeps bounds of this client's load, its position there)
+        self.tracks: list[tuple[Track, int]] = []   # (keeper of load bounds, this client's position in its list)
         self.input_tokens = self.output_tokens = self.num_assigned = 0
         self.emitted = 0                  # tokens emitted by sequences that are not finished
-        self.kv_bytes_per_token = 0.0     # whole client, all layers; set by whoever moves KV
+        self.kv_bytes_per_token = 0.0     # whole client, all layers; the client's configuration sets it for transfers
         self.num_layers = 1
         self.max_model_len = ANY_LENGTH   # limit of prompt plus output tokens; set by its configuration
         self._runs = runs
         self._max_run = 1 if every_step else MAX_RUN
         self._plan: Plan | None = None
-        self._fits = (0, 0)               # a prompt and an output known to fit; what is smaller in both fits too
+        self._fits = (0, 0)               # a prompt and an output known to fit; smaller ones fit too
         self._planned = 0                 # steps of the run in flight
-        # Asynchronous scheduling: (arrival, sequence) that no plan has seen yet, and the moment at which the next plan
-        # is made: when the step in flight, or the one that has just ended, began. Nothing in flight: whenever it is.
+        # Asynchronous scheduling: (arrival, sequence) pairs that no plan has seen yet, and the start of the step in
+        # flight or of the one just ended: the next plan sees arrivals up to then. ANY_TIME if no step is in flight.
         self._ahead = scheduler.asynchronous
         self._late: list[tuple[int, Stage]] = []
         self._seen_ns = ANY_TIME
@@ -87,14 +92,14 @@ class LLMClient(LLMReadings):
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
         self._before_ns, self._token_ns, self.after_ns = frontend_ns
-        self._held_up = 0                 # of the run in flight: time in which the serving stack holds it up
+        self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
         self._left = 0                    # of the run in flight: sequences that its plan left waiting
-        # Blocks that come and go from outside while a run is in flight: what its blocks at the end, times its length,
-        # are too many or too few (row of the table of runs, blocks x ns), and the most blocks before some went.
+        # Blocks taken or freed from outside during a run: correction to the run's final blocks times its length (row of
+        # the table of runs, blocks x ns), and the most blocks in use before some were freed.
         self._moved = 0
         self.moved_in_run: list[tuple[int, int]] = []
         self.peak_blocks = 0
-        self._host_free_ns = self._at_host = 0   # overlapped: when its thread is free, requests that wait for it
+        self._host_free_ns = self._at_host = 0   # overlapped: when the host thread is free, requests waiting for it
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -112,7 +117,7 @@ class LLMClient(LLMReadings):
         return reason
 
     def submit(self, stage: Stage) -> None:
-        """A sequence arrives (with its KV, if `stage.transferred`)."""
+        """Take a sequence (with its KV, if `stage.transferred`)."""
         if (self._before_ns or self._token_ns) and not stage.transferred:
             ready = self.env._now + self._before_ns + round(self._token_ns * stage.prompt_tokens)
             self.env.tick_at(ready, ARRIVAL, lambda tick: self._accept(stage))
@@ -120,14 +125,14 @@ class LLMClient(LLMReadings):
             self._accept(stage)
 
     def _accept(self, stage: Stage) -> None:
-        """The engine has a sequence."""
+        """Take a sequence into the engine."""
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:
             self._take(stage)
 
     def _to_host(self, stage: Stage) -> None:
-        """The serving stack's thread works on a request before the scheduler sees it."""
+        """Process a request in the serving stack's thread before the scheduler sees it."""
         def done(tick: Tick) -> None:
             self._at_host -= 1
             self._take(stage)
@@ -143,7 +148,7 @@ class LLMClient(LLMReadings):
             self._late.append((self.env._now, stage))
         else:
             if stage.branches is not None:
-                free = self._catch_up()   # if its KV has come, the branches take blocks
+                free = self._catch_up()   # branches whose KV has come take blocks
                 scheduler.enqueue(stage)
                 self._note_moved(free)
             else:
@@ -154,16 +159,16 @@ class LLMClient(LLMReadings):
             self.cut()
 
     def reserve(self, stage: Stage) -> bool:
-        """Take memory for KV that is about to arrive; False if it is not there."""
+        """Take memory for KV that is about to arrive; return False if there is not enough."""
         free = self._catch_up()
         taken = self.scheduler.reserve(stage)
         self._note_moved(free)
         if taken and self._plan is not None and self._planned > 1:
-            self.cut()   # the rest of the run may not find its blocks now
+            self.cut()   # the rest of the run may lack its blocks now
         return taken
 
     def _note_moved(self, free_before: int) -> None:
-        """Blocks were taken or freed from outside, in the middle of a run maybe."""
+        """Account for blocks taken or freed from outside, possibly in the middle of a run."""
         pool, group, plan = self.scheduler.pool, self.scheduler.group, self._plan
         ended = 0 if plan is None or self._planned == 1 else self.steps_done()
         if plan is None or not ended or pool.free_blocks == free_before:
@@ -171,27 +176,27 @@ class LLMClient(LLMReadings):
         since = self.steps.view[self.steps.pos + ended - 1] - self._start_ns
         self._moved += (free_before - pool.free_blocks) * since
         used = pool.num_blocks - free_before
-        if plan.decodes and group.grows:   # when the latest step ended; the one in flight has taken its blocks
+        if plan.decodes and group.grows:   # at the end of the latest step; the one in flight has taken its blocks
             used -= group.blocks_for(self._steps_started()) - group.blocks_for(ended)
         self.peak_blocks = max(self.peak_blocks, used)
 
     def _done(self, stage: Stage) -> None:
-        """A sequence is complete here, at this instant."""
+        """Report a sequence that is complete at this instant."""
         self.events.done(self, stage)
 
     def forget(self, stage: Stage) -> None:
-        """The blocks of a sequence that this step has completed return to the pool."""
+        """Return the blocks of a sequence that this step has completed to the pool."""
         self.scheduler.release(stage)
 
     def release(self, stage: Stage) -> None:
-        """KV kept for a transfer can go: whoever waits for memory may be admitted."""
+        """Free KV that was kept for a transfer: waiting sequences may be admitted."""
         free = self._catch_up()
         self.scheduler.release(stage)
         self._note_moved(free)
         self.memory_freed()
 
     def memory_freed(self) -> None:
-        """Blocks were freed from outside the steps."""
+        """Handle blocks that were freed from outside the steps."""
         if self.scheduler.num_waiting:
             if self._plan is None:
                 self.wake()
@@ -201,18 +206,18 @@ class LLMClient(LLMReadings):
             self.events.room(self)
 
     def wake(self) -> None:
-        """Start a step once everything else that happens at this instant has happened."""
+        """Start a step after all other events of this instant."""
         if self._start is None:
             self._start = self.env.tick_at(self.env._now, START + self.index, self._on_start)
 
     @property
     def idle(self) -> bool:
-        """No step runs, and none is about to start at this instant; or those that run lead nowhere."""
+        """Whether no step runs or is about to start at this instant, or the running ones make no progress."""
         return (self._plan is None and self._start is None) or self._futile >= FUTILE
 
     def _gave_up_alone(self) -> None:
-        """The only running sequence preempted itself. If that goes on (each first chunk fits, the rest never does: the
-        memory is held by KV that waits to move), whoever could free memory has to know that nothing comes of it."""
+        """Handle a sequence that preempted itself while running alone. If that repeats (each first chunk fits, the rest
+        never does, because KV that waits to move holds the memory), tell the KV transfer that this client is stuck."""
         self._futile += 1
         if self._futile >= FUTILE and self.events.room is not None:
             self.events.room(self)
@@ -225,21 +230,21 @@ class LLMClient(LLMReadings):
             self._begin()
 
     def _plan_in_view(self, seen_ns: int) -> Plan | None:
-        """The scheduler's plan, in view of who had arrived by then."""
+        """Return the scheduler's plan for the sequences that had arrived by `seen_ns`."""
         late, scheduler = self._late, self.scheduler
         seen = 0
         while seen < len(late) and late[seen][0] <= seen_ns:
             scheduler.enqueue(late[seen][1])
             seen += 1
         del late[:seen]
-        return scheduler.plan(1 if late else self._max_run)   # who came later is seen by the plan of the next step
+        return scheduler.plan(1 if late else self._max_run)   # the next step's plan sees later arrivals
 
     def _begin(self) -> None:
         late = self._late
         plan = self._plan_in_view(self._seen_ns) if late else self.scheduler.plan(self._max_run)
         while late if plan is None else not (plan.prefills or plan.decodes):
-            # The engine's step that only preempted, or its empty batch: it computes nothing and takes no time. With
-            # nothing to run beside the step in flight, the engine waits for its results and looks again.
+            # A plan that only preempts, or an empty batch: it computes nothing and takes no time. With nothing to run
+            # beside the step in flight, the engine waits for that step's results and plans again.
             if plan is not None:
                 self.scheduler.complete(plan, 1, -1, 0)
                 if plan.preempted and not self.scheduler.running:
@@ -247,7 +252,7 @@ class LLMClient(LLMReadings):
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.events.room is not None:
-                self.events.room(self)   # there is none, but whoever waits for it should know that nothing runs
+                self.events.room(self)   # no blocks are free, but the KV transfer must know that nothing runs
             self._seen_ns = ANY_TIME
             return
         now = self._start_ns = self.env._now
@@ -329,13 +334,13 @@ class LLMClient(LLMReadings):
             self.events.room(self)
         if self._start is None:
             queue = self.env._queue
-            if not queue or queue[0][0] > now:   # nothing else happens at this instant
+            if not queue or queue[0][0] > now:   # no other event at this instant
                 self._begin()
             else:
                 self.wake()
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
-        """`count` steps of `plan` have run, from step number `first` on."""
+        """Record that `count` steps of `plan` have run, from step number `first` on."""
         scheduler = self.scheduler
         self.emitted += plan.sampled * count
         pool, log = scheduler.pool, self._runs
@@ -355,7 +360,7 @@ class LLMClient(LLMReadings):
             log.flush()
 
     def settle(self) -> None:
-        """The simulation ends now: keep the steps of the run in flight that have ended."""
+        """End the simulation now: keep the steps of the run in flight that have ended."""
         plan, count = self._plan, self.steps_done()
         if plan is not None and count:
             self.scheduler.take_blocks(plan, count)

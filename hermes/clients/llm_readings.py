@@ -1,28 +1,32 @@
-"""What others read of an LLM client: its loads and what pipelines may know of it, as of now; what the record has of it.
+"""Readings of an LLM client: loads for routers, views for pipelines, and its figures for the record.
 
-Nothing here changes a client, but for the blocks of steps that have started, which are counted when someone looks.
+Nothing here changes a client, except that reading its KV memory counts the blocks of steps that have started.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hermes.clients.block_time import block_ns_of_client
-from hermes.clients.kv_tier import Tier
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
 from hermes.core.record import MachineInfo, SharingInfo
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel, IntArray
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.clients.kv_tier import Tier
 
 __all__ = ["LLMReadings"]
 
 
 class LLMReadings:
-    """Base of `LLMClient`, which sets the fields."""
+    """Base of `LLMClient`, which sets these fields."""
 
     __slots__ = ()
 
@@ -43,18 +47,18 @@ class LLMReadings:
     out_of_range_tasks = 0
     _plan: Plan | None               # of the run in flight
     _planned: int                    # its steps
-    _start_ns: int                   # when it began
+    _start_ns: int                   # its start
     _step_range: tuple[int, int]     # its shortest and longest step
-    _late: list[tuple[int, Stage]]   # arrived, and not seen by a plan yet
+    _late: list[tuple[int, Stage]]   # arrived, but not seen by a plan yet
 
     def _catch_up(self) -> int:
-        """The blocks of all steps that have started are taken (a run takes them when it ends); how many are free."""
+        """Take the blocks of all steps that have started (a run takes them when it ends); return the free blocks."""
         if self._plan is not None:
             self.scheduler.take_blocks(self._plan, self._steps_started())
         return self.scheduler.pool.free_blocks
 
     def decode_clock(self) -> int:
-        """Decode steps so far, of the scheduler's group."""
+        """Return the number of decode steps of the scheduler's group so far."""
         return self.scheduler.group.clock
 
     @property
@@ -64,7 +68,7 @@ class LLMReadings:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for a place in it, those that no plan has seen yet included."""
+        """Sequences in the queue, including those that no plan has seen yet."""
         return self.scheduler.num_waiting + len(self._late)
 
     @property
@@ -74,49 +78,49 @@ class LLMReadings:
 
     @property
     def returns_together(self) -> bool:
-        """Whether the answers of a batch come back together."""
+        """Whether all answers of a batch come back together."""
         return self.scheduler.returns_together
 
     def steps_done(self) -> int:
-        """Steps of the run in flight that have ended by now."""
+        """Return the steps of the run in flight that have ended."""
         if self._plan is None:
             return 0
         steps = self.steps
         return bisect_right(steps.view, self.env._now, steps.pos, steps.pos + self._planned) - steps.pos
 
     def _steps_started(self) -> int:
-        """Steps of the run in flight that have started. At a step's end the next has not: starts come last."""
+        """Return the steps of the run in flight that have started. At a step's end the next one has not."""
         steps = self.steps
         return bisect_left(steps.view, self.env._now, steps.pos, steps.pos + self._planned - 1) - steps.pos + 1
 
     # -- the record ------------------------------------------------------------------------------------------------
 
     def out_of_range_steps(self, runs: dict[str, IntArray]) -> int:
-        """Steps of its runs outside the range that its hardware was measured on."""
+        """Return the number of steps outside the range that its hardware was measured on."""
         return int(self.hardware.out_of_range(runs, runs["num_steps"]).sum())
 
     def block_ns(
         self, runs: dict[str, IntArray], stages: dict[str, IntArray], rows: IntArray,
         gaps: dict[int, list[tuple[int, int, int]]], decode: int, ticks: IntArray | None,
     ) -> IntArray:
-        """KV blocks in use times ns, of each of its runs; see `hermes.clients.block_time.block_ns_of_client`."""
+        """Return KV blocks in use times ns of each run; see `hermes.clients.block_time.block_ns_of_client`."""
         return block_ns_of_client(self, runs, stages, rows, gaps, decode, ticks)
 
     def sharing_info(self) -> SharingInfo | None:
-        """What its sequences shared of their memory, if they did."""
+        """Return what its sequences shared of their memory, or None."""
         pool = self.scheduler.pool
         if not pool.peak_shared_blocks:
             return None
         return SharingInfo(self.index, pool.peak_shared_blocks, pool.used_at_peak, pool.copied_blocks)
 
     def machine_info(self) -> MachineInfo | None:
-        """None: its devices are its own."""
+        """Return None: it does not share its devices."""
         return None
 
     # -- load, as of now -------------------------------------------------------------------------------------------
 
     def view(self) -> ClientView:
-        """What a pipeline may know of it (`request.view`). Steps in flight have taken the blocks of their tokens."""
+        """Return the state that a pipeline sees (`request.view`). Steps in flight have taken their blocks."""
         self._catch_up()
         scheduler, pool = self.scheduler, self.scheduler.pool
         late = [seq for _, seq in self._late]
@@ -130,16 +134,18 @@ class LLMReadings:
         )
 
     def load(self, kind: str) -> int:
-        """See `hermes.clients.base.LOADS`.
+        """Return one of the loads `hermes.clients.base.LOADS`:
 
-        input_tokens, output_tokens: of the requests assigned and not done; requests: how many those are; kv_tokens:
-        tokens in KV memory, those of steps that have started included; tokens_left: output tokens not emitted yet.
+        - `input_tokens`, `output_tokens`: of the requests assigned and not done
+        - `requests`: number of these requests
+        - `kv_tokens`: tokens in KV memory, those of started steps included
+        - `tokens_left`: output tokens not emitted yet
         """
-        if kind == "tokens_left":   # what routers ask most
+        if kind == "tokens_left":   # the load that routers read most
             left, plan = self.output_tokens - self.emitted, self._plan
             if plan is None or not plan.sampled:
                 return left
-            log, pos = self.steps, self.steps.pos   # `steps_done`, written out
+            log, pos = self.steps, self.steps.pos   # `steps_done`, inlined
             return left - plan.sampled * (bisect_right(log.view, self.env._now, pos, pos + self._planned) - pos)
         if kind == "input_tokens":
             return self.input_tokens
@@ -151,11 +157,7 @@ class LLMReadings:
         return base + per_step * self._steps_started() if steps else base
 
     def load_line(self, kind: str) -> LoadLine:
-        """How a load that changes with steps moves.
-
-        Its value before the run in flight, the change with each step (that has ended; for KV tokens, that has started),
-        the start of the run, its shortest step (longest, if load rises), and how many steps there are.
-        """
+        """Return how a load changes with steps (see `LoadLine`)."""
         plan = self._plan
         if kind == "kv_tokens":
             base = self.scheduler.tokens_cached()

@@ -1,17 +1,15 @@
-"""A machine whose cores and memory bandwidth are shared by the batches that run on it.
+"""A machine whose cores and memory bandwidth are shared by concurrent batches.
 
-A batch alone takes `alone_s`; meanwhile it uses a share of the machine's cores and a share of its bandwidth. Batches
-that run side by side progress at rates that are max-min fair: all rates rise together until cores or bandwidth are
-used up; batches that use the exhausted resource stay there, the others rise on, at most to 1. So two batches that
-together need less than the machine has do not slow each other, and two that each need all of its bandwidth take twice
-as long.
+A batch alone takes `alone_s`, and uses a share of the machine's cores and a share of its bandwidth. Concurrent batches
+progress at max-min fair rates: all rates rise together until cores or bandwidth are used up; batches that use the
+exhausted resource stay there, and the others continue to rise, at most to 1. So two batches that together need less
+than the machine has do not slow each other down, and two that each need all of its bandwidth take twice as long.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from hermes.core.clock import Clock, Tick
 from hermes.services import Work
@@ -22,7 +20,7 @@ _TINY = 1e-12
 
 
 def fair_rates(works: list[Work]) -> list[float]:
-    """Rate of progress of each batch, 0..1 (see the module's description)."""
+    """Return the rate of progress of each batch, 0..1 (see the module's docstring)."""
     if len(works) == 1:
         need = max(works[0].cores, works[0].bandwidth)
         return [1.0 / need if need > 1.0 else 1.0]
@@ -30,7 +28,10 @@ def fair_rates(works: list[Work]) -> list[float]:
     rising = list(range(len(works)))
     left = [1.0, 1.0]
     while rising:
-        needs = [sum(works[i][1 + r] for i in rising) for r in (0, 1)]
+        needs = [0.0, 0.0]
+        for i in rising:   # `sum` of floats rounds otherwise from Python 3.12 on
+            needs[0] += works[i][1]
+            needs[1] += works[i][2]
         step = 1.0 - rates[rising[0]]
         for r in (0, 1):
             if needs[r] > 0:
@@ -48,7 +49,7 @@ def fair_rates(works: list[Work]) -> list[float]:
 
 
 class Job:
-    """A batch on the machine: what is left of its time alone, in nanoseconds."""
+    """A batch on the machine, with the rest of its time alone in nanoseconds."""
 
     __slots__ = ("done", "left_ns", "number", "rate", "work")
 
@@ -59,14 +60,14 @@ class Job:
 
 
 class Machine:
-    """Runs jobs on the clock. Jobs that end at the same time end in the order in which they started."""
+    """Runs jobs on the clock. Jobs that end at the same time end in order of their start."""
 
     def __init__(self, env: Clock, priority: int) -> None:
         self.env, self.priority = env, priority
         self.jobs: list[Job] = []
         self.core_ns = 0.0        # core-share nanoseconds used so far
         self.bandwidth_ns = 0.0   # bandwidth-share nanoseconds
-        self.busy_ns = 0          # nanoseconds with a job at least
+        self.busy_ns = 0          # nanoseconds with at least one job
         self.compute_ns = 0.0     # arithmetic and memory traffic done so far, in nanoseconds at peak rates
         self.memory_ns = 0.0
         self._since_ns = 0
@@ -74,7 +75,7 @@ class Machine:
         self._tick: Tick | None = None
 
     def start(self, work: Work, done: Callable[[], None]) -> None:
-        """Run `work`; `done()` is called when it has ended, at least a nanosecond from now."""
+        """Run `work`; call `done()` when it has ended, at least a nanosecond from now."""
         self._progress()
         self._started += 1
         self.jobs.append(Job(work, done, self._started))
@@ -96,19 +97,19 @@ class Machine:
                 self.memory_ns += done * work.memory_s / work.alone_s
 
     def used_ns(self) -> tuple[int, float, float]:
-        """Up to now: time with a job at least, and the time that all cores and all bandwidth would have needed."""
+        """Return the time with at least one job so far, and the time needed on all cores and with all bandwidth."""
         self._progress()
         return self.busy_ns, self.core_ns, self.bandwidth_ns
 
     def utilisation(self) -> tuple[float, float]:
-        """Shares of the peak arithmetic and memory rates that were reached up to now, while anything ran; at most 1."""
+        """Return the shares of peak arithmetic and memory rates so far while jobs ran; at most 1."""
         self._progress()
         if not self.busy_ns:
             return 0.0, 0.0
         return min(1.0, self.compute_ns / self.busy_ns), min(1.0, self.memory_ns / self.busy_ns)
 
     def _resume(self) -> None:
-        """New rates, and the next end."""
+        """Compute new rates and schedule the next end."""
         self._tick, jobs = None, self.jobs
         if not jobs:
             return
@@ -117,7 +118,7 @@ class Machine:
         wait = min([max(job.left_ns, 0.0) / job.rate for job in jobs])
         self._tick = self.env.tick_at(self.env._now + max(1, math.ceil(wait - 1e-6)), self.priority, self._on_end)
 
-    def _on_end(self, tick: Any) -> None:
+    def _on_end(self, tick: Tick) -> None:
         if tick is not self._tick:
             return   # the rates have changed since
         self._progress()

@@ -1,53 +1,29 @@
-"""LLM clients whose prefix cache goes on in tiers: host memory, disks, a store shared by many.
+"""LLM clients with an offloaded prefix cache: tiers in host memory, on disks, or in a shared store.
 
-A sequence that arrives is looked up in the device's prefix cache, and from there on in the tiers, block by block by
-chained hashes. What a tier has is read, and the sequence waits for it outside the queue (with `overlap`, only for what
-its prefill cannot hide); then it needs no prefill for these tokens. At the end of the generation (or of the prefill, if
-another client decodes) the blocks that the tiers lack are written back in the background: those of the prompt, and in a
+The client looks up an arriving sequence in the device's prefix cache and from there on in the tiers, block by block by
+chained hashes. It reads what a tier has, and the sequence waits for it outside the queue (with `overlap`, only for what
+its prefill cannot hide). These tokens then need no prefill. At the end of the generation (or of the prefill, if another
+client decodes) the blocks that the tiers lack are written back in the background: those of the prompt, and in a
 conversation those of the answer, which the next turn repeats.
 
-Simplification: what the device had when the sequence arrived counts as found even if it is evicted before the sequence
-gets its turn.
+Simplification: blocks that the device had when the sequence arrived count as found even if they are evicted before the
+sequence is admitted.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from hermes.clients.kv_tier import Hierarchy, KvTierConfig, Tier, block_keys, refuse_hit_rates
+from hermes.clients.kv_tier import Hierarchy, Tier, block_keys
 from hermes.clients.llm import LLMClient
-from hermes.config import ConfigModel
+from hermes.clients.tier_config import OffloadConfig
 from hermes.core.clock import TRANSFER
 from hermes.core.stage import Stage
 from hermes.hardware.base import StepStats
 from hermes.units import NS_PER_S
 
-__all__ = ["OffloadConfig", "OffloadingClient"]
-
-
-class OffloadConfig(ConfigModel):
-    """Where blocks of the prefix cache are kept besides the device."""
-
-    tiers: list[KvTierConfig] = Field(min_length=1)
-    """The hierarchy, nearest first."""
-    block_tokens: int = Field(default=512, ge=1, le=2**20)
-    """Tokens of an entry: whole blocks of so many tokens are stored and found."""
-    overlap: bool = False
-    """Whether a prefill starts while the rest of its KV is read, layer by layer."""
-    write: Literal["all", "nearest"] = "all"
-    """Which tiers get what is stored. It moves what a tier does not have yet."""
-    promote: bool = True
-    """Whether what a lower tier had is written to those above it, once read."""
-    demote: bool = False
-    """Whether what a tier evicts is written to the one below."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        refuse_hit_rates(self.tiers, "tiers")
-        return self
+__all__ = ["OffloadingClient"]
 
 
 class OffloadingClient(LLMClient):
@@ -70,7 +46,7 @@ class OffloadingClient(LLMClient):
         return not self._fetching and super().idle
 
     def _accept(self, stage: Stage) -> None:
-        """The engine has a sequence; what the tiers have of its prompt comes first."""
+        """Take a sequence into the engine, after reading what the tiers have of its prompt."""
         unit = self._offload.block_tokens
         if stage.transferred or stage.num_computed or stage.content is None:
             super()._accept(stage)
@@ -101,13 +77,13 @@ class OffloadingClient(LLMClient):
         super()._accept(stage)
 
     def _done(self, stage: Stage) -> None:
-        """The blocks of its prompt are written back beside whatever comes next."""
-        if not stage.transferred and stage.content is not None and stage.branch <= 0:   # a prompt of branches once
+        """Write the blocks of its prompt back in the background."""
+        if not stage.transferred and stage.content is not None and stage.branch <= 0:   # the prompt of branches once
             unit = self._offload.block_tokens
             size = round(unit * self.tier_bytes_per_token)
-            computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not
+            computed = max(stage.prompt_tokens, stage.num_tokens - 1)   # the last token of an answer is not computed
             keys = block_keys(stage.content, computed, unit, self.model)
-            if keys:   # the last block first: it is to be the first to go
+            if keys:   # the last block first, so that it is evicted first
                 self._hierarchy.keep([(key, size) for key in reversed(keys)], _nothing)
         super()._done(stage)
 

@@ -1,8 +1,8 @@
-"""What a serving stack costs per request beside the accelerator's steps: parsing, tokenizing, copies, Python.
+"""Request overhead: time of the serving stack per request beside the steps (parsing, tokenizing, copies, Python).
 
-One thread does it, so much for each request by kind of stage. `serial`: the engine's own thread, so the step in which a
-request first runs starts that much later. `overlapped`: a thread of its own, first come first served, while the
-accelerator runs; a request waits for it before the scheduler sees it.
+One thread spends a fixed time per request, by kind of stage. `serial`: it is the engine's own thread, so the step in
+which a request first runs starts that much later. `overlapped`: it is a separate thread, first come first served, that
+works while the accelerator runs; a request waits for it before the scheduler sees it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.files import find
 from hermes.units import s_to_ns
 
@@ -41,7 +41,7 @@ class OverheadProfile(ConfigModel):
 
 
 def load_overhead(name_or_path: str | Path, base_dir: Path | None = None) -> OverheadProfile:
-    """A shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
+    """Load a shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
     return load(OverheadProfile, find(name_or_path, base_dir, "overhead", "an overhead profile"))
 
 
@@ -49,9 +49,9 @@ class RequestOverhead(ConfigModel):
     """Time of the serving stack for each request."""
 
     mode: Mode = "serial"
-    """Whether it adds to the accelerator's time (one thread for both) or overlaps with it."""
+    """Whether the time adds to the accelerator's (one thread for both) or overlaps with it."""
     profile: Annotated[str, Field(max_length=4096)] = ""
-    """Fitted overheads: a shipped name (`hw_profiles/overhead/NAME.yaml`) or a file; instead of figures given here."""
+    """Fitted overheads: a shipped name (`hw_profiles/overhead/NAME.yaml`) or a file. Excludes the figures below."""
     generate: Duration = 0.0
     """Time per generation."""
     embed: Duration = 0.0
@@ -60,11 +60,11 @@ class RequestOverhead(ConfigModel):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.profile and (self.generate or self.embed):
-            raise InputError("either a profile or figures", self.profile, field="profile")
+            raise InputError(Verbatim("a profile and figures exclude each other; give one"), field="profile")
         return self
 
     def times_ns(self, base_dir: Path | None) -> dict[str, int]:
-        """Nanoseconds by kind of stage; kinds that cost nothing are left out. Raises `InputError`."""
+        """Return nanoseconds by kind of stage; kinds that cost nothing are left out. Raises `InputError`."""
         per_kind = PerKind(generate=self.generate, embed=self.embed)
         if self.profile:
             with inside("profile"):

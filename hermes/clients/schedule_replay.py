@@ -1,10 +1,10 @@
-"""`hermes conform`: replay schedules recorded from a real engine through the scheduler that simulations use.
+"""Replay of schedules recorded from a real engine through the simulator's scheduler (`hermes conform`).
 
-A recorded file (docs/vllm-v1.md has the format) lists requests by arrival step and, for every engine step that
-scheduled something, who got how many tokens, who was preempted, and how many blocks were free afterwards. The replay
-drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives (`runs`).
-What an engine that schedules asynchronously sees of arrivals is the business of the LLM client, so its schedules are
-replayed through a client, on a clock that ticks once a step.
+A recorded file (format: docs/reference/schedules.md) lists requests by arrival step. For every engine step that
+scheduled something it lists the tokens of each sequence, the preempted sequences, and the free blocks afterwards. The
+replay drives the scheduler itself, step by step (`every_step`) or in runs that end where the next request arrives
+(`runs`). The LLM client decides which arrivals an asynchronous engine sees, so asynchronous schedules are replayed
+through a client, on a clock that ticks once per step.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from hermes.core.stage import Stage
 from hermes.errors import InputError
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
-from hermes.memory import BlockPool, PrefixBlockPool, ReferencePrefixPool
-from hermes.schedulers.base import Plan
+from hermes.memory import BlockPool, PrefixBlockPool
+from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.plan import Plan
 
 __all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
 
@@ -84,7 +85,7 @@ class RecordedSchedule(ConfigModel):
 
 @dataclass
 class FileResult:
-    """How many of a file's steps came out identical, and the first that did not."""
+    """Number of a file's steps that are identical in the replay, and the first that is not."""
 
     file: str
     steps: int
@@ -97,16 +98,16 @@ class FileResult:
 
 
 def load_schedule(path: Path) -> RecordedSchedule:
-    """Read a recorded schedule; `InputError` names file and field."""
+    """Read a recorded schedule. `InputError` names file and field."""
     data = read_json(path)
     try:
         return RecordedSchedule.model_validate(data)
-    except (ValidationError, RecursionError):   # say where, which takes longer than all the rest
+    except (ValidationError, RecursionError):   # find the place, which takes longer than a plain read
         return validate(RecordedSchedule, as_node(data), str(path))
 
 
 def find_files(paths: list[Path]) -> list[Path]:
-    """Recorded files named or lying below the named folders, sorted."""
+    """Return the recorded files among `paths` and below their folders, sorted."""
     files: list[Path] = []
     for path in paths:
         found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
@@ -117,7 +118,7 @@ def find_files(paths: list[Path]) -> list[Path]:
 
 
 def _config(recorded: RecordedSchedule) -> ChunkedConfig:
-    return ChunkedConfig.model_validate({
+    return validate(ChunkedConfig, {
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
@@ -134,26 +135,26 @@ def _pool(recorded: RecordedSchedule, *, every_step: bool) -> BlockPool:
 
 
 def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
-    """(arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
+    """Return (arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
     arrivals: list[tuple[int, Stage]] = []
     for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
         content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
         seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
                        content=content)
-        seq.request = request.id  # type: ignore[assignment]  # all that a recording knows of it
+        seq.request = request.id  # type: ignore[assignment]  # a recording has only the id
         arrivals.append((request.arrival_step, seq))
     return arrivals
 
 
 def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
-    """The rows our scheduler would have left behind, in the recording's format."""
+    """Return the rows of the simulator's scheduler, in the recording's format."""
     if recorded.async_scheduling:
         return _replay_client(recorded, every_step=every_step)
     return _replay_steps(recorded, every_step=every_step)
 
 
 def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
-    """Drive the scheduler alone: arrivals are seen between steps."""
+    """Drive the scheduler alone: it sees arrivals between steps."""
     scheduler = _config(recorded).build(_pool(recorded, every_step=every_step), every_step=every_step)
     arrivals = _sequences(recorded)
     rows: list[Row] = []
@@ -169,7 +170,7 @@ def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
         until = arrivals[next_arrival][0] - step if next_arrival < len(arrivals) else 1 << 30
         plan = scheduler.plan(1 if every_step else until)
         idle_plans = idle_plans + 1 if plan is None else 0
-        if idle_plans > 2:   # nothing runs and nothing ever will: report what there is instead of spinning
+        if idle_plans > 2:   # nothing will ever run: report the rows so far instead of looping
             break
         if plan is None:
             step += 1
@@ -186,9 +187,11 @@ def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
 def _rows(
     scheduler: ChunkedScheduler, plan: Plan, preempted: list[Stage], free_blocks: int, returned: int = 0,
 ) -> list[Row]:
-    """The rows of a planned run. In a run, every member of the decode group advances by one token a step.
+    """Return the rows of a planned run. In a run, every member of the decode group advances by one token a step.
 
-    free_blocks: after the first step's blocks were taken; returned: blocks that come back between it and the next.
+    Args:
+        free_blocks: Free blocks after the first step took its own.
+        returned: Blocks that come back between the first step and the next.
     """
     chunks = dict(plan.prefills)
     group = scheduler.group
@@ -208,7 +211,7 @@ def _rows(
 
 
 class _Recorder(AsyncChunkedScheduler):
-    """Writes rows of the steps that a client has taken."""
+    """A scheduler that records rows of the steps that a client has taken."""
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool) -> None:
         super().__init__(config, pool, every_step=every_step)
@@ -235,9 +238,9 @@ class _Recorder(AsyncChunkedScheduler):
         self._free_blocks = self.pool.free_blocks
         super()._let_go()
 
-    def _preempt(self, seq: Stage, plan: Plan) -> None:
+    def preempt(self, seq: Stage, plan: Plan) -> None:
         self._victims.append(seq)
-        super()._preempt(seq, plan)
+        super().preempt(seq, plan)
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         seq = super()._preempt_ending(order)
@@ -247,7 +250,7 @@ class _Recorder(AsyncChunkedScheduler):
 
 
 class _OneTick:
-    """A step takes a nanosecond: the clock counts steps, and idle ticks."""
+    """Hardware model with steps of one nanosecond, so that the clock counts steps and idle ticks."""
 
     def step_ns(self, stats: StepStats) -> int:
         return 1
@@ -260,7 +263,7 @@ class _OneTick:
 
 
 def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
-    """Let the LLM client that simulations use drive the scheduler. `arrival_step` counts steps that took time."""
+    """Drive the scheduler with the simulator's LLM client. `arrival_step` counts steps that took time."""
     env = Clock()
     scheduler = _Recorder(_config(recorded), _pool(recorded, every_step=every_step), every_step=every_step)
     events = ClientEvents()

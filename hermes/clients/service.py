@@ -1,8 +1,8 @@
-"""Clients that are no LLM engines: retrieval machines, tokenizers, filters.
+"""Service clients: retrieval machines, tokenizers, filters and other clients without an LLM engine.
 
-Tasks wait per kind of stage. A *batched* client (retrieval) takes all that wait of one kind together, one batch of a
-kind at a time, and may wait for more to come (`batch_window`); a *sequential* one (pre- and post-processing) takes one
-task per free core, in order of arrival. What runs side by side shares the machine (`hermes.clients.machine`).
+Tasks wait per kind of stage. A *batched* client (retrieval) takes all waiting tasks of one kind together, one batch per
+kind at a time, and may wait for more to come (`batch_window`). A *sequential* client (pre- and post-processing) takes
+one task per free core, in order of arrival. Concurrent work shares the machine (`hermes.clients.machine`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.clients.base import CLIENTS
 from hermes.clients.machine import Machine
+from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
-from hermes.clients.usage import PowerConfig
 from hermes.config import Component, Duration
 from hermes.core.client import ClientEvents
 from hermes.core.clock import START, STEP_END, Clock, Tick
@@ -33,9 +32,12 @@ __all__ = ["ProcessingClientConfig", "RagClientConfig", "ServiceClient"]
 class ServiceClient(TaskClient):
     """See the module's docstring and `hermes.clients.base.Client`.
 
-    services: kind of stage -> its cost; max_batch: tasks of a batch at most; per_kind: one batch of a kind at a time
-    (else as many as there are cores); batch_window_ns: a batch that is not full waits for so long from the arrival of
-    its first task; submit_cost_s: what it costs to put a task into a batch
+    Args:
+        services: Kind of stage -> its service.
+        max_batch: Most tasks of a batch.
+        per_kind: Run one batch per kind at a time (otherwise as many as there are cores).
+        batch_window_ns: Time from the arrival of its first task that a batch waits to become full.
+        submit_cost_s: Time to put one task into a batch.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class ServiceClient(TaskClient):
         super().__init__(env, index, name, events, machine, model=model, platform=platform)
         self.services = services
         self.stages = frozenset(services)
-        # how many are wanted may always be said, whether it costs anything or not
+        # a pipeline may always state the number of results, whether it costs anything or not
         self.stage_options = {
             kind: {"top_k": 1, **getattr(service, "options", {})} for kind, service in services.items()
         }
@@ -58,10 +60,10 @@ class ServiceClient(TaskClient):
         self._busy: dict[str, int] = dict.fromkeys(services, 0)
         self._due_ns: dict[str, deque[int]] = {kind: deque() for kind in services}   # ends of the windows of the queued
         self._start: Tick | None = None
-        self.out_of_range_tasks = 0   # tasks of batches that left the range that their costs were measured on
+        self.out_of_range_tasks = 0   # tasks in batches outside the range their costs were measured on
 
     def submit(self, stage: Stage) -> None:
-        """A task arrives; it starts once everything else that happens at this instant has happened."""
+        """Take a task. It starts after all other events of this instant."""
         assert isinstance(stage, ServiceStage)
         self._queues[stage.kind].append(stage)
         due = self.env._now + self.batch_window_ns
@@ -70,12 +72,12 @@ class ServiceClient(TaskClient):
             self.env.tick_at(due, START + self.index, self._on_start)
             if len(self._queues[stage.kind]) < self.max_batch:
                 return
-        if not (self.per_kind and self._busy[stage.kind]):   # else the end of the batch that runs wakes it
+        if not (self.per_kind and self._busy[stage.kind]):   # otherwise the end of the running batch wakes it
             self._wake()
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, and nothing is about to start."""
+        """Whether nothing runs or is about to start."""
         return not self.machine.jobs and self._start is None and not any(self._queues.values())
 
     def _wake(self) -> None:
@@ -93,7 +95,7 @@ class ServiceClient(TaskClient):
             ]
             if not waiting or (not self.per_kind and sum(self._busy.values()) >= self.spec.cores):
                 return
-            # whoever waits longest goes first
+            # the kind whose task has waited longest goes first
             kind = min(waiting, key=lambda k: self._queues[k][0].arrival_order)
             queue = self._queues[kind]
             size = min(len(queue), self.max_batch)
@@ -121,7 +123,7 @@ class ServiceClient(TaskClient):
             self.out_of_range_tasks += len(tasks)
 
     def _with_submits(self, work: Work, tasks: int) -> Work:
-        """The same work after one core has put so many tasks into the batch."""
+        """Return the work of a batch plus that of one core that puts its tasks into the batch."""
         extra_s = tasks * self.submit_cost_s
         if not extra_s:
             return work
@@ -133,34 +135,34 @@ class ServiceClient(TaskClient):
         return MachineInfo(self.index, *self.machine.used_ns())
 
     def utilisation(self) -> tuple[float, float]:
-        """Shares of the machine's peak arithmetic and memory rates that were reached while it served."""
+        """Return the shares of the machine's peak arithmetic and memory rates while it served."""
         return self.machine.utilisation()
 
 
 class _ServiceConfig(TaskClientConfig):
-    """What both kinds of client have."""
+    """Options of both kinds of service client."""
 
     device: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """The machine: a device description by name or path. Retrieval needs one."""
+    """Machine: a device description by name or path. Retrieval needs one."""
     cores: int = Field(default=64, ge=1, le=2**20)
     """Cores of the machine."""
-    serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)
-    """Kinds of stage it serves, and what each costs."""
+    serves: dict[str, Annotated[Any, Component(SERVICES)]] = Field(min_length=1)   # Any: of plug-ins, too
+    """Kinds of stage that it serves, with the service of each."""
     power: PowerConfig | None = None
-    """Watts of one machine; serving draws `prefill`. Left out: by the device's TDP and utilisation."""
+    """Watts of one machine; serving draws `prefill`. Left out, by the device's TDP and utilisation."""
 
     def _limits(self) -> tuple[int, bool]:
-        """(largest batch, one batch of a kind at a time)."""
+        """Return (largest batch, whether one batch of a kind runs at a time)."""
         raise NotImplementedError
 
     def _batching(self) -> dict[str, Any]:
-        """Further options of `ServiceClient`."""
+        """Return further options of `ServiceClient`."""
         return {}
 
     def build(self, env: Clock, first_index: int, runs: RowLog, events: ClientEvents, *, every_step: bool,
               base_dir: Path | None,
-              moves_kv: Literal["", "full", "layerwise"] = "") -> list[ServiceClient]:
-        """The group's clients, numbered from `first_index`."""
+              moves_kv: Literal["", "full", "layerwise"] = "", seed: int = 0) -> list[ServiceClient]:
+        """Build the group's clients, numbered from `first_index`."""
         machine = machine_of(self.device, self.cores, base_dir)
         services: dict[str, Service] = {}
         for kind, config in self.serves.items():
@@ -169,8 +171,8 @@ class _ServiceConfig(TaskClientConfig):
         used = sum(service.memory_bytes for service in services.values())
         if machine.memory_bytes and used > machine.memory_bytes:
             raise InputError(
-                f"services that fit in {machine.memory_bytes / 1e9:,.0f} GB", Verbatim(f"{used / 1e9:,.0f} GB"),
-                field="serves",
+                Verbatim(f"the services need {used / 1e9:,.0f} GB, and the machine has "
+                         f"{machine.memory_bytes / 1e9:,.0f} GB; put some on another client"), field="serves",
             )
         max_batch, per_kind = self._limits()
         return [
@@ -182,15 +184,14 @@ class _ServiceConfig(TaskClientConfig):
         ]
 
 
-@CLIENTS.register("rag")
 class RagClientConfig(_ServiceConfig):
-    """Clients that embed, retrieve and rerank: all that waits of one kind goes together."""
+    """Clients that embed, retrieve and rerank. A batch takes all waiting tasks of one kind."""
 
     kind: Literal["rag"] = "rag"
     max_batch: int = Field(default=64, ge=1, le=2**31)
-    """Tasks of one batch at most."""
+    """Most tasks of one batch."""
     batch_window: Duration = 0.0
-    """A batch that is not full waits for more tasks until its first has waited for so long (micro-batching)."""
+    """Time that the first task of a batch waits for others, unless the batch becomes full (micro-batching)."""
     submit_cost: Duration = 0.0
     """Time of one core to put one task into a batch, before the batch begins."""
 
@@ -201,9 +202,8 @@ class RagClientConfig(_ServiceConfig):
         return self.max_batch, True
 
 
-@CLIENTS.register("processing")
 class ProcessingClientConfig(_ServiceConfig):
-    """Clients that tokenize, filter, score: one task per free core, in order."""
+    """Clients that tokenize, filter, score: one task per free core, in order of arrival."""
 
     kind: Literal["processing"] = "processing"
 

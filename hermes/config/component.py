@@ -1,7 +1,7 @@
-"""What everything that can stand in a scenario is made of: strict pydantic models and unit-aware field types.
+"""Component model: strict pydantic models and field types with units, the parts of a scenario.
 
-A *component* is a pydantic model registered under a `kind`; its fields are its YAML keys. Simple components do their
-work themselves; those with run-time state have a method that builds the stateful object.
+A *component* is a pydantic model registered under a `kind`; its fields are its YAML keys. A simple component does its
+work itself; one with run-time state has a method that builds the stateful object.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    TypeAdapter,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import PydanticKnownError, SchemaValidator, core_schema
 
 from hermes.config.registry import Registry
 from hermes.units import parse_bandwidth, parse_bytes, parse_duration, parse_rate, pattern
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class ConfigModel(BaseModel):
-    """Base of every scenario model: unknown keys refused, no silent coercion, NaN and infinities refused, frozen."""
+    """Base of every scenario model: refuses unknown keys, coercion, NaN and infinities; instances are frozen."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=False,
@@ -56,16 +57,16 @@ class ConfigModel(BaseModel):
 
 @cache
 def field_docs(cls: type[object]) -> dict[str, str]:
-    """What the docstring under each field of a component says, by the name of the field; no entry where there is none.
+    """Return the docstrings under a component's fields, by name of the field; a field without one is left out.
 
-    The source is read when a description is needed. Reading it as each class is made, as pydantic can, takes a
-    quarter of the start of every command.
+    The source is read on demand. Reading it as each class is made, as pydantic can, takes a quarter of the start of
+    every command.
     """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         try:
             classes = _docs_of_classes(inspect.getsource(sys.modules[base.__module__]))
-        except (KeyError, OSError, TypeError):   # written at a prompt, or compiled
+        except (KeyError, OSError, TypeError):   # a class without a source file
             continue
         docs |= classes.get(base.__qualname__, {})
     fields = getattr(cls, "model_fields", {})
@@ -74,7 +75,7 @@ def field_docs(cls: type[object]) -> dict[str, str]:
 
 @cache
 def _docs_of_classes(source: str) -> dict[str, dict[str, str]]:
-    """Of each class in the source of a module, by its qualified name: the string after each annotated name."""
+    """Return, for each class in a module's source, by qualified name, the string after each annotated name."""
     found: dict[str, dict[str, str]] = {}
     inside: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
     while inside:
@@ -96,7 +97,7 @@ def _docs_of_classes(source: str) -> dict[str, dict[str, str]]:
 
 
 def quantity(parse: Callable[[object], float], description: str) -> WithJsonSchema:
-    """Field annotation: the JSON Schema of what `parse` (of `hermes.units`) reads."""
+    """Field annotation: the JSON Schema of the text that `parse` (of `hermes.units`) reads."""
     return WithJsonSchema({
         "anyOf": [{"type": "number"}, {"type": "string", "pattern": pattern(parse)}], "description": description,
     })
@@ -122,8 +123,8 @@ Tokens = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class Named:
-    """Field annotation: the name of something registered, where the name says it all: `policy: Annotated[str,
-    Named(PACKING)]`. What registers later is valid at once, also in models that are not part of a scenario."""
+    """Field annotation: the name of a registered implementation without parameters: `policy: Annotated[str,
+    Named(PACKING)]`. Later registrations are valid at once, also in models outside a scenario."""
 
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
@@ -142,24 +143,71 @@ class Named:
 class Component:
     """Field annotation: one of the components of a registry, chosen by its `kind:`.
 
-    Use as `router: Annotated[Any, Component(ROUTERS)]`. The choices are those registered when the enclosing model's
-    schema is built; models with such fields are rebuilt when something registers later (`hermes.scenario`).
+    Use as `router: Annotated[Any, Component(ROUTERS)]`. The registry is asked when a value is validated: a component is
+    imported when a document names it, and later registrations are valid at once.
     """
 
     def __init__(self, registry: Registry[Any]) -> None:
         self.registry = registry
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        choices = {name: handler.generate_schema(self.registry.get(name)) for name in self.registry.loaded()}
-        if not choices:
-            return core_schema.any_schema()
-        return core_schema.tagged_union_schema(choices, discriminator="kind")
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        classes = self.registry.working()
+        if not classes:
+            return handler(core_schema.any_schema())
+        outer = frozenset(_described)
+        choices = {name: _definition(cls, cls in outer) for name, cls in classes.items()}
+        _described.update(classes.values())
+        try:
+            return handler(core_schema.tagged_union_schema(choices, "kind"))
+        finally:
+            _described.intersection_update(outer)
+
+    def _checked(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            kind = value.get("kind")
+        elif isinstance(value, BaseModel):
+            kind = getattr(value, "kind", None)
+        else:
+            raise PydanticKnownError("model_attributes_type")
+        if kind is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        if not isinstance(kind, str) or kind not in self.registry:
+            names = ", ".join(self.registry.names())
+            raise PydanticKnownError(
+                "union_tag_invalid", {"discriminator": "'kind'", "tag": str(kind), "expected_tags": names})
+        return _validator(self.registry.get(kind), kind).validate_python(value)
+
+
+_described: set[type] = set()
+"""Components whose JSON Schema is being made, to stop recursion: a service may hold services."""
+
+
+def _definition(cls: type, described: bool) -> core_schema.CoreSchema:
+    """Return the schema of a component, under pydantic's name for it; a reference to that name if called inside
+    itself."""
+    ref = f"{cls.__module__}.{cls.__qualname__}:{id(cls)}"
+    if described:
+        return core_schema.definition_reference_schema(ref)
+    schema = TypeAdapter(cls).core_schema
+    if schema["type"] == "definitions":
+        return {**schema, "schema": {**schema["schema"], "ref": ref}}
+    return {**schema, "ref": ref}
+
+
+@cache
+def _validator(cls: type, kind: str) -> SchemaValidator:
+    """Return a validator of a component; its errors have the kind in their location, as in a discriminated union."""
+    return SchemaValidator(core_schema.tagged_union_schema({kind: TypeAdapter(cls).core_schema}, "kind"))
 
 
 class Shorthand:
-    """Field annotation after a `Component`: a plain `kind_of` value may stand for the component `kind` with it as
-    `field`: `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as `{kind: fixed,
-    tokens: 150}`."""
+    """Field annotation after a `Component`: a plain value of type `kind_of` stands for the component `kind` with the
+    value as `field`. `Annotated[Any, Component(TOKEN_COUNTS), Shorthand(int, "fixed", "tokens")]` reads `150` as
+    `{kind:
+    fixed, tokens: 150}`."""
 
     def __init__(self, kind_of: type, kind: str, field: str) -> None:
         self.kind_of, self.kind, self.field = kind_of, kind, field

@@ -18,7 +18,7 @@ _NOTED: ContextVar[dict[Path, None] | None] = ContextVar("files read", default=N
 
 @contextmanager
 def files_noted() -> Iterator[dict[Path, None]]:
-    """Collects the data files that are read within: what an outcome depends on besides its scenario."""
+    """Collect the data files that are read within the block: an outcome depends on them besides its scenario."""
     noted: dict[Path, None] = {}
     token = _NOTED.set(noted)
     try:
@@ -28,14 +28,14 @@ def files_noted() -> Iterator[dict[Path, None]]:
 
 
 def note_file(path: str | Path) -> None:
-    """Called wherever a data file is read; a plug-in that reads one without `hermes.config.yaml_document` calls it
-    too."""
+    """Note a data file that is read. A plug-in calls it for a file that it reads without
+    `hermes.config.yaml_document`."""
     noted = _NOTED.get()
     if noted is not None:
         noted[Path(path)] = None
 
 
 def resource_dir(folder: str) -> Path:
-    """The folder `hw_profiles`, `traces` or `scenarios` that ships with this installation."""
+    """Return the folder `hw_profiles`, `traces` or `scenarios` that ships with this installation."""
     packaged = _PACKAGE / "_data" / folder
     return packaged if packaged.is_dir() else _PACKAGE.parent / folder

@@ -1,4 +1,4 @@
-"""Plug-ins in Python files: `plugins: [FILE.py]` in a scenario imports the file, which registers what it has."""
+"""Plug-ins in Python files: `plugins: [FILE.py]` in a scenario imports the file, which registers its components."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ import traceback
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from hermes.config.data_files import note_file
+from hermes.config.files import read_bytes
 from hermes.errors import InputError, Verbatim
 
 __all__ = ["import_plugin"]
 
 
 def import_plugin(path: Path) -> None:
-    """Import a file that registers components; once in a process, and again when the file has changed.
+    """Import a file that registers components, once per process, and again when the file has changed.
 
-    What the file imports is looked for beside it, too. Raises `InputError`, with the line of the file where there is
-    one, if it cannot be read or fails in any way.
+    The folder of the file is searched for its imports, too. Raises `InputError`, with the line of the file if known, if
+    the file cannot be read or its import fails.
     """
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise InputError("a Python file", Verbatim(error.strerror or str(error)), file=str(path)) from None
-    note_file(path)
+    source = read_bytes(path, what="a Python file")
     place = path.resolve()
     name = f"hermes_plugin_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
     digest = hashlib.sha256(source).hexdigest()
@@ -36,14 +32,14 @@ def import_plugin(path: Path) -> None:
         raise InputError("a Python file (its name ends in .py)", path.name, file=str(path))
     module = module_from_spec(spec)
     module.__dict__["__hermes_source__"] = digest
-    sys.modules[name] = module   # classes look up their module while they are made
+    sys.modules[name] = module   # classes look up their module while they are created
     beside = str(place.parent)
     added = beside not in sys.path
     if added:
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:   # a user's file may fail with anything
+    except (Exception, SystemExit) as error:   # a user's file may raise any of them
         del sys.modules[name]
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(place)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

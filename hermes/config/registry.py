@@ -1,107 +1,154 @@
 """Extension points: implementations registered by name.
 
-A registry maps the `kind:` written in a scenario to the class that implements it. Classes register in process with
-`@ROUTERS.register("round_robin")`, and from other packages through the entry-point group `hermes.<registry name>`.
-What is registered is valid in YAML, and in the JSON Schema, at once.
+A registry maps the `kind:` in a scenario to the class that implements it. Classes register in process with
+`@ROUTERS.register(NAME)`, and from other packages through the entry-point group `hermes.<registry name>`. HERMES's own
+are listed where the registry is made. An implementation is imported when a scenario names it; its name is valid in YAML
+and in the JSON Schema at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hermes.errors import InputError, Verbatim, suggest
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "plugin_modules"]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 
 class Registry(Generic[T]):
-    """Names to implementations of one extension point. `what` is how error messages call it ("a router").
+    """Names to implementations of one extension point.
 
-    An implementation that a package offers through an entry point is imported when its name is first asked for.
+    Args:
+        name: The entry-point group is `hermes.<name>`.
+        what: How error messages call an implementation ("a router").
+        built_in: HERMES's own implementations, name -> "module:class", imported when their name is first asked for.
     """
 
-    def __init__(self, name: str, what: str) -> None:
+    version: ClassVar[int] = 0
+    """Counts all registrations, so that data derived from registries knows when it is stale."""
+    every: ClassVar[list[Registry[Any]]] = []
+    """Every registry of this process."""
+
+    def __init__(self, name: str, what: str, built_in: Mapping[str, str] | None = None) -> None:
         self.name, self.what = name, what
-        self.version = 0  # counts registrations, so that derived schemas know when they are stale
         self._entries: dict[str, Any] = {}
+        self._built_in = {key: EntryPoint(key, place, f"hermes.{name}") for key, place in (built_in or {}).items()}
+        Registry.every.append(self)
 
     def register(self, name: str) -> Callable[[C], C]:
-        """Class decorator: enter the class under `name`, which has to be that of its `kind` field.
+        """Register a class under `name`, which must be that of its `kind` field (class decorator).
 
-        Raises `ValueError` for a name that another class has.
+        Raises `ValueError` if another class has the name.
         """
 
         def add(cls: C) -> C:
             old = self._entries.get(name)
             if old is cls:
                 return cls
-            if old is not None and (old.__module__, old.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ValueError(f"{self.what} named {name!r} is registered already, by {old.__module__}")
+            place = f"{cls.__module__}:{cls.__qualname__}"
+            if old is not None:
+                taken = f"{old.__module__}:{old.__qualname__}"
+            else:
+                taken = self._built_in[name].value if name in self._built_in else place
+            if place != taken:
+                raise ValueError(f"{self.what} named {name!r} is registered already, by {taken.partition(':')[0]}")
             self._entries[name] = cls
-            self.version += 1
+            Registry.version += 1
             return cls
 
         return add
 
     def unregister(self, name: str) -> None:
-        """Forget a name (tests and notebooks that redefine a class)."""
+        """Remove a name (for tests and notebooks that redefine a class)."""
         del self._entries[name]
-        self.version += 1
+        Registry.version += 1
 
     def get(self, name: str) -> Any:
-        """The class registered under `name`, imported if need be; `InputError` with the nearest name otherwise."""
+        """Return the class registered under `name`, and import it if needed.
+
+        Raises `InputError` with the nearest name for an unknown one, and with the package's name if its package cannot
+        be imported.
+        """
         try:
-            if name not in self._entries and name in self._offered:
-                self._import(name)
-            return self._entries[name]
-        except (KeyError, TypeError):
+            if name in self._entries:
+                return self._entries[name]
+            point = self._point(name)
+        except TypeError:   # YAML may have a list where a name is expected
+            point = None
+        if point is None:
             raise InputError(
-                f"{self.what}: one of {', '.join(self.names())}", name, suggestion=suggest(name, self.names())
-            ) from None
+                f"{self.what}: one of {', '.join(self.names())}", name, suggestion=suggest(name, self.names()))
+        if name in self._built_in:
+            return self.register(name)(point.load())
+        try:
+            found = point.load()
+        except (Exception, SystemExit) as error:   # a package may raise any exception
+            raise _broken(self.what, name, point, error) from None
+        return self.register(name)(found)
 
     def names(self) -> list[str]:
-        """All names, those included that nothing has asked for yet."""
-        return sorted({*self._entries, *self._offered})
+        """Return all names, including those not imported yet."""
+        return sorted({*self._entries, *self._built_in, *self._offered})
 
-    def loaded(self) -> list[str]:
-        """The names whose implementations are imported."""
-        return sorted(self._entries)
-
-    def load(self, names: Iterable[object] | None = None) -> None:
-        """Import what is offered under these names, or under any; other values are passed over."""
-        for name in self._offered if names is None else names:
-            if isinstance(name, str) and name in self._offered and name not in self._entries:
-                self._import(name)
+    def working(self) -> dict[str, Any]:
+        """Return every name with its class, except those whose package cannot be imported."""
+        found = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except InputError:   # reported when a scenario names it
+                continue
+        return found
 
     @property
     def _offered(self) -> Mapping[str, EntryPoint]:
         return _entry_points().get(f"hermes.{self.name}", {})
 
-    def _import(self, name: str) -> None:
-        point = self._offered[name]
-        try:
-            found = point.load()
-        except (ImportError, AttributeError) as error:
-            reason = Verbatim(f"{point.value}: {error}")
-            raise InputError(f"{self.what} {name!r} whose package can be imported", reason) from None
-        self.register(name)(found)
+    def _point(self, name: str) -> EntryPoint | None:
+        """Return the entry point of an implementation that is not imported yet; reads entry points only if needed."""
+        return self._built_in.get(name) or self._offered.get(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries or name in self._offered
+        return name in self._entries or name in self._built_in or name in self._offered
+
+
+def plugin_modules(beside: Collection[str] = ()) -> list[str]:
+    """Return the modules outside this package that registered an implementation or offer one as an entry point.
+
+    Args:
+        beside: Names of registries to leave out.
+    """
+    found = [entry.__module__ for registry in Registry.every if registry.name not in beside
+             for entry in registry._entries.values()]
+    found += [point.module for group, points in _entry_points().items()
+              if group.removeprefix("hermes.") not in beside for point in points.values()]
+    # files under `plugins:` are not importable modules; they count as files that a scenario reads
+    return sorted({module for module in found if module.partition(".")[0] != "hermes"
+                   and not hasattr(sys.modules.get(module), "__hermes_source__")})
+
+
+def _broken(what: str, name: str, point: EntryPoint, error: BaseException) -> InputError:
+    package = point.dist.name if point.dist is not None else point.module.partition(".")[0]
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return InputError(Verbatim(
+        f"{what} {name!r}: the package {package} that offers it cannot be imported ({point.value}: {reason}); "
+        f"repair or uninstall {package}, or choose another"))
 
 
 @cache
 def _entry_points() -> dict[str, dict[str, EntryPoint]]:
-    """What installed packages offer, by group and name. Read once: it looks into every installed package."""
+    """Return the entry points of installed packages, by group and name. Read once: it looks into every installed
+    package."""
     found: dict[str, dict[str, EntryPoint]] = {}
     points = entry_points()
     for group in points.groups:

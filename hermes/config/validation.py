@@ -1,8 +1,8 @@
-"""Validating documents against models, and saying what is wrong in one line a user can act on.
+"""Validation of documents against models, with messages of one line.
 
 pydantic reports a path into its own schema (with the tags and members of unions in it) and a message in its own words.
-Here both become an `InputError`: the position in the file, the path as the user wrote it, what was expected, what was
-found, and the nearest name where one was mistyped. Only the first error is reported.
+This module turns both into an `InputError`: position in the file, path as the user wrote it, expected value, found
+value, and the nearest name for a mistyped one. Only the first error is reported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from hermes.config.data_files import note_file, resource_dir
+from hermes.config.registry import Registry
 from hermes.config.yaml_document import Node, as_node, load_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
@@ -24,7 +25,7 @@ __all__ = ["input_error", "load", "validate"]
 
 M = TypeVar("M", bound=BaseModel)
 
-_EXPECTED = {  # of the error types whose own words would not do
+_EXPECTED = {  # replaces pydantic's words for these error types
     "bool_type": "true or false",
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -54,11 +55,12 @@ _EXPECTED = {  # of the error types whose own words would not do
     "too_short": "at least {min_length} item(s)",
     "too_long": "at most {max_length} item(s)",
 }
+_GROUPED = re.compile(r"[-+]?[0-9]+(?:_[0-9]+)+(?:\.[0-9]*)?\Z")   # a number in YAML 1.1, text in YAML 1.2
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
 
 
 def validate(model: type[M], data: Node | Mapping[str, Any], file: str | None = None) -> M:
-    """An instance of `model` from a document or a plain dict; `InputError` with the first thing wrong."""
+    """Return an instance of `model` from a document or a plain dict; raises `InputError` with the first mistake."""
     node = data if isinstance(data, Node) else as_node(data)
     try:
         return model.model_validate(node.plain())
@@ -69,10 +71,10 @@ def validate(model: type[M], data: Node | Mapping[str, Any], file: str | None = 
 
 
 def load(model: type[M], path: Path, file: str | None = None) -> M:
-    """An instance of `model` from a YAML file; `InputError` with the first thing wrong.
+    """Return an instance of `model` from a YAML file; raises `InputError` with the first mistake.
 
-    Descriptions that ship with HERMES are read once in a process: a simulation of a few requests would otherwise spend
-    a third of its time on parsing them.
+    Descriptions that ship with HERMES are read once per process: otherwise a simulation of a few requests would spend a
+    third of its time on parsing them.
     """
     if path.parent.is_relative_to(resource_dir("hw_profiles")) or path.parent == resource_dir("traces"):
         note_file(path)
@@ -89,10 +91,10 @@ def _shipped(model: type[M], path: Path) -> Any:
 def input_error(
     error: ValidationError, node: Node, model: type[BaseModel] | None = None, file: str | None = None
 ) -> InputError:
-    """The first of pydantic's errors about `node` as an `InputError`."""
+    """Return the first of pydantic's errors about `node` as an `InputError`."""
     schema = _Schema.of(model)
     found = [_Problem(item, node, schema) for item in error.errors(include_url=False)]
-    # a mistyped key is both unknown and missing: the unknown one tells more
+    # a mistyped key is both unknown and missing: report the unknown one
     first = next((p for p in found if p.kind == "extra_forbidden"), None) if found[0].kind == "missing" else None
     first = first or found[0]
     same = [p for p in found if p.path == first.path and p.kind != "missing"] or [first]
@@ -101,17 +103,17 @@ def input_error(
 
 
 class _Problem:
-    """One pydantic error, its location translated to the document."""
+    """One pydantic error, with its location translated to the document."""
 
     def __init__(self, item: Any, node: Node, schema: _Schema) -> None:
         self.item, self.kind, self.context = item, str(item["type"]), item.get("ctx", {})
         self.path: list[str] = []
         self.node, self.parent, self.schema = node, node, schema
-        self.present = True  # is there anything at the path, or only at its parent?
+        self.present = True  # whether a value exists at the path, or only at its parent
         self._walk(list(item["loc"]))
 
     def _walk(self, loc: list[Any]) -> None:
-        tagged = False  # has the tag of the mapping we are in been seen?
+        tagged = False  # whether the tag of the current mapping was passed
         for position, part in enumerate(loc):
             last = position == len(loc) - 1
             kind = self.node.child("kind")
@@ -127,9 +129,9 @@ class _Problem:
                 self.schema = self.schema.step(part, self.node)
                 self.path.append(str(part))
                 self.parent, self.present = self.node, False
-            elif isinstance(part, int):  # a single item where a list of them may stand
+            elif isinstance(part, int):  # a single item in place of a list
                 self.schema = self.schema.step(part, self.node)
-            else:   # a tag or the name of a union's member, which the user never wrote
+            else:   # a tag or the name of a union's member, which is not in the document
                 self.schema = self.schema.tagged(part)
 
     def expected(self) -> str:
@@ -148,7 +150,7 @@ class _Problem:
         if template is None:
             return re.sub(r"^Input should be (?:a valid )?", "", str(self.item["msg"]))
         values = {k: f"{v:g}" if isinstance(v, float) else v for k, v in self.context.items()}
-        quantity = self.kind in _BOUNDS and isinstance(self.node.value, str)  # found with a unit, the bound has none
+        quantity = self.kind in _BOUNDS and isinstance(self.node.value, str)  # the value has a unit, the bound has none
         return template.format_map(values) + (" in SI units" if quantity else "")
 
     def error(self, expected: Iterable[str]) -> InputError:
@@ -167,6 +169,8 @@ class _Problem:
         elif self.kind == "union_tag_not_found":
             field.append("kind")
             found = Verbatim("nothing")
+        elif self.kind in ("int_type", "float_type") and _GROUPED.match(str(found)):
+            suggestion = str(found).replace("_", "")
         elif self.kind in ("literal_error", "enum"):
             suggestion = suggest(found, re.findall(r"'([^']*)'", str(self.context.get("expected"))))
         cause = self.context.get("error")
@@ -176,7 +180,7 @@ class _Problem:
             if cause.field:
                 mark = self.node.nearest(cause.field)[0].mark
                 field.append(cause.field)
-        said = list(dict.fromkeys(expected))   # a single one stays what it is: it may be `Verbatim`
+        said = list(dict.fromkeys(expected))   # a single one is kept as it is: it may be `Verbatim`
         return InputError(
             said[0] if len(said) == 1 else " or ".join(said), found, field=".".join(field) or None, file=mark.file,
             line=mark.line, column=mark.column, suggestion=suggestion,
@@ -197,26 +201,25 @@ def _outline(node: Node) -> Verbatim:
     return Verbatim("a mapping" if isinstance(node.value, dict) else "a list")
 
 
-_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[object, dict[str, Any]]] = {}
-"""By model: what it was built from, and its JSON Schema."""
+_KNOWN_SCHEMAS: dict[type[BaseModel], tuple[int, dict[str, Any]]] = {}
+"""Per model: number of registrations at that time, and its JSON Schema."""
 
 
 def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON Schema of a model, made once until the model is rebuilt because something registered: 0.1 s otherwise
-    for each mistake in a scenario; empty where a plug-in's field type has none."""
-    built = model.__pydantic_core_schema__
+    """Return the JSON Schema of a model, cached until a new registration (making it takes 0.1 s); empty if a plug-in's
+    field type has none."""
     known = _KNOWN_SCHEMAS.get(model)
-    if known is None or known[0] is not built:
+    if known is None or known[0] != Registry.version:
         try:
             schema = model.model_json_schema()
         except (PydanticInvalidForJsonSchema, PydanticUserError):
             schema = {}
-        known = _KNOWN_SCHEMAS[model] = (built, schema)
+        known = _KNOWN_SCHEMAS[model] = (Registry.version, schema)   # making it imports the components it names
     return known[1]
 
 
 class _Schema:
-    """A place in a JSON Schema, entered step by step beside a document; knows which keys and kinds are valid there."""
+    """A place in a JSON Schema, entered step by step beside a document; it knows the valid keys and kinds there."""
 
     def __init__(self, options: list[dict[str, Any]], defs: dict[str, Any], parent: _Schema | None = None) -> None:
         self.options, self.defs, self.parent = options, defs, parent
@@ -227,7 +230,7 @@ class _Schema:
         return cls([schema], schema.get("$defs", {}))
 
     def _concrete(self, node: Node) -> list[dict[str, Any]]:
-        """The alternatives with references followed, narrowed by the document's `kind` where there is one."""
+        """Return the alternatives with references followed, narrowed by the document's `kind` if there is one."""
         kind = node.child("kind")
         result, queue = [], list(self.options)
         while queue:
@@ -255,7 +258,7 @@ class _Schema:
         return _Schema(options, self.defs, self)
 
     def tagged(self, tag: object) -> _Schema:
-        """The alternative of that kind, where the document leaves the kind out; the same place if there is none."""
+        """Return the alternative of that kind, if the document leaves the kind out; the same place if there is none."""
         mappings = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(as_node(None)))
         found = next((mapping[tag] for mapping in mappings if tag in mapping), None)
         return self if found is None else _Schema([{"$ref": found}], self.defs, self)

@@ -1,9 +1,9 @@
-"""YAML as hermes reads it: plain data only, and every value knows the file, line and column it was written at.
+"""Strict YAML reader: plain data only, and every value knows its file, line and column.
 
-Differences from a general loader, all of them so that a mistake is found rather than guessed at: no tags, no objects,
-no duplicate keys, no second document, bounded size and depth; aliases may not be cyclic or multiply a small file into
-a huge one. Scalars follow YAML 1.2 (`yes` and `on` are text; `1e5` is a number), except that `_` may separate digits.
-A number with leading zeros is text: it is octal to some and decimal to others.
+It differs from a general loader so that mistakes are found and not guessed at: no tags, no objects, no duplicate keys,
+no second document, bounded size and depth; aliases may not be cyclic or expand a small file to a huge one. Scalars
+follow YAML 1.2 (`yes`, `on` and `1_000` are text; `1e5` is a number). A number with leading zeros is text, since some
+loaders read it as octal and others as decimal.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any
 import yaml
 from yaml import events as ev
 
-from hermes.config.data_files import note_file
+from hermes.config.files import MAX_BYTES, half_character, read_text
 from hermes.errors import InputError, Verbatim
 
-__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "load_yaml", "parse_yaml", "read_text"]
+__all__ = ["MAX_BYTES", "Mark", "Node", "Text", "as_node", "is_index", "load_yaml", "parse_yaml", "read_text"]
 
-MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 60        # well below Python's recursion limit, for every recursive walk over a document
 MAX_NODES = 500_000   # after aliases are expanded
-MAX_DIGITS = 300      # the largest float has 309; int() of a text is quadratic
+MAX_DIGITS = 300      # the largest float has 309; int() of a text takes quadratic time
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
-_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0x[0-9a-fA-F]+|0o[0-7]+)\Z")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,9})?\Z")
 _SPECIAL: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -37,12 +36,11 @@ _SPECIAL: dict[str, object] = {
     **{sign + text: float(sign + "inf") for sign in ("", "+", "-") for text in (".inf", ".Inf", ".INF")},
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something is written; line and column count from 1 and are None for what has no file."""
+    """Position in a file; line and column count from 1, and are None without a file."""
 
     file: str | None = None
     line: int | None = None
@@ -53,7 +51,7 @@ class Mark:
 
 
 class Text(str):
-    """A string from a file, which remembers the file: paths are relative to where they are written."""
+    """A string from a file that remembers the file: paths are relative to it."""
 
     __slots__ = ("file",)
     file: str | None
@@ -61,14 +59,14 @@ class Text(str):
 
 @dataclass(slots=True)
 class Node:
-    """A value (scalar, mapping of nodes or list of nodes) and where it is written; `key` is where its key stands."""
+    """A value (scalar, mapping of nodes or list of nodes) and its position; `key` is the position of its key."""
 
     value: Any
     mark: Mark
     key: Mark | None = None
 
     def plain(self) -> Any:
-        """The value as ordinary Python data."""
+        """Return the value as ordinary Python data."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -80,7 +78,7 @@ class Node:
         return self.value
 
     def child(self, key: object) -> Node | None:
-        """The node under a key or list index, or None."""
+        """Return the node under a key or list index, or None."""
         if isinstance(self.value, dict) and isinstance(key, str):
             return self.value.get(key)
         if isinstance(self.value, list) and isinstance(key, int) and 0 <= key < len(self.value):
@@ -88,13 +86,13 @@ class Node:
         return None
 
     def nearest(self, path: str | None) -> tuple[Node, str | None]:
-        """The node at a dotted path, or the last one on the way there that exists; and the path as it is written.
+        """Return the node at a dotted path, or the last existing one on the way; and the path as the file writes it.
 
-        Where a single item stands in place of a list of one, its index is not part of what is written.
+        If a single item stands for a list of one, its index is not part of the path in the file.
         """
         node, written, missing = self, [], False
         for part in path.split(".") if path else ():
-            child = None if missing else node.child(int(part) if part.isdecimal() else part)
+            child = None if missing else node.child(int(part) if is_index(part) else part)
             if child is not None:
                 node = child
             elif not missing and part == "0" and isinstance(node.value, dict):
@@ -103,6 +101,11 @@ class Node:
                 missing = True
             written.append(part)
         return node, ".".join(written) or None
+
+
+def is_index(key: str) -> bool:
+    """Whether a part of a dotted path is an index into a list."""
+    return key.isascii() and key.isdecimal() and len(key) < 10
 
 
 def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
@@ -117,55 +120,31 @@ def as_node(data: Any, mark: Mark | None = None, depth: int = 0) -> Node:
     return Node(data, mark)
 
 
-def read_text(path: str | Path, max_bytes: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file; `InputError` if it cannot be read, is too large or is not text."""
-    name = str(path)
-    note_file(path)
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError("a readable file", Verbatim(reason.lower()), file=name) from None
-    if len(raw) > max_bytes:
-        raise InputError(f"a file of at most {max_bytes} bytes", Verbatim("a larger one"), file=name)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = Verbatim(f"byte 0x{raw[error.start]:02x} at offset {error.start}")
-        raise InputError("UTF-8 text", found, file=name, line=raw.count(b"\n", 0, error.start) + 1) from None
-    bad = _UNPRINTABLE.search(text)
-    if bad:
-        line = text.count("\n", 0, bad.start()) + 1
-        raise InputError("printable text", Verbatim(f"character U+{ord(bad[0]):04X}"), file=name, line=line)
-    return text
-
-
 def load_yaml(path: str | Path) -> Node:
-    """The single YAML document in a file."""
+    """Load the single YAML document of a file."""
     return parse_yaml(read_text(path), str(path))
 
 
 def parse_yaml(text: str, file: str | None = None) -> Node:
-    """The single YAML document in `text`; `file` names it in errors. An empty document is a null."""
+    """Parse the single YAML document in `text`; `file` names it in errors. An empty document is null."""
     return _Composer(text, file).compose()
 
 
 def resolve_scalar(text: str, mark: Mark, field: str | None = None) -> object:
-    """What a plain (unquoted) scalar stands for."""
+    """Return the value of a plain (unquoted) scalar."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     if _INT.match(text):
         if len(text) > MAX_DIGITS:
             raise mark.error(f"a number of at most {MAX_DIGITS} digits", Verbatim(f"{len(text)}"), field=field)
-        return int(text.replace("_", ""), 0)
+        return int(text, 0)
     if _FLOAT.match(text):
-        return float(text.replace("_", ""))
+        return float(text)
     return text
 
 
 class _Composer:
-    """Builds nodes from PyYAML's events, which come without recursion and without constructing anything."""
+    """Builder of nodes from PyYAML's events, which need no recursion and construct no objects."""
 
     def __init__(self, text: str, file: str | None) -> None:
         self.file, self.text = file, text
@@ -196,7 +175,7 @@ class _Composer:
             raise Mark(self.file).error("valid YAML", Verbatim(str(error))) from None
 
     def _problem(self, error: yaml.MarkedYAMLError, mark: Any) -> str:
-        """What is wrong, as it reads after "found"."""
+        """Return the problem in words that fit after "found"."""
         if mark is not None and self.text[mark.index : mark.index + 1] == "\t":
             return "a tab (indent with spaces)"
         said = error.problem or error.context or "something else"
@@ -209,7 +188,7 @@ class _Composer:
         return ".".join(self.path) or None
 
     def _node(self, event: Any, depth: int) -> tuple[Node, int, int]:
-        """The node that starts with `event`, the number of nodes in it, and its height."""
+        """Return the node that starts with `event`, the number of nodes in it, and its height."""
         mark = self._mark(event)
         if isinstance(event, ev.AliasEvent):
             return self._alias(event, mark, depth)
@@ -222,6 +201,7 @@ class _Composer:
         self._count(1, mark)
         if isinstance(event, ev.ScalarEvent):
             value = resolve_scalar(event.value, mark, self._field()) if event.implicit[0] else event.value
+            self._whole(event.value, mark)
             built = Node(value, mark), 1, 0
         elif isinstance(event, ev.SequenceStartEvent):
             built = self._sequence(mark, depth)
@@ -230,6 +210,12 @@ class _Composer:
         if event.anchor:
             self.anchors[event.anchor] = built
         return built
+
+    def _whole(self, text: str, mark: Mark) -> None:
+        """Refuse half a character such as `"\ud800"`, which no file can hold."""
+        half = half_character(text)
+        if half is not None:
+            raise mark.error("whole characters", half, field=self._field())
 
     def _count(self, nodes: int, mark: Mark) -> None:
         self.nodes += nodes
@@ -268,6 +254,7 @@ class _Composer:
             if not isinstance(event, ev.ScalarEvent) or event.tag is not None or not event.value:
                 raise at.error("a key that is a word", Verbatim("something else"), field=self._field())
             key = event.value
+            self._whole(key, at)
             if key in items:
                 raise at.error("each key once", Verbatim(f"{key!r} again"), field=".".join([*self.path, key]))
             self.path.append(key)
@@ -281,7 +268,7 @@ class _Composer:
         return Node({**merged, **items}, mark), total, height
 
     def _merge(self, node: Node, merged: dict[str, Node]) -> None:
-        """A merge key: what the mapping itself says wins, then the first of several."""
+        """Apply a merge key: the mapping's own keys win, then the first of several merged mappings."""
         for part in node.value if isinstance(node.value, list) else [node]:
             if not isinstance(part.value, dict):
                 raise node.mark.error("an alias to a mapping", part.plain(), field=self._field())

@@ -1,1 +1,1 @@
-"""The simulator proper: clock, stages, requests, coordinator, simulation, and the record that a run leaves behind."""
+"""The simulator's kernel: clock, stages, requests, coordinator, simulation and the record of a run."""

@@ -1,16 +1,17 @@
-"""What a prompt's blocks contain, as far as sharing is concerned.
+"""Block hashes: which KV blocks two prompts can share.
 
-The simulator has no tokens. Two requests share KV blocks exactly where their prompts begin with the same text, and
-that is all these classes say: for a full block, a key that is equal for two sequences if and only if everything up to
-the block's end is the same. They play the role of the engine's chained block hashes.
+The simulator has no tokens. Two requests share KV blocks where their prompts begin with the same text. These classes
+give a key for each full block. Two sequences have equal keys if and only if everything up to the block's end is the
+same. The keys play the role of the engine's chained block hashes.
 
-`block_key(index, block_size)` is the definition. A content that can name many consecutive blocks at once has a second
-method, which makes a prefix cache cheap:
+`block_key(index, block_size)` is the definition. A content may have a second method, which names many consecutive
+blocks at once and makes a prefix cache cheap:
 
-`name_runs(block_size)` gives, in order, (name, end): blocks up to `end` (exclusive), from where the run before ended,
-have that name. Block `index` of two sequences is the same content if and only if it has the same name in both. The runs
-end where `block_key` is None; a content that covers the answer as well ends beyond the prompt, at any large number. An
-empty run is allowed. A name is hashable, not None, and begins with the kind of content, so that no other kind has it.
+`name_runs(block_size)` yields pairs (name, end) in order. The blocks from the end of the run before up to `end`
+(exclusive) have that name. Block `index` of two sequences has the same content if and only if it has the same name in
+both. The runs end where `block_key` is None; a content that covers the answer as well ends beyond the prompt, at any
+large number. A run may be empty. A name is hashable, is not None, and begins with the kind of content, so that contents
+of different kinds never share a name.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ NameRuns = Iterable[tuple[Hashable, int]]
 
 
 class PromptContent(Protocol):
-    """What a prompt's blocks contain, as far as sharing is concerned. It may have `name_runs` as well."""
+    """Content of a prompt's blocks, as far as blocks can be shared. May also have `name_runs`."""
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None where it holds tokens of the sequence's own."""
+        """Return the key of full block `index`, or None where the block holds tokens of this sequence alone."""
         ...
 
 
 def name_runs(content: PromptContent, block_size: int) -> NameRuns:
-    """The runs of a content, or of a sequence. One that has only `block_key` gives one run for each block."""
+    """Return the runs of a content or a sequence; one run per block if it has only `block_key`."""
     runs = getattr(content, "name_runs", None)
     found: NameRuns = block_by_block(content, block_size) if runs is None else runs(block_size)
     return found
 
 
 def block_by_block(content: PromptContent, block_size: int) -> Iterator[tuple[Hashable, int]]:
-    """A run for each block, up to the first without a key."""
+    """Yield one run per block, up to the first block without a key."""
     end = 1
     while (key := content.block_key(end - 1, block_size)) is not None:
         yield key, end
@@ -50,7 +51,7 @@ def block_by_block(content: PromptContent, block_size: int) -> Iterator[tuple[Ha
 
 
 class GroupPrefix:
-    """The first `num_tokens` tokens are the first tokens of the text of `group`; the rest is the sequence's own."""
+    """A prompt whose first `num_tokens` tokens are the beginning of the text of `group`; the rest is its own."""
 
     __slots__ = ("group", "num_tokens")
 
@@ -58,7 +59,7 @@ class GroupPrefix:
         self.group, self.num_tokens = group, num_tokens
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None where it holds tokens of the sequence's own."""
+        """Return the key of full block `index`, or None where the block holds tokens of this sequence alone."""
         return ("group", self.group, index) if (index + 1) * block_size <= self.num_tokens else None
 
     def name_runs(self, block_size: int) -> NameRuns:
@@ -68,9 +69,9 @@ class GroupPrefix:
 class ConversationText:
     """The first `num_tokens` tokens of a conversation: a prompt, or a prompt and the answer to it.
 
-    A conversation is one text that only grows, so a position says what stands there, whichever turn put it there. It
-    begins with the first `shared_tokens` tokens of the text of `group` (a system prompt); a block that reaches beyond
-    them is the conversation's own.
+    A conversation is one text that only grows, so a position identifies its token in every turn. The text begins with
+    the first `shared_tokens` tokens of the text of `group` (a system prompt). A block that reaches beyond them belongs
+    to the conversation alone.
     """
 
     __slots__ = ("group", "num_tokens", "session", "shared_tokens")
@@ -80,11 +81,11 @@ class ConversationText:
         self.shared_tokens, self.num_tokens = shared_tokens, num_tokens
 
     def up_to(self, num_tokens: int) -> ConversationText:
-        """The first so many tokens of the same conversation."""
+        """Return the first `num_tokens` tokens of the same conversation."""
         return ConversationText(self.session, self.group, self.shared_tokens, num_tokens)
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None where the text ends within it or before."""
+        """Return the key of full block `index`, or None where the text ends before the block does."""
         end = (index + 1) * block_size
         if end > self.num_tokens:
             return None
@@ -96,10 +97,10 @@ class ConversationText:
 
 
 class HashedPrompt:
-    """A prompt known by chained hashes of consecutive blocks of `unit` tokens, as in Mooncake's traces.
+    """A prompt given as chained hashes of consecutive blocks of `unit` tokens, as in Mooncake's traces.
 
-    A smaller block inside a known one is known by the same hash. A block beyond the last hash, or with tokens beyond
-    the prompt's `num_tokens`, is the sequence's own: answers to equal prompts differ.
+    A smaller block inside a hashed block has the same hash. A block beyond the last hash, or with tokens beyond the
+    prompt's `num_tokens`, belongs to the sequence alone: answers to equal prompts differ.
     """
 
     __slots__ = ("ids", "num_tokens", "unit")
@@ -109,7 +110,7 @@ class HashedPrompt:
         self.num_tokens = min(num_tokens, len(ids) * unit)
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None where the prompt ends within it or before."""
+        """Return the key of full block `index`, or None where the prompt ends before the block does."""
         end = (index + 1) * block_size
         return ("hash", self.ids[(end - 1) // self.unit], index) if end <= self.num_tokens else None
 
@@ -120,7 +121,7 @@ class HashedPrompt:
 
 
 class TokenPrompt:
-    """A prompt whose tokens are known: a block's key is the SHA-256 of its tokens, chained with the block before."""
+    """A prompt given as tokens: a block's key is the SHA-256 of its tokens, chained with the block before."""
 
     __slots__ = ("_chains", "tokens")
 
@@ -129,7 +130,7 @@ class TokenPrompt:
         self._chains: dict[int, list[bytes]] = {}
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Key of full block `index`, or None where the prompt ends within it or before."""
+        """Return the key of full block `index`, or None where the prompt ends before the block does."""
         if (index + 1) * block_size > len(self.tokens):
             return None
         chain = self._chains.setdefault(block_size, [])
@@ -140,4 +141,4 @@ class TokenPrompt:
         return "sha256", chain[index]
 
     def name_runs(self, block_size: int) -> NameRuns:
-        return block_by_block(self, block_size)   # every block may be where another prompt goes on differently
+        return block_by_block(self, block_size)   # another prompt may diverge at every block

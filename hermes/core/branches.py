@@ -1,8 +1,9 @@
-"""Several answers to one prompt: the branches of a generation, which share the prompt's KV.
+"""Branches of a generation: several answers to one prompt that share the prompt's KV.
 
-Until its prompt is computed, a generation with branches is one sequence, the *lead*. Where the answers are decoded, it
-then splits up: the lead goes on as one of the branches, the others are sequences of their own. Each has its own tokens
-and its own KV after the prompt's last whole block; the whole blocks are held once (`hermes.core.common_prompt`).
+A generation with branches is one sequence, the *lead*, until its prompt is computed. The client that decodes the
+answers then splits it: the lead continues as one of the branches, and the others become sequences of their own. Each
+branch has its own tokens and its own KV after the prompt's last whole block. The whole blocks are held once
+(`hermes.core.common_prompt`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ __all__ = ["Branches", "branch_into"]
 
 
 class Branches:
-    """The branches of one generation, wherever they are.
+    """The branches of one generation, on whichever clients they are.
 
-    outputs: output tokens of each; open: how many are not done; lead: the sequence that they split off from, at first
-    the generation itself
+    Attributes:
+        outputs: Output tokens of each branch.
+        open: Number of branches that are not done.
+        lead: The sequence that the branches split off from; the generation itself at first.
     """
 
     __slots__ = ("lead", "open", "outputs")
@@ -29,14 +32,17 @@ class Branches:
         self.open = len(outputs)
 
     def assign(self, lead: Stage) -> int:
-        """`lead` goes to a client for all of them; returns the output tokens that are to come there."""
+        """Assign `lead` to a client for all its branches; return the output tokens that are due there."""
         target, given = lead.target_tokens, int(lead.transferred)
         lead.assigned_outputs = sum([min(n, target) - given for n in self.outputs])
         return lead.assigned_outputs
 
     def split(self, lead: Stage) -> list[Sequence]:
-        """The branches other than the one that `lead` becomes, with its tokens so far. Those that a client before has
-        completed (a single token, given with the prompt's last step) are not there any more."""
+        """Split off the branches after the first, and return them; `lead` becomes the first.
+
+        The branches start with the tokens of `lead`. A branch that an earlier client completed (its single token came
+        with the prompt's last step) is left out.
+        """
         self.lead, given = lead, int(lead.transferred)
         open_ = [i for i, n in enumerate(self.outputs) if n > given]
         self._become(lead, open_[0])
@@ -58,13 +64,13 @@ class Branches:
         seq.output_tokens = seq.target_tokens = self.outputs[index]
 
 
-# What a branch has in common with its lead at the moment they part.
+# Fields that a branch copies from its lead at the split.
 _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_token_ns", "first_step", "emit_step",
                "join_tick", "transferred", "source", "model")
 
 
 class _SharedPrompt:
-    """What a branch's blocks contain: up to the end of the prompt, what the lead's do."""
+    """Content of a branch's blocks: that of the lead up to the end of the prompt."""
 
     __slots__ = ("_lead",)
 
@@ -86,10 +92,10 @@ class _SharedPrompt:
 
 
 def branch_into(stage: Sequence, outputs: tuple[int, ...]) -> Sequence:
-    """Let a generation that has not been dispatched yet have branches, with these numbers of output tokens; returns it.
+    """Give a generation that is not dispatched yet branches with these numbers of output tokens; return it.
 
-    The prompt is computed once. Its last step gives the first token of every branch; the generation is done with its
-    last branch. A single output is no branching.
+    The client computes the prompt once. The prompt's last step gives the first token of every branch. The generation is
+    done with its last branch. A single output means no branching. Raises `ValueError` for an output below one token.
     """
     if min(outputs) < 1:
         raise ValueError(f"each branch has at least one output token, got {outputs}")

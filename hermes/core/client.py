@@ -1,4 +1,4 @@
-"""Clients as the coordinator, routers and pipelines know them. A *client* is a serving instance that takes stages."""
+"""Protocol of a client, as the coordinator, routers and pipelines use it. A *client* is one serving instance."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LOADS = ("input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests"
 
 
 class ClientView(NamedTuple):
-    """What a pipeline sees of a client that may serve it (`request.view(kind)`), as of now, whatever the stepping.
+    """State of a client that may serve a pipeline's stage (`request.view(kind)`), now, with any stepping.
 
-    Counts of KV are tokens in whole blocks, zero for clients without KV memory. At a step's end the next step has not
-    started; of the sequences that end with a step, those before the one whose pipeline looks have given up their
-    blocks, in order of admission.
+    KV counts are tokens in whole blocks, and zero for clients without KV memory. At the end of a step the next step has
+    not started. Sequences that end with the same step give up their blocks one by one, in order of admission: a
+    pipeline sees the blocks of those before its own as free.
 
     Attributes:
-        kv_capacity_tokens: Of all blocks.
-        free_kv_tokens: Of blocks that nothing holds.
-        uncommitted_kv_tokens: Of these, what the prompts of running and waiting sequences will not take; negative where
-            they ask for more than there is.
-        running, waiting: Sequences in the batch and before it (tasks assigned, for clients that are no engines).
+        kv_capacity_tokens: Tokens in all blocks.
+        free_kv_tokens: Tokens in free blocks.
+        uncommitted_kv_tokens: Free tokens less those that the prompts of running and waiting sequences still need;
+            negative if they need more than is free.
+        running, waiting: Sequences in the batch and in the queue (for clients without an engine: tasks assigned).
         max_num_seqs, max_num_batched_tokens: Limits of a step.
     """
 
@@ -51,14 +51,14 @@ class ClientView(NamedTuple):
 
 
 class LoadLine(NamedTuple):
-    """How a load that changes with steps moves.
+    """How a load changes with the steps of the run in flight.
 
     Attributes:
-        base: Its value before the run in flight.
-        per_step: The change with each step that has ended (for KV tokens, that has started).
+        base: Load before the run.
+        per_step: Change with each step that has ended (KV tokens: that has started).
         start_ns: Start of the run.
-        unit_ns: Its shortest step; its longest, if the load rises.
-        steps: How many steps the run has; 0 when the load is constant.
+        unit_ns: The run's shortest step, or its longest if the load rises.
+        steps: Steps of the run; 0 if the load is constant.
     """
 
     base: int
@@ -69,18 +69,18 @@ class LoadLine(NamedTuple):
 
 
 class Track(Protocol):
-    """Something that keeps bounds of clients' loads (`hermes.routing.tracking`)."""
+    """Keeper of bounds on clients' loads (`hermes.routing.tracking`)."""
 
     def moved(self, position: int, client: Client) -> None:
-        """Something happened to the client at `position` of its list."""
+        """The client at `position` of the tracker's list has changed its load."""
         ...
 
 
 class Store(Protocol):
-    """A store of KV outside the devices, for the record."""
+    """A store of KV outside the devices, as the record lists it."""
 
     def info(self, names: list[str]) -> TierInfo:
-        """What the record says of it; `names` of all clients, by index."""
+        """Return the record's entry of this store; `names` are those of all clients, by index."""
         ...
 
 
@@ -88,23 +88,26 @@ class Client(Protocol):
     """A serving instance: the coordinator calls `submit`; the client reports through its `ClientEvents`.
 
     Attributes:
-        index: Position among all clients. name: Unique.
+        index: Position among all clients.
+        name: Unique name.
         stages: Kinds of stage that it serves.
-        model: The model that it serves, or "" for any.
+        model: Model that it serves, or "" for any.
         platform: Group of clients that count as local to each other.
-        role: "both", "prefill" (gives the first token, then the KV moves on), "decode" (takes over KV) or "service".
+        role: "both", "prefill" (gives the first token, then hands the KV over), "decode" (takes KV over) or "service".
         input_tokens, output_tokens, num_assigned: Of the stages assigned and not done; the coordinator counts them.
-        emitted: Tokens emitted of those.
-        tracks: What keeps bounds of its load, and its position there.
-        after_ns: From the end of a stage until its user hears of it.
-        kv_bytes_per_token: Of all its devices and layers. num_layers: Of its model.
+        emitted: Tokens emitted of those stages.
+        tracks: Keepers of load bounds, each with this client's position in its list.
+        after_ns: Delay between the end of a stage and its delivery to the user.
+        kv_bytes_per_token: Over all devices and layers.
+        num_layers: Layers of its model.
         takes_over_kv: Whether its scheduler can continue a generation that another client began.
-        num_steps: Steps completed. steps: When each ended.
-        ticks: The steps in which all decoding sequences advance; None where that is every step.
-        returns_together: A batch's answers come back together (static batches).
-        moved_in_run: (row of the table of runs, blocks x ns) that blocks from outside change in the middle of a run.
-        tiers: Stores of KV outside its devices.
-        out_of_range_tasks: Tasks in batches outside the range that their costs were measured on.
+        num_steps: Steps completed.
+        steps: End times of the steps.
+        ticks: Steps in which all decoding sequences advance; None if every step does that.
+        returns_together: Whether all answers of a batch come back together (static batches).
+        moved_in_run: (row of the table of runs, blocks x ns) of blocks taken or freed from outside during a run.
+        tiers: KV stores outside its devices.
+        out_of_range_tasks: Tasks in batches outside the range on which their costs were measured.
     """
 
     index: int
@@ -133,7 +136,7 @@ class Client(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that wait for a place in it."""
+        """Sequences in the queue."""
         ...
 
     @property
@@ -150,64 +153,64 @@ class Client(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, and nothing is about to start at this instant; or what runs leads nowhere."""
+        """Whether nothing runs or is about to start at this instant, or only work that cannot progress."""
         ...
 
     def submit(self, stage: Stage) -> None:
-        """A stage arrives. May complete later only, never inside this call."""
+        """Take a stage. It may complete later, but never inside this call."""
         ...
 
     def refusal(self, stage: Stage) -> str | None:
-        """Why this stage can never be served here, or None."""
+        """Return why this client can never serve the stage, or None."""
         ...
 
     def load(self, kind: str) -> int:
-        """Load of one of `LOADS`, as of now."""
+        """Return the load of one kind of `LOADS`, as of now."""
         ...
 
     def load_line(self, kind: str) -> LoadLine:
-        """How a load that changes with steps moves."""
+        """Return how a load changes with the steps of the run in flight."""
         ...
 
     def view(self) -> ClientView:
-        """What pipelines may know of it, as of now."""
+        """Return the state that pipelines may see, as of now."""
         ...
 
     def reserve(self, stage: Stage) -> bool:
-        """Take memory for KV that is about to arrive; False if it is not there."""
+        """Take memory for KV that is about to arrive; return False if there is not enough."""
         ...
 
     def release(self, stage: Stage) -> None:
-        """KV that was kept for a transfer can go, in the middle of a step maybe."""
+        """Free the KV that was kept for a transfer, possibly in the middle of a step."""
         ...
 
     def forget(self, stage: Stage) -> None:
-        """A stage that it has completed at this instant needs its memory no more."""
+        """Free the memory of a stage that this client completed at this instant."""
         ...
 
     def decode_clock(self) -> int:
-        """Decode steps so far: the end of a sequence's last segment."""
+        """Return the number of decode steps so far: the end of a sequence's last segment."""
         ...
 
     def settle(self) -> None:
-        """The simulation ends now, in the middle of a step maybe."""
+        """Bring all counts up to the present, at the end of a simulation, possibly in the middle of a step."""
         ...
 
     def out_of_range_steps(self, runs: Columns) -> int:
-        """Steps of its runs outside the range that its hardware was measured on."""
+        """Return how many steps of its runs lie outside the range that its hardware was measured on."""
         ...
 
     def block_ns(self, runs: Columns, stages: Columns, rows: IntArray, gaps: dict[int, list[tuple[int, int, int]]],
                  decode: int, ticks: IntArray | None) -> IntArray:
-        """KV blocks in use times ns, of each of its runs (`hermes.clients.block_time.block_ns_of_client`)."""
+        """Return KV blocks in use times ns for each of its runs (`hermes.clients.block_time.block_ns_of_client`)."""
         ...
 
     def sharing_info(self) -> SharingInfo | None:
-        """What its sequences shared of their memory, if they did."""
+        """Return what its sequences shared of its memory, or None if they shared nothing."""
         ...
 
     def machine_info(self) -> MachineInfo | None:
-        """How its machine was used, if batches share it."""
+        """Return the use of its machine, or None if batches do not share one."""
         ...
 
 
@@ -215,13 +218,13 @@ StageDone = Callable[[Client, Stage], None]
 
 
 class ClientEvents:
-    """What the clients of one simulation report. They get it when they are made; others set what they want to hear.
+    """Callbacks of the clients of one simulation. Clients get it at construction; listeners assign the callbacks.
 
     Attributes:
         done: A stage has completed at this instant.
-        first_token: A prompt has ended, and its answer goes on at the same client.
-        prefill: A step that ends at some time computes prompt tokens: (sequence, how many), those it adds counted as
-            computed already.
+        first_token: A prompt has ended, and its answer continues on the same client.
+        prefill: A step that computes prompt tokens has started. Arguments: the client; pairs (sequence, tokens), with
+            these tokens already counted as computed; the end of the step in ns.
         room: Blocks of a client may have become free, or its last step has ended.
     """
 

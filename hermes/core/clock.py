@@ -1,9 +1,9 @@
-"""The clock: SimPy with integer nanoseconds, and the order of things that happen at the same time.
+"""The clock: a SimPy environment with integer nanoseconds and a fixed order of events at equal times.
 
-SimPy's heap orders by (time, priority, creation). The priorities below make the order at equal times: step ends (by
-client), then transfers, then arrivals, then new steps start (by client). Ordering step ends by client rather than by
-creation is what lets a run of steps and its single steps agree exactly: the two create their events at different
-moments.
+SimPy's heap orders by (time, priority, creation). The priorities below set the order at equal times: step ends (by
+client), then transfers, then arrivals, then starts of steps (by client). Step ends are ordered by client rather than by
+creation because a run of steps and the same steps one by one create their events at different moments, and must still
+agree exactly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from heapq import heappop, heappush
 from typing import Any
 
 from simpy.core import Environment
-from simpy.events import Event
+from simpy.events import Event, Process, ProcessGenerator
 
-__all__ = ["ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Clock", "Tick", "at", "calls_of"]
+__all__ = [
+    "ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
+]
 
 MAX_CLIENTS = 1_000_000
 STEP_END = 0                    # + client index
@@ -25,42 +27,78 @@ ARRIVAL = 2 * MAX_CLIENTS
 START = 3 * MAX_CLIENTS         # + client index
 _new = object.__new__
 _MANY = range(1 << 16)          # events between two looks at the progress
+_BEGUN = Event(Environment())   # the event that starts a process
+_BEGUN._ok, _BEGUN._value = True, None
 
 
 class Tick(Event):
-    """A plain event with one callback: it is going to happen at the time it is scheduled for, and cannot fail."""
+    """An event with one callback that happens at its scheduled time and cannot fail."""
 
     _ok = True
     _value = None
 
-    def __init__(self, env: Environment, callback: Callable[[Any], None]) -> None:
+    def __init__(self, env: Environment, callback: Callable[[Tick], None]) -> None:
         self.env = env
         self.callbacks = [callback]
 
 
-class Clock(Environment):
-    """SimPy's environment, with its inner loop and its scheduling call written out for the hot path.
+class Acting(Process):
+    """A SimPy process that begins at once. SimPy's own begins with an event, and its first action would lose its place
+    among other events of the same time."""
 
-    Any SimPy event, timeout or process works on it. `_queue`, `_eid` and `_now` are what SimPy's own `schedule` and
-    `step` use (SimPy 4.1, pinned below 5).
+    def __init__(self, env: Environment, generator: ProcessGenerator) -> None:
+        self.env = env
+        self.callbacks = []
+        self._generator = generator
+        self._resume(_BEGUN)
+
+
+def happen(tick: Tick) -> None:
+    """Trigger an unscheduled event at once, ahead of all events scheduled for now.
+
+    Processes that wait for it continue before this returns; later ones find that it has happened.
+    """
+    callbacks, tick.callbacks = tick.callbacks, None  # type: ignore[assignment]
+    for callback in callbacks:
+        callback(tick)
+
+
+class Clock(Environment):
+    """SimPy's environment, with the inner loop and the scheduling call inlined for speed.
+
+    Every SimPy event, timeout and process works on it. `_queue`, `_eid` and `_now` are the fields that SimPy's own
+    `schedule` and `step` use (SimPy 4.1, pinned below 5).
     """
 
     _now: int
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
-        self.shared: dict[Any, Any] = {}   # what several clients of a simulation share, by name (stores, links)
+        self.shared: dict[Any, Any] = {}   # objects that several clients share, by name (stores, links)
 
-    def tick_at(self, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
-        """Call `callback(tick)` at `time_ns`, which is not before now."""
-        tick: Tick = _new(Tick)   # and its `__init__`, written out
+    def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
+        """Call `callback(tick)` at `time_ns`, which must not be in the past."""
+        tick: Tick = _new(Tick)   # `__init__` inlined
         tick.env = self
         tick.callbacks = [callback]
         heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
         return tick
 
+    def pending(self) -> Tick:
+        """Return an event for a process to wait for, which `happen` triggers."""
+        tick: Tick = _new(Tick)
+        tick.env = self
+        tick.callbacks = []
+        return tick
+
+    def moment(self, time_ns: int, priority: int) -> Tick:
+        """Return an event for a process to wait for, at `time_ns`, which must not be in the past."""
+        tick = self.pending()
+        heappush(self._queue, (time_ns, priority, next(self._eid), tick))  # type: ignore[misc]
+        return tick
+
     def drain(self, until_ns: int | None = None, watch: Callable[[], None] | None = None) -> None:
-        """Run until nothing is scheduled, or what is comes after `until_ns`; call `watch()` now and then."""
+        """Run until the queue is empty or the next event is after `until_ns`; call `watch()` every 65,536 events."""
         queue = self._queue
         last = until_ns if until_ns is not None else 1 << 62
         while queue and queue[0][0] <= last:
@@ -79,17 +117,17 @@ class Clock(Environment):
                 watch()
 
 
-def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
-    """Call `callback(tick)` at `time_ns` (not before now) on any SimPy environment with integer times."""
-    return calls_of(env)(time_ns, priority, callback)
+def at(env: Environment, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
+    """Call `callback(tick)` at `time_ns` (not in the past) on any SimPy environment with integer times."""
+    return bind_at(env)(time_ns, priority, callback)
 
 
-def calls_of(env: Environment) -> Callable[[int, int, Callable[[Any], None]], Tick]:
-    """`at` for one environment: what it decides for every call, decided once."""
+def bind_at(env: Environment) -> Callable[[int, int, Callable[[Tick], None]], Tick]:
+    """Return `at` for one environment, with the choice of implementation made once."""
     return env.tick_at if isinstance(env, Clock) else partial(_schedule, env)
 
 
-def _schedule(env: Environment, time_ns: int, priority: int, callback: Callable[[Any], None]) -> Tick:
+def _schedule(env: Environment, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
     tick = Tick(env, callback)
     env.schedule(tick, priority, time_ns - env.now)  # type: ignore[arg-type]  # SimPy takes any int
     return tick

@@ -1,4 +1,4 @@
-"""What a simulation that has ended leaves behind: the columns of its logs and what its clients say of themselves."""
+"""Collect the record of a finished simulation from its logs, clients, network and coordinator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes.core.request import Stream
 __all__ = ["Describe", "Labels", "collect"]
 
 Describe = Callable[[Columns], ClientInfo]
-"""From a client's rows of the table of runs, in order of time: what the record says of it when the run has ended."""
+"""Return the record's entry of a client, given the client's rows of the table of runs in order of time."""
 Labels = dict[str, tuple[npt.NDArray[np.int64], list[str]]]
 
 
@@ -25,7 +25,7 @@ def collect(
     clients: list[Client], streams: list[Stream], network: Network, coordinator: Coordinator, run_log: RowLog,
     describe: list[Describe], labels: Labels, stage_kinds: list[str],
 ) -> RunRecord:
-    """The record of a run. The rows of the logs are given up."""
+    """Return the record of a run. Empties the logs."""
     tables, now = [s.table for s in streams], int(coordinator.env.now)
     stages, runs = coordinator.stages.columns(), run_log.columns()
     arrivals = coordinator.arrivals
@@ -70,7 +70,7 @@ def collect(
 
 
 def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
-    """What pipelines kept of their requests, NaN where they kept nothing."""
+    """Return the numbers that pipelines noted about requests; NaN for requests without one."""
     notes = {}
     for name, values in sorted(coordinator.notes.items()):
         notes[name] = np.full(len(coordinator.finish_ns), np.nan)
@@ -79,19 +79,19 @@ def _notes(coordinator: Coordinator) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _rows_by_client(table: Columns, num_clients: int) -> list[npt.NDArray[np.intp]]:
-    """Row numbers of each client, in the order of the table."""
+    """Return the row numbers of each client, in the order of the table."""
     order = np.argsort(table["client"], kind="stable")
     return np.split(order, np.searchsorted(table["client"][order], np.arange(1, num_clients)))
 
 
 def _tasks_outside(clients: list[Client]) -> dict[str, int]:
-    """Tasks of services whose costs were measured, in batches outside the measured range; empty if there are none."""
+    """Count the service tasks in batches outside the range their costs were measured on; empty if there are none."""
     count = sum(client.out_of_range_tasks for client in clients)
     return {"tasks_out_of_range": count} if count else {}
 
 
 def _steps_of(segments: list[tuple[int, int, int]], ticks: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
-    """Step index of each token of a stage that was interrupted."""
+    """Return the step index of each token of a stage that was interrupted."""
     parts = []
     for emit, start, stop in segments:
         if emit >= 0:

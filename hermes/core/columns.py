@@ -1,7 +1,7 @@
-"""Rows the kernel writes while it simulates.
+"""Logs of rows that the kernel writes while it simulates.
 
-Packing a row into a byte buffer is the cheapest thing Python can do with a record that is to become numpy columns, and
-leaves no Python object behind. Every few thousand rows the buffer is turned into columns.
+Packing a row into a byte buffer is the cheapest way in Python to write a record that becomes numpy columns, and leaves
+no Python object behind. The log turns the buffer into columns every few thousand rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _CHUNK = 1 << 14
 
 
 class RowLog:
-    """Rows of integers, `fields` in each.
+    """A log of rows with one integer per field.
 
-    `add(*row)` writes one. The hot path does the same without the call:
+    `add(*row)` writes one row. The hot path inlines it:
     `log.write(log.buffer, log.pos, *row); log.pos += log.size`, and `log.flush()` when `log.pos == log.limit`.
     """
 
@@ -59,7 +59,7 @@ class RowLog:
         self.pos = 0
 
     def columns(self) -> dict[str, IntArray]:
-        """All rows so far as int64 columns. The packed pieces are given up, so call it once, at the end."""
+        """Return all rows so far as int64 columns. Empties the log: call it once, at the end."""
         self.flush()
         out: dict[str, IntArray] = {}
         for i, name in enumerate(self.fields):
@@ -77,14 +77,14 @@ class RowLog:
 class StepLog:
     """End times (ns) of a client's steps, in order, in buffers that are never copied while the simulation runs.
 
-    A run of steps writes its end times into `buffer[pos:]` when it is planned; they become part of the log when `pos`
-    moves past them.
+    A planned run of steps writes its end times into `buffer[pos:]`. They become part of the log when `pos` moves past
+    them.
     """
 
     def __init__(self) -> None:
         self._full: list[IntArray] = []
         self.buffer: IntArray = np.empty(64, dtype=np.int64)
-        # The same, for single elements: several times faster than numpy's indexing.
+        # A view of the buffer for single elements: several times faster than numpy's indexing.
         self.view = memoryview(self.buffer)  # type: ignore[arg-type]  # an ndarray is a buffer
         self.pos = 0
         self.size = len(self.buffer)
@@ -100,5 +100,5 @@ class StepLog:
             self.view, self.size = memoryview(self.buffer), size  # type: ignore[arg-type]
 
     def array(self) -> IntArray:
-        """All end times so far."""
+        """Return all end times so far."""
         return np.concatenate([*self._full, self.buffer[: self.pos]])

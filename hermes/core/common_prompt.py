@@ -1,12 +1,12 @@
-"""A prompt that several sequences read: its whole blocks are held once, whoever of them runs.
+"""Prompt blocks that several sequences share in a pool without a prefix cache.
 
-Without a prefix cache blocks have no names, so the pool counts: the sequences that hold the common blocks stand in a
-`CommonPrompt`, and the blocks come back with the last of them. (With a prefix cache blocks have reference counts and
-are found by their content; no such object is needed there.)
+Without a prefix cache blocks have no names, so the pool counts holders. A `CommonPrompt` lists the sequences that hold
+the common blocks; the blocks become free when the last of them leaves. (With a prefix cache blocks have reference
+counts and are found by content, so this object is not needed.)
 
-The sequence that computes the prompt is the first holder; nobody else can join before all the common blocks are
-computed. A sequence that loses its blocks (it is done, or preempted) leaves. When it comes back it joins again if
-somebody still holds them, waits if somebody is computing them anew, and else computes them itself for all.
+The sequence that computes the prompt is the first holder. Others join when all the common blocks are computed. A
+sequence that loses its blocks (it is done, or preempted) leaves. When it comes back it joins again if the blocks still
+have a holder, waits if another sequence is computing them again, and otherwise computes them itself for all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CommonPrompt"]
 
 
 class Holder(Protocol):
-    """A sequence, as far as it matters here."""
+    """The fields of a sequence that a common prompt reads."""
 
     grouped: bool
     num_computed: int
@@ -25,7 +25,7 @@ class Holder(Protocol):
 
 
 class CommonPrompt:
-    """`num_blocks` whole blocks of `num_tokens` tokens in all, and who holds them now, in order of joining."""
+    """The common blocks (`num_blocks` blocks, `num_tokens` tokens in all) and their holders in order of joining."""
 
     __slots__ = ("holders", "num_blocks", "num_tokens")
 
@@ -36,14 +36,14 @@ class CommonPrompt:
 
     @property
     def ready(self) -> bool:
-        """Whether somebody holds the blocks, and all of them are computed (or scheduled, which a step makes equal)."""
+        """Whether the blocks have a holder and are all computed (or scheduled, which a step makes equal)."""
         holders = self.holders
         if len(holders) != 1:
-            return bool(holders)   # nobody joins a holder that is not ready
+            return bool(holders)   # a second holder joins only when the first is ready
         (seq,) = holders
         return seq.grouped or seq.num_computed >= self.num_tokens
 
     def leave(self, seq: Holder) -> int:
-        """`seq` gives up its blocks; how many of them come free."""
+        """Remove `seq` from the holders; return how many of its blocks become free."""
         del self.holders[seq]
         return seq.num_blocks - self.num_blocks if self.holders else seq.num_blocks

@@ -1,8 +1,9 @@
-"""The global coordinator: requests enter, stages go to clients, completions come back.
+"""The global coordinator: starts requests, dispatches their stages to clients, takes completions back.
 
 One clock, one event queue (SimPy). A request is its pipeline, a generator: the coordinator sends it the stage that was
-served and dispatches the stage it yields next. Driving generators directly rather than as SimPy processes saves a
-process's start, resume and end events for each request; everything that takes time is still an event.
+served and dispatches the stage that it yields next. The coordinator drives the generators directly, not as SimPy
+processes, which saves the start, resume and end events of a process per request; everything that takes time is still an
+event.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from hermes.core.network import Network
 from hermes.core.request import Arrivals, Request, Stream
 from hermes.core.router import LoadCell, Router
 from hermes.core.stage import AnyOf, Segments, Stage
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 
 __all__ = ["Coordinator"]
 
-Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # what a pipeline gets back; None to begin with
+Waited: TypeAlias = "Stage | tuple[Stage, ...] | None"   # sent to a pipeline when its wait is over; None at the start
 
 DONE, REJECTED = 1, 2
 
@@ -33,9 +34,13 @@ DONE, REJECTED = 1, 2
 class Coordinator:
     """Routes stages to clients until every request is completed or rejected.
 
-    routers, candidates: (stage kind, model) -> the router, and the clients that serve it; cells: per client index the
-    load cells to keep up to date; local_handoff: KV moves within a platform only. Columns of the record (`arrivals`,
-    `status`, `stages`, `gaps`, `reject_reasons`) are filled in as the simulation goes.
+    Fills columns of the record as the simulation proceeds: `arrivals`, `status`, `stages`, `gaps`, `reject_reasons`.
+
+    Args:
+        routers: (stage kind, model) -> router.
+        candidates: (stage kind, model) -> clients that serve it.
+        cells: For each client index the load cells to keep up to date.
+        local_handoff: Whether KV moves within a platform only.
     """
 
     def __init__(
@@ -57,7 +62,7 @@ class Coordinator:
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
         self.reject_reasons: dict[int, str] = {}
-        self.notes: dict[str, dict[int, float]] = {}   # what pipelines keep of their requests
+        self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Sequence`)
         self.unfinished = total
         for stream in streams:
@@ -75,7 +80,7 @@ class Coordinator:
 
     @property
     def out_of_requests_ns(self) -> int:
-        """When a user of a closed loop first found no request left; -1 if there was none such."""
+        """When a user of a closed loop first found no request left; -1 if that did not happen."""
         return self._arriving.out_of_requests_ns
 
     # -- pipelines -----------------------------------------------------------------------------------------------
@@ -126,26 +131,26 @@ class Coordinator:
             return
 
     def start_stage(self, request: Request, stage: Stage) -> None:
-        """Dispatch a stage beside whatever the request's pipeline asks for next."""
+        """Dispatch a stage while the request's pipeline continues."""
         stage.detached = True
         if not request.over:
             self._dispatch(request, stage)
 
     def note(self, request: Request, name: str, value: float) -> None:
-        """Keep a number about a request."""
+        """Record a number about a request."""
         self.notes.setdefault(name, {})[request.id] = value
 
     @property
     def now(self) -> int:
-        """The clock, nanoseconds."""
+        """The simulated time in nanoseconds."""
         return self.env._now
 
     def candidates(self, kind: str, model: str) -> list[Client]:
-        """The clients that may serve a kind of stage of a model ("" for any)."""
+        """Return the clients that may serve a kind of stage of a model ("" for any)."""
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
     def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
-        """The clients that may serve a kind of stage of a model, as of now."""
+        """Return the present state of the clients that may serve a kind of stage of a model."""
         return tuple(client.view() for client in self.candidates(kind, model))
 
     def _finish(self, request: Request, status: int) -> None:
@@ -162,23 +167,24 @@ class Coordinator:
             request.over, request.pipeline = True, None
         else:
             self.reject_reasons[request.id] = reason
-        if not pipeline.gi_running:   # else it is starting a stage just now, and closed when it yields
+        if not pipeline.gi_running:   # a running pipeline is starting a stage, and is closed when it yields
             pipeline.close()
         if not request.background:
             self._finish(request, REJECTED)
 
     def _dispatch(self, request: Request, stage: Stage) -> None:
-        """Choose a client for a stage and hand it over."""
+        """Choose a client for a stage and submit the stage to it."""
         stage.request = request
         self._stage_count = stage.arrival_order = self._stage_count + 1
         if stage.width > 1:
-            self._stage_count += stage.width - 1   # its branches have numbers of their own
+            self._stage_count += stage.width - 1   # each branch has a number of its own
         if stage.content is None:
             stage.content = request.content_of(stage) if request.continued else request.content
         model = stage.model or request.model
         router = self._routers.get((stage.kind, model)) or self._routers.get((stage.kind, ""))
         if router is None:
-            raise InputError(f"a client that serves stage {stage.kind!r} of model {model!r}", field="clients")
+            raise InputError(Verbatim(f"no client serves stage {stage.kind!r} of model {model!r}; add one"),
+                             field="clients")
         client = router.choose(stage)
         reason = self._refusal(client, stage)
         if reason is not None:
@@ -197,7 +203,7 @@ class Coordinator:
             client.submit(stage)
 
     def _bring(self, stage: Stage, client: Client) -> None:
-        """Move a stage's inputs to its client, side by side, and hand it over when all are there."""
+        """Move a stage's inputs to its client in parallel; submit the stage when all have arrived."""
         moves = [(before, num_bytes) for before, num_bytes in stage.inputs if before.client is not client]
         left = len(moves)
         if not left:
@@ -207,7 +213,7 @@ class Coordinator:
 
         def arrived(source: Client, num_bytes: int, rest: int) -> None:
             nonlocal left
-            if rest:   # comes beside the prefill
+            if rest:   # arrives during the prefill
                 self.network.transfer(source.name, client.name, rest, _nothing)
             self.transfers.add(request.id, source.index, client.index, num_bytes, asked, self.env._now)
             left -= 1
@@ -220,7 +226,7 @@ class Coordinator:
             self.network.transfer(source.name, client.name, waited, done)
 
     def _exposed(self, before: Stage, client: Client, num_bytes: int) -> int:
-        """Bytes of an input that have to be there before a stage starts: all, but for KV that comes layer by layer."""
+        """Return the bytes of an input that must arrive before the stage starts: all, or less if KV comes by layer."""
         overlap = getattr(before, "overlap", None)
         if overlap is None:
             return num_bytes
@@ -229,7 +235,7 @@ class Coordinator:
         return exposed_bytes(num_bytes, layers, hidden_s, num_bytes / seconds) if seconds else num_bytes
 
     def _refusal(self, client: Client, stage: Stage) -> str | None:
-        """Why a stage cannot be served at `client`, or None. Sets how many tokens a generation is to emit there."""
+        """Return why `client` cannot serve a stage, or None. Sets the tokens that a generation is to emit there."""
         if stage.kind != "generate":
             refused: str | None = client.refusal(stage)
             return None if refused is None else f"{client.name}: {refused}"
@@ -238,7 +244,7 @@ class Coordinator:
             stage.target_tokens = whole
             reason: str | None = client.refusal(stage)
             return None if reason is None else f"{client.name}: {reason}"
-        # Another client decodes it: one token comes here, and somebody must be able to take the rest.
+        # Another client decodes the stage: this one emits one token, and a decode client must accept the rest.
         stage.target_tokens = whole
         first = None
         for decoder in self._candidates[self._decode_key(client, stage.model or stage.request.model)]:
@@ -253,7 +259,7 @@ class Coordinator:
         return None if reason is None else f"{client.name}: {reason}"
 
     def _first_accepting(self, stage: Stage) -> Client | None:
-        """Of the clients that could serve a stage its router's choice refused, the one with the fewest assigned."""
+        """Return the least assigned client that accepts a stage which the router's choice refused, or None."""
         model = stage.model or stage.request.model
         candidates = self._candidates.get((stage.kind, model)) or self._candidates[stage.kind, ""]
         for client in sorted(candidates, key=lambda c: c.num_assigned):
@@ -262,32 +268,32 @@ class Coordinator:
         return None
 
     def _decode_key(self, source: Client, model: str) -> tuple[str, str]:
-        """Which decode clients may take over from `source`."""
+        """Return the candidates' key of the decode clients that may take over from `source`."""
         return (f"decode near {source.platform}" if self.local_handoff else "decode"), model
 
     def route(self, stage: Stage) -> Client:
-        """The decode client that takes over a generation."""
+        """Choose the decode client that takes over a generation."""
         assert stage.source is not None
         key = self._decode_key(stage.source, stage.model or stage.request.model)
         target = stage.decode_on or self._routers[key].choose(stage)
         if target.refusal(stage) is None:
             return target
         accepting = [c for c in self._candidates[key] if c.refusal(stage) is None]
-        return min(accepting, key=lambda c: c.num_assigned)   # there is one: `_dispatch` has asked
+        return min(accepting, key=lambda c: c.num_assigned)   # not empty: `_dispatch` has checked it
 
     def moved(self, source: Client, stage: Stage) -> None:
         """The KV of a generation has left `source`."""
         self._observe("transferred", source, stage)
 
     def assign(self, client: Client, stage: Stage) -> None:
-        """A stage counts at a client from now on."""
+        """Count a stage at a client from now on."""
         stage.assigned_ns = self.env._now
         self._loads.assigned(client, stage)
 
     # -- completions ---------------------------------------------------------------------------------------------
 
     def _stage_done(self, client: Client, stage: Stage) -> None:
-        """A client has completed a stage at this instant."""
+        """Handle a stage that a client completed at this instant."""
         if stage.branches is not None:
             self._branch_done(client, stage)
             return
@@ -313,7 +319,7 @@ class Coordinator:
         self._served(request, client, stage)
 
     def _branch_done(self, client: Client, stage: Stage) -> None:
-        """A client has completed one branch of a generation, or the prompt of all that another client decodes."""
+        """Handle a completed branch, or the completed prompt of branches that another client decodes."""
         branches, request = stage.branches, stage.request
         assert branches is not None
         hand_over = stage.target_tokens < stage.output_tokens
@@ -342,7 +348,7 @@ class Coordinator:
 
     def _write_row(self, client: Client, stage: Stage, kind: str, emitted: int, preemptions: int, cached_tokens: int,
                    group: int, branch: int) -> None:
-        """The row of a stage, or of one branch of the generation with number `group`."""
+        """Write the row of a stage, or of one branch of generation `group`."""
         log, last_step = self.stages, -1
         if emitted:
             if stage.segments is not None:
@@ -360,14 +366,14 @@ class Coordinator:
             log.flush()
 
     def _add_branch(self, client: Client, stage: Stage, kind: str, emitted: int, index: int) -> None:
-        """The row of a branch. What a prompt took (cached tokens, preemptions before it was computed) is the lead's."""
+        """Write the row of a branch. Cached tokens and preemptions during the prompt count at the lead."""
         mine = kind != "prefill" or index == 0
         assert stage.branches is not None
         self._write_row(client, stage, kind, emitted, stage.preemptions if mine else 0,
                         stage.cached_tokens if mine else 0, stage.branches.lead.arrival_order, index)
 
     def _served(self, request: Request, client: Client, stage: Stage) -> None:
-        """A stage is done; its user, or its pipeline, hears of it when the client's front end is done with it."""
+        """Deliver a completed stage to its pipeline, after the delay of the client's front end."""
         after = self._after_ns[client.index]
         if after:
             self.env.tick_at(self.env._now + after, ARRIVAL, lambda tick: self._deliver(request, client, stage))
@@ -375,7 +381,7 @@ class Coordinator:
             self._deliver(request, client, stage)
 
     def _deliver(self, request: Request, client: Client, stage: Stage) -> None:
-        """Go on with a pipeline if this stage is what it waits for."""
+        """Continue a pipeline if this stage is the one it waits for."""
         stage = stage.original or stage
         stage.client, stage.done = client, True
         pending = request.pending
@@ -396,7 +402,7 @@ class Coordinator:
             self.advance(request, stage if type(wanted) is AnyOf else wanted)
 
     def _observe(self, event: str, client: Client, stage: Stage) -> None:
-        """Tell the routers that keep books: "prefilled", "transferred", "done" or "refused"."""
+        """Report an event to the routers that observe: "prefilled", "transferred", "done" or "refused"."""
         for observer in self._observers:
             observer(event, client, stage)
 
@@ -405,7 +411,7 @@ class Coordinator:
 
 
 def _place_of(stage: Stage) -> Client:
-    """Where a stage that is done was served."""
+    """Return the client that served a completed stage."""
     assert stage.client is not None
     return stage.client
 

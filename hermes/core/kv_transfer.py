@@ -1,16 +1,16 @@
-"""Disaggregated prefill and decode: a request's KV cache moves from one client to another.
+"""KV transfer for disaggregated serving: move a request's KV cache from its prefill client to its decode client.
 
-When a prefill client has given the first token, a decode client is chosen, memory for the prompt's KV is taken there,
-and only then does the transfer start (vLLM's connector and splitwise-sim alike). Until it ends, the source keeps its
-blocks. Requests that find no memory wait at the destination, first come first served.
+When the prefill client has given the first token, the handoff chooses a decode client, takes memory there for the
+prompt's KV, and then starts the transfer (as vLLM's connector and splitwise-sim do). The source keeps its blocks until
+the transfer ends. Requests that find no memory wait at the destination, first come first served.
 
-Layer by layer, KV moves while its prefill runs. So a decode client is chosen, and counts the request as its own, when
-the prefill starts. What arrives before the memory is taken waits in a buffer at the destination (as with LMCache); its
-size is not modelled. What is left when the prefill has ended and the memory is taken is the transfer that a request
-waits for.
+With layer-wise transfer, KV moves while its prefill runs. The decode client is chosen, and counts the request as its
+own, when the prefill starts. KV that arrives before the memory is taken waits in a buffer at the destination (as with
+LMCache); the size of this buffer is not modelled. The request waits only for the bytes that are left when the prefill
+has ended and the memory is taken.
 
-Clients that do both phases can wait for each other's memory for ever: each is full of KV that is to go to the other,
-and nothing runs. Such a hand-over gives its KV up, and the destination computes it again.
+Clients that do both phases can deadlock: each is full of KV that is to go to the other, and nothing runs. Such a
+transfer gives its KV up, and the destination computes the prompt again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hermes.units import s_to_ns
 
 __all__ = ["Handoff"]
 
-_SETTLED = START + 2 * MAX_CLIENTS   # when everything else that happens at an instant has happened
+_SETTLED = START + 2 * MAX_CLIENTS   # after all other events of an instant
 
 
 class _Ahead(NamedTuple):
-    """KV that moves while its prefill runs: where to, for which sequence there, and whether it counts there yet."""
+    """KV that moves while its prefill runs: its stream, destination and sequence there, and whether it counts there."""
 
     stream: LayerStream
     target: Client
@@ -43,14 +43,14 @@ class _Ahead(NamedTuple):
 
 
 class Bookkeeping(Protocol):
-    """What the KV transfer asks of the coordinator."""
+    """Methods of the coordinator that the KV transfer calls."""
 
     def route(self, stage: Sequence) -> Client:
-        """The decode client that takes over a generation."""
+        """Choose the decode client that takes over a generation."""
         ...
 
     def assign(self, client: Client, stage: Stage) -> None:
-        """A generation counts at this client from now on."""
+        """Count a generation at this client from now on."""
         ...
 
     def moved(self, source: Client, stage: Stage) -> None:
@@ -59,7 +59,7 @@ class Bookkeeping(Protocol):
 
 
 class _NoBooks:
-    """Until the coordinator takes over."""
+    """Placeholder until the coordinator sets `Handoff.book`."""
 
     def route(self, stage: Sequence) -> Client:
         raise AssertionError("a KV transfer before the coordinator took over")
@@ -72,13 +72,15 @@ class _NoBooks:
 
 
 class Handoff:
-    """Moves KV between clients.
+    """Moves KV between clients. Every LLM client must have `kv_bytes_per_token` and `num_layers`.
 
-    granularity: "full" moves everything after the prefill; "layerwise" begins while it runs.
-    retry_s: None lets requests wait first come first served for memory at the destination and tries as it frees; a
-        number makes each try again by itself after so many seconds (splitwise-sim does, every 1.0 s).
-    book: the coordinator, which sets it.
-    Every LLM client has `kv_bytes_per_token` and `num_layers`.
+    Args:
+        granularity: "full" moves all KV after the prefill; "layerwise" begins while the prefill runs.
+        retry_s: Seconds after which each request tries again for memory at the destination (splitwise-sim: 1.0). With
+            None requests wait first come first served, and try as memory becomes free.
+
+    Attributes:
+        book: The coordinator, which sets it.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class Handoff:
         self._ahead: dict[Stage, _Ahead] = {}
         if granularity == "layerwise":
             events.prefill = self._prefilling
-        # Per client: what waits for memory elsewhere, and where.
+        # Per client: sequences that wait for memory elsewhere, and where.
         self._leaving: dict[int, dict[Sequence, Client]] = {c.index: {} for c in clients}
 
     def start(self, source: Client, stage: Stage) -> None:
-        """`stage` has its first token at `source`; find it a decode client."""
+        """Find a decode client for `stage`, which has its first token at `source`."""
         ahead = self._ahead.get(stage)
         if ahead is None:
             twin = self._twin(source, stage)
@@ -122,7 +124,7 @@ class Handoff:
 
     @staticmethod
     def _twin(source: Client, stage: Stage) -> Sequence:
-        """What is served of `stage` at another client."""
+        """Return the sequence that another client serves for `stage`."""
         twin = Sequence(
             stage.prompt_tokens, stage.output_tokens, stage.priority, stage.request, stage.arrival_order, stage.content
         )
@@ -138,7 +140,7 @@ class Handoff:
         return twin
 
     def _prefilling(self, source: Client, prefills: list[tuple[Stage, int]], end_ns: int) -> None:
-        """A step at `source` has started. Clients are chosen once everything else at this instant has happened."""
+        """Handle the start of a step at `source`. Clients are chosen after all other events of this instant."""
         now = self.env._now
         for stage, n in prefills:
             if stage.target_tokens < stage.output_tokens:
@@ -154,7 +156,7 @@ class Handoff:
         if ahead is None:
             twin = self._twin(source, stage)
             target = self.book.route(twin)
-            assigned = twin.decode_on is None   # else the router that placed it has counted it
+            assigned = twin.decode_on is None   # otherwise the router that placed it has counted it
             if assigned:
                 self.book.assign(target, twin)
             stream = LayerStream(self.env, self.network, source.name, target.name, source.num_layers)
@@ -174,7 +176,7 @@ class Handoff:
             )
 
     def _room(self, client: Client) -> None:
-        """Blocks may have become free at a client."""
+        """Handle blocks of a client that may have become free."""
         if self._intake.get(client.index):
             self._retry(client)
 
@@ -183,7 +185,7 @@ class Handoff:
         while queue:
             source, stage, twin = queue[0]
             if not target.reserve(twin):
-                if self._stuck(target):   # as it seems: something may yet start at this instant
+                if self._stuck(target):   # so far: another event of this instant may still start work
                     self.env.tick_at(self.env._now, _SETTLED, lambda tick: self._resolve(target))
                 return
             queue.popleft()
@@ -197,7 +199,7 @@ class Handoff:
             self._retry(target)
 
     def _stuck(self, client: Client) -> bool:
-        """Whether no memory can come free at `client`: it is idle, and all that its KV waits for are stuck as well."""
+        """Whether `client` can never get free memory: it is idle, and so is every client that its KV waits for."""
         reached = {client.index: client}
         todo = [client]
         for one in todo:
@@ -210,7 +212,7 @@ class Handoff:
         return True
 
     def _start_over(self, source: Client, stage: Stage, target: Client, twin: Sequence) -> None:
-        """Nothing more is moved, which is recorded: the target computes the prompt itself, as after a preemption."""
+        """Give a transfer up and record the bytes sent: the target computes the prompt, as after a preemption."""
         del self._leaving[source.index][twin]
         twin.num_computed = 0
         twin.preemptions = 1

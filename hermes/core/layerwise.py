@@ -1,7 +1,7 @@
-"""Moving a KV cache layer by layer while the prefill is still computing.
+"""Layer-wise KV transfer: move a KV cache layer by layer while the prefill is still computing.
 
-Layer i moves while layer i+1 computes, as in Splitwise (arXiv 2311.18677). `LayerStream` does it on the clock, against
-whatever else is on the network; `exposed_bytes` is what that comes to with a constant bandwidth.
+Layer i moves while layer i+1 computes, as in Splitwise (arXiv 2311.18677). `LayerStream` simulates it on the clock,
+beside all other traffic on the network. `exposed_bytes` is the closed form for a constant bandwidth.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ __all__ = ["LayerStream", "exposed_bytes"]
 
 
 class LayerStream:
-    """The KV of one prefill on its way from `src` to `dst`, first byte first.
+    """Transfer of one prefill's KV from `src` to `dst`, first byte first.
 
-    Of a step that takes T and adds V bytes in L layers, the first layer is there after T / L; from then on V (L-1) / L
-    bytes come about evenly until the step ends and leave as they come, as fast as the network lets them. The last layer
-    is there at the end of the step, and leaves when the next begins, or with the rest that `finish` sends. Nothing
-    overtakes: while bytes wait for the network, later ones wait behind them.
+    A step of duration T adds V bytes in L layers. The first layer is ready after T / L. From then on V (L-1) / L bytes
+    become ready evenly until the step ends, and leave as they become ready, as fast as the network allows. The last
+    layer is ready at the end of the step, and leaves when the next step begins or with the rest that `finish` sends.
+    Bytes keep their order: later ones wait behind those that wait for the network.
     """
 
     def __init__(self, env: Environment, network: Network, src: str, dst: str, layers: int) -> None:
         self.env, self.network, self.src, self.dst, self.layers = env, network, src, dst, layers
         self.sent_bytes = 0
         self._flowing = False
-        self._waiting: tuple[int, int] | None = None    # (bytes in all that may leave, time at which they are there)
+        self._waiting: tuple[int, int] | None = None    # (total bytes that may leave, time at which they are ready)
         self._finish: Callable[[], None] | None = None
 
     def step(self, before_bytes: int, after_bytes: int, start_ns: int, end_ns: int) -> None:
-        """A step of the prefill from `start_ns` to `end_ns` takes its KV from so many bytes to so many."""
+        """A step of the prefill from `start_ns` to `end_ns` extends the KV from `before_bytes` to `after_bytes`."""
         self._offer(before_bytes, start_ns)
         duration, new = end_ns - start_ns, after_bytes - before_bytes
         leaving = after_bytes - -(-new // self.layers)
@@ -43,7 +43,7 @@ class LayerStream:
             at(self.env, max(first, int(self.env.now)), TRANSFER, lambda _: self._offer(leaving, end_ns))
 
     def finish(self, total_bytes: int, done: Callable[[], None]) -> None:
-        """The prefill is over: send what is left of `total_bytes` and call `done()` when all are there."""
+        """End the prefill: send the rest of `total_bytes` and call `done()` when all bytes have arrived."""
         def rest() -> None:
             left = total_bytes - self.sent_bytes
             self.sent_bytes = total_bytes
@@ -54,7 +54,7 @@ class LayerStream:
             rest()
 
     def give_up(self) -> None:
-        """Send nothing more. What is on its way arrives."""
+        """Stop sending. Bytes already on the network still arrive."""
         self._waiting, self._finish = None, nothing
 
     def _offer(self, leaving: int, there_ns: int) -> None:
@@ -81,15 +81,20 @@ class LayerStream:
 
 
 def exposed_bytes(num_bytes: int, layers: int, compute_s: float, bandwidth: float) -> int:
-    """Bytes of a KV cache that are still to be moved when the prefill ends, rounded up.
-
-    num_bytes: the whole cache, in equal parts per layer; layers: at least 1; compute_s: duration of the prefill, in
-    equal parts per layer; bandwidth: bytes/s while the prefill runs, with no other transfer in the way.
+    """Return the bytes of a KV cache that are still to be moved when the prefill ends, rounded up.
 
     Layer i moves while layer i+1 computes, as in Splitwise (arXiv 2311.18677). The first layer is ready after T/L, so
-    there are T * (L-1)/L in which to move; the last is ready only at the end, so that at least V/L are left:
+    T * (L-1)/L is left to move the others. The last layer is ready only at the end, so at least V/L bytes are left:
 
         max(V / L, V - bandwidth * T * (L-1) / L)
+
+    Args:
+        num_bytes: V, the whole cache, in equal parts per layer.
+        layers: L, at least 1.
+        compute_s: T, the duration of the prefill, in equal parts per layer.
+        bandwidth: bytes/s while the prefill runs, without other transfers.
+
+    Raises `ValueError` for values outside these ranges.
     """
     if num_bytes < 0 or layers < 1 or compute_s < 0 or not bandwidth > 0:
         raise ValueError(f"not a transfer: {num_bytes} bytes, {layers} layers, {compute_s} s, {bandwidth} bytes/s")

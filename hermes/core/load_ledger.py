@@ -1,4 +1,4 @@
-"""Loads of clients: what is assigned to each and not done, for routers that ask all the time."""
+"""Ledger of clients' loads: counts of the stages assigned to each client and not done, for routers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _KINDS = ("output_tokens", "input_tokens", "requests")
 
 
 class LoadLedger:
-    """Keeps the counters of clients, the cells that routers watch, and their bounds of loads up to date."""
+    """Keeps the clients' counters, the routers' load cells and the load bounds up to date."""
 
     def __init__(self, cells: list[list[tuple[LoadCell, int]]]) -> None:
         """
         Args:
-            cells: For each client the cells that hold its load, and its position in each.
+            cells: For each client the cells that hold its load, with its position in each.
         """
-        # Views: several times faster than numpy's indexing of single elements.
+        # Views of the cells: several times faster than numpy's indexing of single elements.
         self._cells = [
             [(memoryview(cell.values), pos, _KINDS.index(cell.kind))  # type: ignore[arg-type]  # it is a buffer
              for cell, pos in mine] for mine in cells
         ]
 
     def assigned(self, client: Client, stage: Stage) -> None:
-        """A stage counts at a client from now on. A decode client emits all tokens but the first."""
+        """Count a stage at a client from now on. A decode client emits all tokens but the first."""
         outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.branches.assign(stage)
         self._add(client, stage.prompt_tokens, outputs, 1)
 
     def done(self, client: Client, stage: Stage) -> None:
-        """A stage that was assigned to a client counts there no more."""
+        """Stop counting a stage at its client."""
         outputs = stage.target_tokens - stage.transferred if stage.branches is None else stage.assigned_outputs
         self._add(client, -stage.prompt_tokens, -outputs, -1)
 

@@ -1,9 +1,9 @@
-"""Statistics of repeated measurements: how far a mean can be believed.
+"""Noise of repeated measurements: mean, coefficient of variation, confidence interval and class.
 
 Variance-aware benchmarking (SVAB): repeat, and report beside the mean its coefficient of variation (sample standard
-deviation over mean) and 95% confidence interval (Student's t below 30 samples, 1.96 from there on). The class follows
-from the coefficient of variation: below 10% excellent, below 20% good, below 50% flaky, else rejected. Calibration,
-benchmarks and the regression of predictions all report through this module. Needs numpy only.
+deviation over mean) and 95% confidence interval (Student's t below 30 samples, 1.96 from there on). The coefficient of
+variation gives the class: below 10% excellent, below 20% good, below 50% flaky, otherwise rejected. Calibration,
+benchmarks and regression checks report through this module. It needs numpy only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["BOUNDS", "Class", "Spread", "classify", "peak_rss_bytes", "spread", 
 Class = Literal["excellent", "good", "flaky", "rejected"]
 
 BOUNDS: tuple[tuple[float, Class], ...] = ((0.10, "excellent"), (0.20, "good"), (0.50, "flaky"))
-"""Upper bounds of the coefficient of variation, exclusive; beyond the last one: rejected."""
+"""Upper bounds (exclusive) of the coefficient of variation; above the last one the class is rejected."""
 
 # 97.5% quantiles of Student's t, 1 to 28 degrees of freedom (2 to 29 samples); a test compares them with scipy's
 _T975 = (
@@ -32,12 +32,12 @@ _T975 = (
 
 
 def t_quantile(samples: int) -> float:
-    """What the standard error is multiplied with for a 95% interval: Student's t below 30 samples, else 1.96."""
+    """Return the factor from standard error to 95% interval: Student's t below 30 samples, otherwise 1.96."""
     return _T975[samples - 2] if 2 <= samples < 30 else 1.96
 
 
 def classify(cv: float) -> Class:
-    """The class of a coefficient of variation."""
+    """Return the class of a coefficient of variation."""
     return next((name for bound, name in BOUNDS if cv < bound), "rejected")
 
 
@@ -57,11 +57,11 @@ class Spread:
 
     @property
     def verdict(self) -> Class | Literal["single"]:
-        """The class, or `single` where nothing was repeated and nothing can be said."""
+        """The class, or `single` if the measurement was not repeated."""
         return classify(self.cv) if self.samples > 1 else "single"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, `class` included."""
+    def as_dict(self) -> dict[str, Any]:   # Any: numbers, and one word
+        """Return plain values, `class` included."""
         return {
             "samples": self.samples, "mean": self.mean, "cv": self.cv, "ci95": self.ci95, "class": self.verdict,
             "p50": self.p50, "p95": self.p95, "p99": self.p99,
@@ -69,10 +69,10 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Statistics of at least one finite value with a positive mean; `ValueError` otherwise."""
+    """Return the statistics of at least one finite value with a positive mean; `ValueError` otherwise."""
     data = np.asarray(list(values), dtype=np.float64)
     if len(data) == 0 or not np.isfinite(data).all() or data.mean() <= 0:
-        raise ValueError("at least one finite value, with a positive mean")
+        raise ValueError("values need at least one finite number and a positive mean")
     mean, n = float(data.mean()), len(data)
     deviation = float(data.std(ddof=1)) if n > 1 else 0.0
     p50, p95, p99 = (float(q) for q in np.percentile(data, (50, 95, 99)))
@@ -83,15 +83,15 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def tally(verdicts: Iterable[str]) -> str:
-    """How many measurements are of which class, best first: `40 excellent, 3 good, 1 flaky`."""
+    """Return the number of measurements in each class, best first: `40 excellent, 3 good, 1 flaky`."""
     counts = Counter(verdicts)
     order = [*(name for _, name in BOUNDS), "rejected", "single"]
     return ", ".join(f"{counts[name]} {name}" for name in order if counts[name]) or "none"
 
 
 def peak_rss_bytes() -> int:
-    """The most memory this process ever had resident; 0 where the system does not tell (Windows)."""
-    try:  # not getrusage on Linux: its figure starts at that of the process that started this one
+    """Return the peak resident memory of this process; 0 where the system does not report it (Windows)."""
+    try:  # not getrusage on Linux: its figure starts at the parent process's
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
     except (OSError, StopIteration):

@@ -1,7 +1,7 @@
-"""What a simulation leaves behind: plain numpy columns, before any metric is computed from them.
+"""The record of a simulation: numpy columns from which `hermes.results` computes metrics, tables and files.
 
-The kernel fills a `RunRecord`; `hermes.results` turns it into metrics, DataFrames and files. Nothing per token is a
-Python object: a token's time is an element of its client's step-end array.
+The kernel fills a `RunRecord`. No token is a Python object: a token's time is an element of its client's array of step
+ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STAGE_FIELDS = (
     "request",          # request id = row of the request table
     "kind",             # index into RunRecord.stage_kinds ("generate", "prefill", "decode", ...)
     "client",           # index into RunRecord.clients
-    "assigned_ns",      # handed to the client
+    "assigned_ns",      # assigned to the client
     "start_ns",         # first scheduled on the hardware
-    "first_token_ns",   # end of the step that gave the first token of this stage; -1 if it gives none
+    "first_token_ns",   # end of the step that gave the first token of this stage; -1 if it emits none
     "end_ns",           # completed
     "prompt_tokens",
     "output_tokens",    # tokens this stage emitted (a prefill stage of a disaggregated request emits 1)
@@ -42,16 +42,16 @@ RUN_FIELDS = (
     "prefill_attn", "decode_seqs", "decode_ctx", "decode_ctx_max", "sampled", "running", "waiting", "used_blocks",
     "preempted", "embed_tokens", "embedded", "overhead_ns", "left_waiting",
 )  # one row per run of equal steps; statistics are those of its first step; used_blocks at the end of the run
-# embed_tokens: of prefill_tokens, those of embeddings; embedded: embeddings that ended; overhead_ns: time at the start
-# of the run in which the serving stack held up the hardware; left_waiting: sequences that waited and found no place in
-# the batch when the run was planned
+# embed_tokens: the part of prefill_tokens that belongs to embeddings; embedded: embeddings that ended; overhead_ns:
+# time at the start of the run in which the serving stack held up the hardware; left_waiting: sequences that found no
+# place in the batch when the run was planned
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
-TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start when asked for
+TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 
 
 @dataclass
 class ClientInfo:
-    """A client as results see it."""
+    """Properties of a client that results need."""
 
     name: str
     kind: str
@@ -62,34 +62,37 @@ class ClientInfo:
     block_size: int = 0
     num_devices: int = 1
     idle_w: float = 0.0        # whole client (all devices)
-    prefill_w: float = 0.0     # means over the run, where watts depend on utilisation
+    prefill_w: float = 0.0     # mean over the run, where power depends on utilisation
     decode_w: float = 0.0
     device: str = ""
-    power_source: str = ""     # where the watts come from, in words
+    power_source: str = ""     # source of the power figures, in words
     price_per_hour: float = 0.0   # dollars, whole client
     price_source: str = ""
     kv_bytes_per_token: float = 0.0   # whole client
-    # The sum that gives the KV blocks, bytes of one device each (0 where blocks were given), and where they come from.
+    # Terms that give the number of KV blocks, bytes of one device each (0 if blocks were given), and their sources.
     memory_bytes: int = 0
     memory_utilization: float = 0.0
     weights_bytes: int = 0
     activation_bytes: int = 0
     engine_bytes: int = 0
     memory_source: str = ""
-    group: str = ""            # the clients that were written as one: a group of `count` alike
+    group: str = ""            # name of the entry under `clients` that made it with `count` equal ones
     prefix_caching: bool = False
-    returns_together: bool = False   # static batches: none joins or leaves a batch that runs
+    returns_together: bool = False   # static batches: no sequence joins or leaves a running batch
     max_num_seqs: int = 0      # limits of a step; 0 where there are none
     max_num_batched_tokens: int = 0
-    peak_blocks_inside: int = 0   # most blocks in use at the end of a step, where that is inside a run; else 0
+    peak_blocks_inside: int = 0   # most blocks in use at the end of a step inside a run; 0 if a run's end has the peak
 
 
 @dataclass
 class TierInfo:
-    """A store of KV outside the devices, at the end of a run.
+    """State of a KV store outside the devices at the end of a run.
 
-    where: what shares it: a client, platform or rack, "" for all; clients: names of those that use it
-    busy_ns: time in which something was read or written; hits, misses: entries (contexts or blocks) looked for here
+    Attributes:
+        where: The client, platform or rack that shares it; "" for all.
+        clients: Names of the clients that use it.
+        busy_ns: Time with at least one read or write.
+        hits, misses: Lookups of entries (contexts or blocks).
     """
 
     name: str
@@ -108,15 +111,16 @@ class TierInfo:
     refused: int = 0
     used_bytes: int = 0
     peak_bytes: int = 0
-    link: LinkUse | None = None   # what it is read and written over
+    link: LinkUse | None = None   # link over which it is read and written
 
 
 @dataclass
 class MachineInfo:
-    """A machine without an LLM engine at the end of a run: its cores and its memory bandwidth, each used in part.
+    """Use of a machine without an LLM engine: its cores and memory bandwidth, each used in part.
 
-    client: index of its client; core_ns, bandwidth_ns: time that all of its cores, all of its bandwidth would have
-    needed for what was done
+    Attributes:
+        client: Index of its client.
+        core_ns, bandwidth_ns: Time that the work would have taken on all cores, and with all bandwidth.
     """
 
     client: int
@@ -127,8 +131,14 @@ class MachineInfo:
 
 @dataclass
 class SharingInfo:
-    """What sequences of a client shared: the most blocks that were saved at one time (references beyond the first), the
-    blocks in use then, and partial blocks that branches copied to write into."""
+    """Blocks that sequences of a client shared.
+
+    Attributes:
+        client: Index of the client.
+        peak_shared_blocks: Most blocks saved at one time (references beyond the first).
+        used_at_peak: Blocks in use at that time.
+        copied_blocks: Partial blocks that branches copied before writing.
+    """
 
     client: int
     peak_shared_blocks: int
@@ -138,12 +148,13 @@ class SharingInfo:
 
 @dataclass
 class RunRecord:
-    """Columns of one simulation. Stage rows are in order of completion; requests by id.
+    """Columns of one simulation. Stage rows are in order of completion, requests by id.
 
-    step_ends: per client the end times (ns) of all its steps, in order. Steps of a client are numbered from 0. Within a
-    run, a step starts where the one before ended; the first starts at the run's start_ns.
-    gaps: for the few stages whose tokens do not come from consecutive steps (preempted, or skipped when the budget ran
-    out): stage row -> array of the step indices of its tokens.
+    Attributes:
+        step_ends: For each client the end times (ns) of its steps, numbered from 0. Within a run, a step starts where
+            the one before ended; the first starts at the run's start_ns.
+        gaps: For the few stages whose tokens do not come from consecutive steps (preempted, or skipped when the token
+            budget ran out): stage row -> step indices of its tokens.
     """
 
     clients: list[ClientInfo]
@@ -162,17 +173,17 @@ class RunRecord:
     step_ends: list[IntArray]
     gaps: dict[int, IntArray]
     out_of_range_steps: list[int]            # per client
-    end_ns: int                              # clock when the simulation ended
-    # Per client: None where every step advances all decoding sequences; else (continuous, static) the indices of the
-    # steps that do. There, a stage's tokens after its first come from the last (output_tokens - 1) such steps up to and
-    # including last_step, not from consecutive steps.
+    end_ns: int                              # clock at the end of the simulation
+    # Per client: None where every step advances all decoding sequences; otherwise (continuous, static) the indices of
+    # the steps that do. There, a stage's tokens after its first come from the last (output_tokens - 1) such steps up to
+    # and including last_step, not from consecutive steps.
     decode_steps: list[IntArray | None] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)   # e.g. events, steps, runs
-    # Per client: how much later than their step a user has its tokens (`frontend`); empty for nothing.
+    # Per client: delay from a step's end until the user has its tokens (`frontend`); empty for none.
     after_ns: list[int] = field(default_factory=list)
-    # column -> (code per request, names): which "workload" it is of, its "pipeline" and the "model" it asks for
+    # column -> (code per request, names) for "workload", "pipeline" and "model"
     labels: dict[str, tuple[IntArray, list[str]]] = field(default_factory=dict)
-    # name -> value per request, NaN where there is none: what pipelines kept with `request.note`
+    # name -> value per request that pipelines kept with `request.note`, NaN where there is none
     notes: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     tiers: list[TierInfo] = field(default_factory=list)
     links: list[LinkUse] = field(default_factory=list)
@@ -182,5 +193,5 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         runs = self.runs
-        if "kv_block_ns" not in runs:   # who has no step log counts the blocks at a run's end for all of it
+        if "kv_block_ns" not in runs:   # without a step log the blocks at a run's end count for the whole run
             runs["kv_block_ns"] = runs["used_blocks"] * (runs["end_ns"] - runs["start_ns"])

@@ -1,75 +1,77 @@
-"""Requests in flight, and how they come in: request tables turned into `Request`s as the clock reaches them.
+"""Requests in flight and their arrival: make `Request`s from request tables as the clock reaches them.
 
-In an open loop the table says when each request arrives; in a closed one a user takes the next request as soon as the
-previous one is answered, thinks, and submits it. The later turns of a conversation follow the answer before, in both.
-A workload may have a *gate*: of its requests so many are in flight, and others that are due wait outside.
+In an open loop the table gives the time of each arrival. In a closed loop a user takes the next request when the
+previous one is answered, thinks, and submits it. In both, later turns of a conversation follow the answer before. A
+workload may have a *gate*: a limit of requests in flight, at which others that are due wait.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from simpy.events import ProcessGenerator
 
 from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt, PromptContent
 from hermes.core.client import Client, ClientView
-from hermes.core.clock import ARRIVAL, Clock, Tick
+from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
 from hermes.core.request_table import RequestTable
 from hermes.core.stage import Stage
 from hermes.units import NS_PER_S
 
-__all__ = ["Arrivals", "Request", "Stream"]
+__all__ = ["Arrivals", "Pipeline", "Request", "Stream"]
 
 _BLOCK = 4096   # requests turned from columns into Python numbers at a time
 
 
-Pipeline = Iterator[Any]
-"""A generator. It yields a stage, a tuple of stages or an `AnyOf`, and gets back what was served."""
+Pipeline = Generator[Any, Any, None]   # Any: what it receives depends on what it yielded
+"""A pipeline under way. It yields a stage, a tuple of stages or an `AnyOf`, and receives what was served."""
 S = TypeVar("S", bound=Stage)
 
 
 class Dispatcher(Protocol):
-    """What requests ask of the coordinator."""
+    """Methods of the coordinator that requests call."""
 
     @property
     def now(self) -> int:
-        """The clock, nanoseconds."""
+        """The simulated time in nanoseconds."""
         ...
 
     def start_stage(self, request: Request, stage: Stage) -> None:
-        """Dispatch a stage beside whatever the request's pipeline asks for next."""
+        """Dispatch a stage while the request's pipeline continues."""
         ...
 
     def advance(self, request: Request, result: None) -> None:
-        """Begin a request's pipeline."""
+        """Start a request's pipeline."""
         ...
 
     def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
-        """The clients that may serve a kind of stage of a model, as of now."""
+        """Return the present state of the clients that may serve a kind of stage of a model."""
         ...
 
     def note(self, request: Request, name: str, value: float) -> None:
-        """Keep a number about a request."""
+        """Record a number about a request."""
         ...
 
 
 class Request:
-    """A request in flight. Its pipeline reads these; `client` is where its latest stage was served."""
+    """A request in flight, as its pipeline sees it. `client` served its latest stage."""
 
     client: Client | None = None
-    # [what the pipeline waits for, how many stages of it are not done]; a list, as the count changes
-    pending: list[Any] | None = None
+    # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
+    pending: list[Any] | None = None   # Any: its two items are of different types
     pipeline: Any = None   # a generator; Any, as the coordinator asks it for `gi_running`
-    past_tokens = 0      # of the past context that it brings along, and its key: (population, number)
+    past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
-    branch_outputs: tuple[int, ...] = ()   # output tokens of each of several answers, where it asks for several
-    over = False         # its pipeline is not to go on: completed or rejected; one beside it: given up
-    background = False   # whether this is what a request runs beside itself
-    following: list[Request] | None = None   # the turns after this one of its conversation, the last one first
+    branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several
+    over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
+    background = False   # whether this is a pipeline that a request runs in the background
+    following: list[Request] | None = None   # later turns of its conversation, the last one first
+    answer: Tick | None = None   # its end (answered or rejected), if a user waits for it
     continued = 0        # tokens of its answer that the next turn repeats, until a generation gives that answer
 
     def __init__(
@@ -88,59 +90,62 @@ class Request:
 
     @property
     def now(self) -> float:
-        """The simulated time, seconds."""
+        """The simulated time in seconds."""
         return self.stream.coordinator.now / NS_PER_S
 
     def start(self, stage: S) -> S:
-        """Have `stage` served from now on, beside whatever comes next. `yield stage` later waits for it."""
+        """Dispatch `stage` now and continue. `yield stage` later waits for it."""
         self.stream.coordinator.start_stage(self, stage)
         return stage
 
     def beside(self, pipeline: Pipeline) -> None:
-        """Run another pipeline from now on, on this request's account: its stages carry this request's number, and the
-        request is complete without it. What no client accepts of it ends it, and not the request."""
+        """Run another pipeline in the background. Its stages carry this request's number, and the request completes
+        without it. If no client accepts one of its stages, that pipeline ends, and the request continues."""
         other = copy(self)
         other.pipeline, other.background, other.pending, other.over = pipeline, True, None, False
         other.continued = 0
         self.stream.coordinator.advance(other, None)
 
     def content_of(self, stage: Stage) -> PromptContent | None:
-        """What a stage's tokens share with others. In a conversation, of the first generation that answers the prompt
-        as it is, that includes the answer: the next turn repeats it. A pipeline that puts more into the prompt, or asks
-        for another answer before, has the prompt known and no answer."""
+        """Return what a stage's tokens share with others.
+
+        In a conversation, the first generation that answers the prompt as it is includes the answer, since the next
+        turn repeats it. If a pipeline extends the prompt, or asks for another answer first, the content is the prompt
+        without an answer.
+        """
         tokens, content = self.continued, self.content
         if not tokens or stage.kind != "generate" or stage.prompt_tokens != self.prompt_tokens or (
                 stage.branches is None and stage.output_tokens != self.output_tokens):
             return content
         self.continued = 0
-        assert isinstance(content, ConversationText)   # only a conversation has answers that go on
+        assert isinstance(content, ConversationText)   # only a conversation has answers that later turns repeat
         return content.up_to(self.prompt_tokens + tokens)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
-        """The clients that may serve a kind of stage of a model ("" for the request's own), as of now."""
+        """Return the present state of the clients that may serve a stage of a model ("" for the request's own)."""
         return self.stream.coordinator.views(kind, model or self.model)
 
     def note(self, name: str, value: float) -> None:
-        """Keep a number about this request: a column `name` of the table of requests, NaN where there is none. A second
-        value replaces the first."""
+        """Record a number about this request: column `name` of the table of requests, NaN for requests without one. A
+        second value replaces the first."""
         self.stream.coordinator.note(self, name, float(value))
 
 
 class Stream:
-    """One workload entry: its requests, the pipeline they run and the model they ask for."""
+    """One workload entry: its requests, their pipeline and their model."""
 
     def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Pipeline], model: str,
                  first_id: int) -> None:
         self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
         self.closed = table.users is not None
-        # Whether the end of one request may bring another.
+        # Whether the end of one request may start another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
         self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:
-        """Its requests in order, made from the columns of its table a block at a time.
+        """Yield its requests in order, made from the columns of its table a block at a time.
 
-        They have no pipeline yet; those of a closed loop arrive when the loop says (their `arrival_ns` is 0).
+        They have no pipeline yet. Those of a closed loop arrive when the loop submits them (`arrival_ns` is 0 here).
         """
         table, first = self.table, self.first_id
         times = table.arrival_ns if table.arrival_ns is not None else np.zeros(len(table), dtype=np.int64)
@@ -162,8 +167,8 @@ class Stream:
                 yield request
 
     def beginnings(self) -> Iterator[Request]:
-        """Of `requests()` those that wait for no other: all, or the first turns of conversations, which then know the
-        turns that follow."""
+        """Yield the requests that wait for no other: all, or the first turns of conversations with the turns that
+        follow them."""
         if self.table.turn is None:
             yield from self.requests()
             return
@@ -185,7 +190,7 @@ def _first_of(talk: list[Request]) -> Request:
 
 
 def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
-    """What the prompts of these rows share with others, None where nothing."""
+    """Return what the prompts of these rows share with others, None for nothing."""
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
         return [HashedPrompt(ids, table.hash_block_tokens, n)
@@ -201,7 +206,7 @@ def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
 
 
 def _contexts(table: RequestTable, part: slice) -> list[tuple[tuple[str, int], int] | None]:
-    """The past contexts of these rows, ((population, key), tokens); None where there is none."""
+    """Return the past contexts of these rows as ((population, key), tokens), None for none."""
     keys, population = table.context[part], table.population
     if population is None:
         return [None] * len(keys)
@@ -210,7 +215,7 @@ def _contexts(table: RequestTable, part: slice) -> list[tuple[tuple[str, int], i
 
 
 class _Gate:
-    """Lets so many requests of a workload be in flight; those beyond wait outside, first come first served."""
+    """Limit of a workload's requests in flight; requests above it wait, first come first served."""
 
     def __init__(self, limit: int) -> None:
         self.free = limit
@@ -218,11 +223,12 @@ class _Gate:
 
 
 class Arrivals:
-    """Starts the pipeline of each request at the instant it arrives, by `advance(request, None)`.
+    """Starts the pipeline of each request when it arrives, with `advance(request, None)`.
 
-    times_ns: when each request of all streams arrives, shape (n,), by its number; -1 as long as nobody knows. A request
-    that waited at a gate arrives when it is sent, and notes when it was due (`scheduled_s`).
-    out_of_requests_ns: when a user of a closed loop first found none left; -1 until then
+    Attributes:
+        times_ns: Arrival of each request of all streams, shape (n,), by number; -1 until known. A request that waited
+            at a gate arrives when it is sent, and notes when it was due (`scheduled_s`).
+        out_of_requests_ns: When a user of a closed loop first found no request left; -1 until then.
     """
 
     def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, None], None]) -> None:
@@ -240,7 +246,38 @@ class Arrivals:
                 self._open_loop(stream)
             else:
                 for _ in range(min(stream.table.users, len(stream.table))):
-                    self._next_of_closed(stream)
+                    Acting(self._env, self._user(stream))
+
+    def _user(self, stream: Stream) -> ProcessGenerator:
+        """Run a user of a closed loop: take a request or a conversation, think, submit it, wait for its end, and take
+        the next, if one is left."""
+        for request in self._waiting[stream]:
+            yield self._thought(request)
+            yield from self._conversation(request)
+        if self.out_of_requests_ns < 0:
+            self.out_of_requests_ns = self._env._now
+
+    def _conversation(self, request: Request) -> ProcessGenerator:
+        """Submit a request, wait for the answer, think, submit the next turn, and so on to the last."""
+        following = request.following
+        while True:
+            answer = request.answer = self._env.pending()
+            self._due(request)
+            yield answer
+            if not following:
+                return
+            request = following.pop()
+            yield self._thought(request)
+
+    def _thought(self, request: Request) -> Tick:
+        """Return the event at which the user has thought, and submits a request."""
+        stream, due = request.stream, self._env._now
+        think_ns = stream.table.think_ns
+        if think_ns is not None:
+            due += int(think_ns[request.id - stream.first_id])
+        if stream not in self._gates:
+            request.arrival_ns = self.times_ns[request.id] = due
+        return self._env.moment(due, ARRIVAL)
 
     def _open_loop(self, stream: Stream) -> None:
         requests = stream.beginnings()
@@ -249,13 +286,16 @@ class Arrivals:
         gated = stream in self._gates
 
         def arrive(tick: Tick | None) -> None:
-            # The next arrival is scheduled first: whoever looks for other things at this instant sees it.
+            # Schedule the next arrival first, so that code which looks for events at this instant sees it.
             nonlocal upcoming
             request = upcoming
             upcoming = next(requests, None)
             if upcoming is not None:
                 env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
             if request is not None:
+                if request.following:
+                    Acting(env, self._conversation(request))
+                    return
                 if gated:
                     self._due(request)
                     return
@@ -269,42 +309,20 @@ class Arrivals:
             self.times_ns[stream.first_id : stream.first_id + len(stream.table)] = stream.table.arrival_ns
 
     def answered(self, request: Request) -> None:
-        """A request of a stream that `follows_up` is completed or rejected, at this instant."""
+        """Handle the end of a request of a stream that `follows_up`: completed or rejected at this instant."""
         stream, now = request.stream, self._env._now
         gate = self._gates.get(stream)
         if gate is not None:
-            if gate.waiting:   # the place is taken at once: who is due at this instant queues behind
+            if gate.waiting:   # the place is taken at once: requests due at this instant queue behind
                 waited = gate.waiting.popleft()
                 self._env.tick_at(now, ARRIVAL, lambda tick: self._send(waited))
             else:
                 gate.free += 1
-        if request.following:
-            later = request.following.pop()
-            later.following = request.following
-            self._after_thinking(later)
-        elif stream.closed:
-            self._next_of_closed(stream)
-
-    def _next_of_closed(self, stream: Stream) -> None:
-        """A user of a closed loop takes the next request or conversation, if any is left."""
-        request = next(self._waiting[stream], None)
-        if request is not None:
-            self._after_thinking(request)
-        elif self.out_of_requests_ns < 0:
-            self.out_of_requests_ns = self._env._now
-
-    def _after_thinking(self, request: Request) -> None:
-        """A user thinks, and submits a request."""
-        stream, due = request.stream, self._env._now
-        think_ns = stream.table.think_ns
-        if think_ns is not None:
-            due += int(think_ns[request.id - stream.first_id])
-        if stream not in self._gates:
-            request.arrival_ns = self.times_ns[request.id] = due
-        self._env.tick_at(due, ARRIVAL, lambda tick: self._due(request))
+        if request.answer is not None:
+            happen(request.answer)
 
     def _due(self, request: Request) -> None:
-        """A request is to be sent now, if its workload has no gate or the gate lets it through."""
+        """Send a request that is due now, unless its workload's gate holds it back."""
         gate = self._gates.get(request.stream)
         if gate is not None:
             request.note("scheduled_s", self._env._now / NS_PER_S)

@@ -1,7 +1,7 @@
-"""The request table: what a workload is once it has been drawn, as columns.
+"""The request table: the columns of a drawn workload.
 
-Everything random about requests is decided before the simulation starts, so that the same seed gives the same requests
-whatever serves them.
+All random values of requests are drawn before the simulation starts, so that the same seed gives the same requests to
+every system.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The contexts of a workload. Key k has `tokens[k]` tokens; lower keys are asked for at least as often.
+    """The contexts of a workload. Key k has `tokens[k]` tokens; lower keys are requested at least as often.
 
-    name: populations of one name are one, whichever workloads ask for them
+    Workloads that use the same `name` share one population.
     """
 
     name: str
@@ -32,25 +32,26 @@ class Population:
 class RequestTable:
     """`n` requests as int64 columns of length n, in arrival order (closed loop: in the order users take them).
 
-    arrival_ns: nanoseconds from the start, nondecreasing; None in a closed loop. -1 for the later turns of
-        conversations, which come when the turn before has been answered
-    prompt_tokens, output_tokens: both at least 1
-    priority: lower is more urgent (vLLM's sense); 0 by default
-    session: requests of one conversation share a number; -1 for none
-    turn: the how manieth request of its conversation each is, from 0, the rows of a conversation one after the other;
-        None where requests do not wait for one another. The prompt of a turn is the prompt before, the answer to it
-        (its first branch) and what is new; `prefix_tokens` of `prefix_group` are what all conversations begin with
-    prefix_group, prefix_tokens: the first `prefix_tokens` prompt tokens are the first tokens of that group's text, what
-        follows is unique to the request; -1 and 0 for none
-    hash_ids: for traces with block hashes (Mooncake): per request the chained ids of its consecutive blocks of
-        `hash_block_tokens` tokens; overrides prefix_group
-    branch_tokens: output tokens of each branch of the answer, shape (n, branches); None for one answer each
-    context, population: the past context that each request brings along, a key of the population; -1 for none
-    users, think_ns: closed loop: `users` clients; before submitting request i a user waits think_ns[i] after its
-        previous answer (the first request of each waits its own from time zero). The later turns of conversations wait
-        theirs in an open loop as well
-    max_in_flight: open loop: at most so many requests are being served; those that come meanwhile are sent when one
-        ends. None for any number
+    Attributes:
+        arrival_ns: Nanoseconds from the start, nondecreasing; None in a closed loop. -1 for the later turns of
+            conversations, which arrive after the answer to the turn before.
+        prompt_tokens, output_tokens: At least 1 each.
+        priority: Lower is more urgent (as in vLLM); 0 by default.
+        session: Number shared by the requests of one conversation; -1 for none.
+        turn: Position of each request in its conversation, from 0, with the rows of a conversation consecutive; None
+            where requests do not wait for one another. The prompt of a turn is the prompt before, its answer (the first
+            branch) and the new text. All conversations begin with `prefix_tokens` of `prefix_group`.
+        prefix_group, prefix_tokens: The first `prefix_tokens` prompt tokens are the beginning of the group's text; the
+            rest is unique to the request. -1 and 0 for none.
+        hash_ids: For traces with block hashes (Mooncake): for each request the chained ids of its consecutive blocks
+            of `hash_block_tokens` tokens. Overrides prefix_group.
+        branch_tokens: Output tokens of each branch of the answer, shape (n, branches); None for one answer each.
+        context, population: Past context of each request, as a key of the population; -1 for none.
+        users: Closed loop: number of users.
+        think_ns: Before request i a user waits think_ns[i] after the previous answer (before its first request: after
+            time zero). Later turns of conversations wait in an open loop as well.
+        max_in_flight: Open loop: limit of requests in service. Requests above it are sent when another one ends. None
+            for no limit.
     """
 
     prompt_tokens: IntArray
@@ -82,13 +83,13 @@ class RequestTable:
                 raise ValueError(f"column {name} has shape {column.shape}, expected ({n},)")
             setattr(self, name, column)
         if (self.arrival_ns is None) == (self.users is None):
-            raise ValueError("a request table has either arrival times or closed-loop users")
+            raise ValueError("a request table needs either arrival times or closed-loop users, and not both")
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
 
     def shared_texts(self) -> list[tuple[int, int]]:
-        """(group, tokens) of the beginnings that prompts share, as far as any prompt has them; the most used first."""
+        """Return (group, tokens) of each shared beginning, at its longest in any prompt; the most used first."""
         groups, index, counts = np.unique(self.prefix_group, return_inverse=True, return_counts=True)
         longest = np.zeros(len(groups), dtype=np.int64)
         np.maximum.at(longest, index, self.prefix_tokens)

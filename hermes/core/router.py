@@ -1,7 +1,7 @@
 """The router protocol.
 
-A router's configuration is a component; `build(context)` makes one router for each set of candidate clients (the
-clients that serve a kind of stage for a model), before the simulation starts.
+A router's configuration is a component. Before the simulation starts, `build(context)` makes one router for each set of
+candidate clients (those that serve a kind of stage for a model).
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ __all__ = ["LoadCell", "Router", "RouterContext", "request_load"]
 
 
 class Router(Protocol):
-    """Chooses a client for each stage. Must be deterministic given its random generator and the loads it reads."""
+    """Chooses a client for each stage. Must be deterministic, given its random generator and the loads it reads."""
 
     def choose(self, stage: Stage) -> Client:
-        """The client that serves `stage`; called once per stage, when the stage is ready.
+        """Return the client that serves `stage`. Called once per stage, when the stage is ready.
 
         A router that places both phases of a generation at once (`places_both_phases` of its configuration) also sets
-        `stage.decode_on`. Its candidates are the clients of either phase; it is asked again for a generation that goes
-        on elsewhere than it chose (`stage.transferred`). A router that keeps books may have a method
-        `observe(event, client, stage)`: "prefilled" (its prompt has ended at `client`), "transferred" (its KV has left
-        `client`), "done" (it is complete at `client`), "refused" (it cannot be served as chosen).
+        `stage.decode_on`. Its candidates are the clients of either phase. It is asked again if a generation continues
+        elsewhere than it chose (`stage.transferred`).
+
+        A router may have a method `observe(event, client, stage)`. Events: "prefilled" (the prompt has ended at
+        `client`), "transferred" (the KV has left `client`), "done" (the stage is complete at `client`), "refused" (the
+        stage cannot be served as chosen).
         """
         ...
 
 
 @dataclass
 class LoadCell:
-    """Load of the candidates, kept up to date by the coordinator as stages are assigned and done."""
+    """Load of the candidates. The coordinator updates it as stages are assigned and done."""
 
     kind: str                       # "input_tokens", "output_tokens" or "requests"
     values: npt.NDArray[np.int64]   # by candidate
@@ -44,10 +46,12 @@ class LoadCell:
 
 @dataclass
 class RouterContext:
-    """What a router may use.
+    """Services of the simulation that a router may use.
 
-    candidates: in the order of the scenario; ties go to the first. rng: the router's own random stream.
-    transfer_ns: time to move a stage's data to a candidate, uncontended.
+    Attributes:
+        candidates: Clients in the order of the scenario; ties go to the first.
+        rng: The router's own random stream.
+        transfer_ns: Duration of moving a stage's data to a candidate, without contention.
     """
 
     candidates: Sequence[Client]
@@ -57,21 +61,21 @@ class RouterContext:
     cells: list[LoadCell] = field(default_factory=list)
 
     def watch(self, kind: str) -> npt.NDArray[np.int64]:
-        """An array, by candidate, of a load that changes only when stages are assigned and done."""
+        """Return an array, by candidate, of a load that changes only when stages are assigned and done."""
         cell = LoadCell(kind, np.zeros(len(self.candidates), dtype=np.int64))
         self.cells.append(cell)
         return cell.values
 
 
 def request_load(stage: Stage, kind: str) -> int:
-    """What `stage` itself adds to a load: its size, as heavy-light routing sees it; for a stage that generates nothing,
-    the tokens it reads, whatever the load."""
+    """Return what `stage` itself adds to a load: its size, as heavy-light routing uses it. A stage that generates
+    nothing adds the tokens that it reads, for every kind of load."""
     if stage.kind != "generate":
         return stage.prompt_tokens
     if kind == "output_tokens":
         return stage.all_outputs
     if kind == "tokens_left":
         return stage.all_outputs - max(0, stage.num_tokens - stage.prompt_tokens)
-    if kind == "kv_tokens":   # what it will hold once its prompt is computed
+    if kind == "kv_tokens":   # tokens it holds once its prompt is computed
         return stage.num_tokens
     return stage.prompt_tokens

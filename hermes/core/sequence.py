@@ -1,12 +1,12 @@
-"""A generation, as pipelines ask for it and schedulers see it: how many tokens, how far, how many blocks.
+"""A generation: its tokens and progress, as pipelines request it and schedulers serve it.
 
-A request costs one object per generation: the pipeline's stage is what the LLM client serves. A disaggregated
-generation is one `Sequence` that two clients serve one after the other.
+A request costs one object per generation: the LLM client serves the pipeline's stage itself. A disaggregated generation
+is one `Sequence` that two clients serve one after the other.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hermes.core.block_hashes import NameRuns, PromptContent, name_runs
 from hermes.core.stage import Stage
@@ -18,7 +18,7 @@ __all__ = ["Sequence"]
 
 
 class Sequence(Stage):
-    """Progress of one generation; `Stage` says what the fields mean."""
+    """Progress of one generation; see `Stage` for the fields."""
 
     kind = "generate"
 
@@ -29,7 +29,7 @@ class Sequence(Stage):
         self.prompt_tokens = self.num_tokens = prompt_tokens
         self.output_tokens = self.target_tokens = output_tokens
         self.priority = priority
-        self.request = cast("Request", request)   # set when it is dispatched
+        self.request = request  # type: ignore[assignment]  # set at dispatch
         self.arrival_order = arrival_order
         self.content = content
 

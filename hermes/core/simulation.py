@@ -1,4 +1,4 @@
-"""A simulation: its parts on a clock, run to a record. `hermes.scenario.build` makes one from a scenario."""
+"""A simulation: its parts on one clock, run to a record. `hermes.scenario.build` makes one from a scenario."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hermes.units import NS_PER_S
 __all__ = ["Progress", "Simulation"]
 
 Progress = Callable[[int, int, float], None]
-"""Called with requests done, requests in all, simulated seconds."""
+"""Called with requests done, requests in total, simulated seconds."""
 
 
 class Simulation:
     """Clients, requests, network and coordinator on a clock. `run()` may be called once.
 
     Attributes:
-        interrupted: The user ended the run before its end (Ctrl-C).
+        interrupted: Whether the user ended the run early (Ctrl-C).
         warnings: One line each; see `InputWarning`.
-        remarks: What a user should know of the workload beside its figures, one line each.
+        remarks: Lines about the workload that the user should read beside the results.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Simulation:
     ) -> None:
         """
         Args:
-            stage_kinds: Names of the kinds of stage, as the tables number them.
-            runs: Where the clients write their runs of steps.
-            describe: For each client, what the record says of it, from its rows of the table of runs.
+            stage_kinds: Names of the kinds of stage, in the order of their numbers in tables.
+            runs: Log to which the clients write their runs of steps.
+            describe: For each client a function from its rows of the table of runs to its record entry.
             labels: See `RunRecord.labels`.
-            horizon_ns: The run ends then at the latest.
+            horizon_ns: Latest end of the run.
         """
         self.env, self.clients, self.streams = env, clients, streams
         self.network, self.coordinator = network, coordinator
@@ -51,7 +51,7 @@ class Simulation:
         self._runs, self._describe, self._labels, self._horizon_ns = runs, describe, labels, horizon_ns
 
     def candidates(self, kind: str, model: str) -> list[Client]:
-        """The clients that may serve a kind of stage of a model ("" for any)."""
+        """Return the clients that may serve a kind of stage of a model ("" for any)."""
         return self.coordinator.candidates(kind, model)
 
     def run(self, progress: Progress | None = None) -> RunRecord:
@@ -80,7 +80,7 @@ class Simulation:
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """The kernel makes no reference cycles worth collecting, and millions of live objects worth not scanning."""
+    """Pause garbage collection: the kernel makes few reference cycles, and scanning millions of objects is slow."""
     enabled = gc.isenabled()
     gc.disable()
     try:

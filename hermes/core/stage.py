@@ -1,9 +1,9 @@
-"""Stages: what pipelines ask clients for, and ways to wait for it.
+"""Stages: the work that pipelines request from clients.
 
-A stage names its kind, the model that has to serve it ("" for the request's own), and how much there is to do. A
-generation is a `hermes.core.sequence.Sequence` (pipelines call it `Generate`); everything else is a `ServiceStage`:
-tokens, items (queries, documents) and whatever else its service reads from `options`. What a stage needs may lie
-elsewhere: `inputs` says how many bytes come from the client of which earlier stage; the network moves them first.
+A stage names its kind, the model that must serve it ("" for the request's own), and its amount of work. A generation is
+a `hermes.core.sequence.Sequence` (pipelines call it `Generate`). Everything else is a `ServiceStage`, with tokens,
+items (queries, documents) and the `options` that its service reads. The input of a stage may be on another client:
+`inputs` lists the bytes that come from the client of an earlier stage, and the network moves them first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hermes.core.block_hashes import NameRuns, PromptContent
+from hermes.errors import InputError
 
 if TYPE_CHECKING:
     from hermes.core.branches import Branches
@@ -19,55 +20,60 @@ if TYPE_CHECKING:
     from hermes.core.common_prompt import CommonPrompt
     from hermes.core.request import Request
 
-__all__ = ["AnyOf", "Segments", "ServiceStage", "Stage"]
+__all__ = ["AnyOf", "Segments", "ServiceStage", "Stage", "check_count"]
 
-_NOTHING: Mapping[str, Any] = {}   # values of options are what a service reads: numbers, texts, lists
+_NOTHING: Mapping[str, Any] = {}   # option values depend on the service: numbers, texts, lists
 Segments = list[tuple[int, int, int]]
 
 
 class Stage:
     """One piece of work of a request. Defaults live on the class: most fields are set late, or never.
 
-    What pipelines and clients read of every stage (times are nanoseconds, -1 until they are known):
+    Fields that pipelines and clients read of every stage (times in nanoseconds, -1 until known):
 
-        kind, model, priority: What is to be done, by which model ("" for the request's own), how urgently (lower
-            first).
-        inputs: (earlier stage, bytes) that have to be at its client before it starts.
-        request: Whose it is; set when it is dispatched.
+        kind: Kind of work.
+        model: Model that must serve it ("" for the request's own).
+        priority: Lower is more urgent.
+        inputs: (earlier stage, bytes) pairs that must arrive at its client before it starts.
+        request: Its request; set at dispatch.
         done, client: Whether it has been served, and by which client.
-        detached: Started beside what comes next (`request.start`).
+        detached: Whether the pipeline started it and went on (`request.start`).
         content: What its tokens share with others (`hermes.core.block_hashes`); None for nothing.
-        arrival_order: Unique in a simulation; breaks ties of priority, names content that nothing shares.
-        assigned_ns, start_ns, first_token_ns: Given to its client; first step that computes it; its first token.
+        arrival_order: Unique in a simulation; breaks ties of priority, names content that is not shared.
+        assigned_ns: When it was assigned to its client.
+        start_ns: Start of the first step that computes it.
+        first_token_ns: When its first token was ready.
 
-    What an LLM client keeps of it (vLLM's names). It can serve a `ServiceStage` as well, as a sequence that ends with
+    Fields that an LLM client maintains (vLLM's names). It can also serve a `ServiceStage`, as a sequence that ends with
     its prompt, if its scheduler knows the kind.
 
-        prompt_tokens, output_tokens: What was asked.
+        prompt_tokens, output_tokens: Tokens requested.
         target_tokens: Outputs after which the present client is done with it.
-        num_computed: Tokens whose KV is in memory. num_tokens: Prompt and outputs so far. While the sequence is in a
-            `DecodeGroup` the group's clock implies both, and these two are stale; so is num_blocks.
+        num_computed: Tokens whose KV is in memory.
+        num_tokens: Prompt and outputs so far. In a `DecodeGroup` the group's clock implies num_computed, num_tokens
+            and num_blocks, and these fields are stale.
         base, finish_clock, grouped: Its place in a decode group (num_computed = clock + base).
         run_order: Rank of its latest admission (the order of vLLM's `running` list).
         first_step: The client's step that gave its first token.
-        emit_step, join_tick: The step that gave the first token since it was last admitted, and the decode tick after
-            it (see `LLMScheduler`).
-        segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many that nothing interrupted.
-        preemptions, cached_tokens: How often it was preempted; prompt tokens found in a cache when first admitted.
+        emit_step, join_tick: The step that gave the first token since its last admission, and the decode tick after
+            that (see `LLMScheduler`).
+        segments: (emit_step, join_tick, end_tick) of earlier admissions; None for the many without interruption.
+        preemptions: Number of preemptions.
+        cached_tokens: Prompt tokens found in a cache at the first admission.
 
-    Where another client takes part of it over:
+    Fields of a stage that two clients serve:
 
-        decode_on: The client that a router has chosen for the decode phase, if it places both phases at once.
-        original: The stage its pipeline knows, if this is the part of it that another client takes over.
-        transferred, source: Its prompt's KV comes from another client, and from which.
-        overlap: (layers, seconds of prefill) that what it found may arrive beside.
+        decode_on: Decode client, if the router places both phases at once.
+        original: The pipeline's stage, if this is the part of it that a second client serves.
+        transferred, source: Whether its prompt's KV comes from another client, and that client.
+        overlap: (layers, seconds of prefill) during which found KV may still arrive.
 
-    Branches of a generation (`hermes.core.branches`):
+    Fields of branches (`hermes.core.branches`):
 
-        branches, branch: Its generation's branches, and which of them it is; None and -1 for the many without.
-        width: Sequences that it will be with its next token.
+        branches, branch: Its generation's branches, and its index among them; None and -1 for the many without.
+        width: Sequences that it becomes with its next token.
         assigned_outputs: Tokens of all branches that its client is to emit.
-        common: What of its prompt's memory it shares with other branches.
+        common: The part of its prompt's memory that it shares with other branches.
     """
 
     kind = ""
@@ -115,7 +121,7 @@ class Stage:
 
     @property
     def all_outputs(self) -> int:
-        """Output tokens of all its branches as long as it stands for them, else its own."""
+        """Output tokens of all branches while this sequence stands for them, otherwise its own."""
         return self.output_tokens if self.branches is None or self.width == 1 else sum(self.branches.outputs)
 
     @property
@@ -124,21 +130,21 @@ class Stage:
         raise NotImplementedError
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Identity of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""
+        """Return a key of full block `index` and all before it; see `hermes.memory.blocks.BlockHolder`."""
         raise NotImplementedError
 
     def name_runs(self, block_size: int) -> NameRuns:
-        """The names its content gives; the blocks after them have its `own_name`."""
+        """Return the names that its content gives; blocks after them have its `own_name`."""
         return ()
 
 
 class ServiceStage(Stage):
-    """A stage that generates nothing: `ServiceStage("retrieve", items=4, options={"top_k": 10})`.
+    """A stage that generates no tokens: `ServiceStage("retrieve", items=4, options={"top_k": 10})`.
 
     Args:
-        tokens: Text that it reads (embedding, reranking, filtering).
+        tokens: Tokens that it reads (embedding, reranking, filtering).
         items: Queries or documents.
-        options: What else its service reads, by name.
+        options: Other values that its service reads, by name.
     """
 
     def __init__(
@@ -154,7 +160,7 @@ class ServiceStage(Stage):
         self.options = options
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Its own alone: an embedding goes through an adapter, which changes keys and values."""
+        """Return a key of its own: an embedding goes through an adapter, which changes keys and values."""
         return (self.kind, self.arrival_order, index)
 
     @property
@@ -163,7 +169,7 @@ class ServiceStage(Stage):
 
     @property
     def tokens(self) -> int:
-        """Tokens it reads."""
+        """Tokens that it reads."""
         return self.prompt_tokens
 
     def __repr__(self) -> str:
@@ -171,11 +177,18 @@ class ServiceStage(Stage):
 
 
 class AnyOf:
-    """`first = yield AnyOf(a, b)`: wait until one of several started stages is done; the first of them that is."""
+    """`first = yield AnyOf(a, b)`: wait for the first of several started stages; the pipeline gets that stage."""
 
     __slots__ = ("stages",)
 
     def __init__(self, *stages: Stage) -> None:
         if not stages:
-            raise ValueError("at least one stage to wait for")
+            raise ValueError("AnyOf needs at least one stage to wait for")
         self.stages = stages
+
+
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """Return the value of an option that counts something; `InputError` unless it is an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
+    return value

@@ -7,30 +7,32 @@
 
     hermes sweep sweep.yaml -o out --workers 2            # the same on the command line
 
-A sweep says (`hermes.explore.config.SweepConfig`):
+Keys of a sweep (`hermes.explore.config.SweepConfig`):
 
     scenario: batching/chunked            a file relative to the sweep, a built-in name, or the scenario itself
-    cases:                                configurations that differ in more than a value; column `case`
+    cases:                                configurations that differ in more than one value; column `case`
       - {label: static, set: {clients.0.scheduler: {kind: static}}}
-    grid: {workload.arrivals.rate: [1 /s, 2 /s]}      every value with every other; a value may be any YAML
-    zip: {a.b: [1, 2], a.c: [3, 4]}                   walked together; a list of such for several groups
+    grid: {workload.arrivals.rate: [1 /s, 2 /s]}      every combination of values; a value may be any YAML
+    zip: {a.b: [1, 2], a.c: [3, 4]}                   stepped through together; a list for several groups
     seeds: 3                              repeats: a number, or a list of seeds; equal seeds, equal workloads
     columns: {workload.arrivals.rate: rate}           names of columns
     extract: module:function              Results -> flat dict of more figures, computed in the worker
     keep: summary                         or `requests` (`results.requests(i)`), or `all` (`results.results(i)`)
 
 Paths are those of `--set`: `clients.0.count`. `run_sweep(..., overrides=["workload.requests=100"])`, `--set` on the
-command line, changes the scenario of all points: a smaller version of the same sweep. Calling `run_sweep` again with
-the same folder goes on where it stopped, runs what is new, and keeps what is unchanged (by a hash of scenario, data
-files, code and `extract`). Points that fail are rows with status "failed" (`results.failed()`). Sweeps that ship stand
-in a folder `sweeps` below scenarios/, or are called `...sweep.yaml`; otherwise they would be listed as scenarios.
+command line, changes the scenario of all points, for a smaller version of the same sweep.
+
+Calling `run_sweep` again with the same folder continues: it runs new points and keeps unchanged ones (by a hash of
+scenario, data files, code and `extract`). Failed points are rows with status "failed" (`results.failed()`). Sweeps that
+ship are in a folder `sweeps` below scenarios/, or are named `...sweep.yaml`; otherwise they would be listed as
+scenarios.
 """
 
 from hermes.explore.config import Sweep, SweepConfig, load_sweep
 from hermes.explore.editor_schema import sweep_schema
 from hermes.explore.executor import Executor
-from hermes.explore.opened import SweepResults, open_sweep
 from hermes.explore.runner import Plan, plan_sweep, run_sweep
+from hermes.explore.sweep_results import SweepResults, open_sweep
 
 __all__ = [
     "Executor", "Plan", "Sweep", "SweepConfig", "SweepResults", "load_sweep", "open_sweep", "plan_sweep", "run_sweep",

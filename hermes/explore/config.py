@@ -1,4 +1,4 @@
-"""What a sweep's file says, and how it is found and read."""
+"""Sweep files: their schema, and how they are found and read."""
 
 from __future__ import annotations
 
@@ -48,44 +48,48 @@ _ZIPS = WithJsonSchema({"anyOf": [_ZIP, {"type": "array", "items": _ZIP}]})
 
 
 class Case(ConfigModel):
-    """One of several configurations that differ in more than a value."""
+    """A configuration that differs from others in more than one value."""
 
     label: Annotated[str, Field(min_length=1, max_length=200)]
-    """What it is called in the column `case`."""
+    """Its label in the column `case`."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Values by dotted path, as in `grid`."""
 
 
 class SweepConfig(ConfigModel):
-    """Many simulations that differ in what is said here: every case with every combination of zip, grid and seeds."""
+    """Many simulations: every case with every combination of zip, grid and seeds."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "sweep"
     """Name of the sweep."""
     description: str = ""
-    """What the sweep is for."""
+    """Purpose of the sweep."""
     scenario: str | dict[str, Any]
-    """The scenario that every point starts from: a file (relative to this one), a built-in name, or the scenario itself
-    (which may `extends` another)."""
+    """Scenario of all points: a file (relative to this one), a built-in name, or the scenario itself (which may
+    `extends` another)."""
     cases: Annotated[list[Case], Field(min_length=1)] | None = None
-    """Configurations that a grid cannot say."""
+    """Configurations that a grid cannot express."""
     zip: Annotated[list[dict[str, Values]], BeforeValidator(_as_list), _ZIPS] = Field(default_factory=list)
-    """Lists of equal length that are walked together, by dotted path; several such groups are combined."""
+    """Lists of equal length, stepped through together, by dotted path. Several such groups are combined."""
     grid: dict[str, Values] = Field(default_factory=dict)
-    """Lists by dotted path, every value with every other."""
+    """Lists by dotted path; every value is combined with every other."""
     seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None
-    """Repeats: how many (the scenario's seed and those after it), or which seeds. One seed is one workload, for every
-    configuration alike."""
+    """Repeats: their number (the scenario's seed and those after it), or a list of seeds. Equal seeds give equal
+    workloads in every configuration."""
     columns: dict[str, str] = Field(default_factory=dict)
-    """Names of the columns in the results, by dotted path; the path itself where none is given."""
+    """Names of the columns in the results, by dotted path; default: the path."""
     extract: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`module:function`: called with the `Results` of each point, returns more figures as a flat dict."""
     keep: Literal["summary", "requests", "all"] = "summary"
-    """What is kept of each point: its figures; its table of requests as well; or all that `hermes run -o` writes."""
+    """What to keep of each point: its figures; also its table of requests; or all files of `hermes run -o`."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was read. base: the scenario's document, not validated (it may lack what every point sets)."""
+    """A sweep file that was read.
+
+    Args:
+        base: The scenario's document, not validated (it may lack keys that every point sets).
+    """
 
     config: SweepConfig
     node: Node
@@ -98,9 +102,10 @@ class Sweep:
 
 
 def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterable[str] = ()) -> Sweep:
-    """A sweep from a file, the name of a built-in one, or a dict. `InputError` with the first thing wrong.
+    """Load a sweep from a file, the name of a built-in one, or a dict. Raises `InputError` with the first mistake.
 
-    overrides: `"workload.requests=100"` and the like, set in the scenario that all points start from.
+    Args:
+        overrides: Settings of the scenario of all points, such as `"workload.requests=100"`.
     """
     if isinstance(source, Sweep):
         return _overridden(source, overrides)
@@ -146,14 +151,14 @@ def _find(source: str | Path) -> Path:
 
 
 def _base(node: Node, folder: Path, path: Path) -> tuple[Node, Path]:
-    """The document of the scenario that all points start from, and the folder of its paths."""
+    """Return the document of the scenario of all points, and the folder of its paths."""
     said = node.value["scenario"]
     if isinstance(said.value, dict):
         return extended(Node(dict(said.value), said.mark, said.key), path), folder
     file, builtin = folder / said.value, builtin_scenarios()
     try:
         found = file if file.is_file() else builtin.get(said.value)
-    except (OSError, ValueError):   # a name too long, a null byte
+    except (OSError, ValueError):   # a name that is too long, or has a null byte
         found = None
     if found is None:
         expected = "the path of a scenario, relative to the sweep, or the name of a built-in one"

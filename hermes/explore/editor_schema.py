@@ -11,7 +11,7 @@ __all__ = ["sweep_schema"]
 
 
 def sweep_schema() -> dict[str, Any]:
-    """JSON Schema of a sweep's file. A scenario inside it may lack what every point sets."""
+    """Return the JSON Schema of a sweep file. A scenario inside it may lack the keys that every point sets."""
     schema = SweepConfig.model_json_schema()
     scenario = schema["properties"]["scenario"]
     whole = {"$ref": f"#/$defs/Scenario{PART}"}

@@ -1,4 +1,5 @@
-"""Where jobs are done: in this process, or in worker processes on this machine. Another engine: another `Executor`."""
+"""Executors of jobs: in this process, or in worker processes on this machine. Subclass `Executor` for another
+engine."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from hermes.explore.jobs import Job, Outcome, perform
 
 __all__ = ["Executor", "InProcess", "Processes", "executor"]
 
+STARTS = 3   # attempts to start a worker process
 # each worker is one thread: numeric libraries must not start one per core in every process
 _ONE_THREAD = dict.fromkeys((
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -26,24 +28,25 @@ _ONE_THREAD = dict.fromkeys((
 
 
 class Executor(Protocol):
-    """Does jobs. A job fails alone: its outcome says so, and the others go on."""
+    """Performs jobs. A job that fails does not affect the others: its outcome reports the failure."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """One outcome for each job, in any order, as they come."""
+        """Yield one outcome per job, in order of completion."""
         ...
 
     def close(self) -> None:
-        """Stop at once, jobs that are being done included. Nothing may be run afterwards."""
+        """Stop at once and cancel running jobs. Nothing may be run afterwards."""
         ...
 
 
 def executor(workers: int, modules: Sequence[str] = ()) -> Executor:
-    """`workers` processes, or this one where it is 0. modules: imported by each before it does anything."""
+    """Return an executor with `workers` processes, or this process for 0. modules: each worker imports them first."""
     return Processes(workers, modules) if workers else InProcess()
 
 
 class InProcess:
-    """One job after the other, here. For plug-ins that live in a notebook or in `__main__`, and for debugging."""
+    """Performs jobs one after the other in this process, for plug-ins in a notebook or `__main__`, and for
+    debugging."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         return map(perform, jobs)
@@ -53,7 +56,7 @@ class InProcess:
 
 
 class Processes:
-    """Worker processes (`hermes.explore.worker`), each led by a thread of this one. They end when this process does."""
+    """Worker processes (`hermes.explore.worker`), each led by a thread of this one. They end with this process."""
 
     def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
         self.workers, self.modules = workers, list(modules)
@@ -92,34 +95,40 @@ class Processes:
 
 
 class _Worker:
-    """One worker process; started when it is first needed, and again after it died."""
+    """One worker process; started when first needed, and restarted after it died."""
 
     def __init__(self, modules: list[str]) -> None:
         self.modules = modules
         self.process: subprocess.Popen[str] | None = None
+        self._stopped = False
 
     def perform(self, job: Job) -> Outcome:
-        if self.process is None or self.process.poll() is not None:
-            self.process = self._start()
+        starts = 0
+        while self.process is None or self.process.poll() is not None:
+            starts += 1
+            code = self._start()
+            if code is not None and (code >= 0 or self._stopped):   # another attempt would end in the same way
+                raise HermesError(f"a worker process could not start: it {_ending(code)}")
+            if code is not None and starts == STARTS:
+                return Outcome(job.key, "failed", f"the process {_ending(code)}, {STARTS} times while it started")
         answer = self._ask(self.process, asdict(job))
         if answer is None:
             return Outcome(job.key, "failed", f"the process {_ending(self.process.wait())}")
         return Outcome(**answer)
 
-    def _start(self) -> subprocess.Popen[str]:
-        # the whole sys.path: what this process can import, its workers can
+    def _start(self) -> int | None:
+        """Start the process. Return None if it is ready, else its exit code (the negative number of a signal)."""
+        # the whole sys.path: workers can import all that this process can
         path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()"], text=True, encoding="utf-8",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
         )
-        if self._ask(process, {"modules": self.modules}) is None:
-            raise HermesError(f"a worker process could not start: it {_ending(process.wait())}")
-        return process
+        return None if self._ask(self.process, {"modules": self.modules}) is not None else self.process.wait()
 
     @staticmethod
     def _ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
-        """The answer to a line, None where the process died over it."""
+        """Return the answer to a line, or None if the process died."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -131,6 +140,7 @@ class _Worker:
         return json.loads(line) if line.endswith("\n") else None
 
     def stop(self) -> None:
+        self._stopped = True
         if self.process is not None:
             self.process.kill()
             self.process.wait()

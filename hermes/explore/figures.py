@@ -1,4 +1,4 @@
-"""What the results say of one point: its summary as a flat row, and KV memory over all clients."""
+"""Figures of a point: its summary as a flat row, and KV memory over all clients."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hermes.config.folder_packages import folder_package
 from hermes.errors import InputError, Verbatim
 from hermes.results import Results
 
@@ -20,11 +21,12 @@ Scalar = bool | int | float | str | None
 
 
 def figures(results: Results) -> dict[str, Scalar]:
-    """The summary, nested keys joined by dots, without what it says of single clients; and `kv.*`, `devices`, `end_s`.
+    """Return the summary with nested keys joined by dots, without single clients; and `kv.*`, `devices`, `end_s`.
 
-    kv.capacity_tokens: of the LLM clients together; kv.capacity_per_client_tokens: of the smallest of them;
-    kv.peak_share: the highest share of one client's blocks in use (None where no client has a bounded memory);
-    end_s: simulated seconds from zero to the end of the run.
+    - kv.capacity_tokens: KV capacity of all LLM clients.
+    - kv.capacity_per_client_tokens: KV capacity of the smallest of them.
+    - kv.peak_share: highest share of one client's blocks in use (None if no client has a bounded memory).
+    - end_s: simulated seconds from zero to the end of the run.
     """
     summary = dict(results.summary)
     clients = summary.pop("clients").values()
@@ -45,7 +47,7 @@ def figures(results: Results) -> dict[str, Scalar]:
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scalar]]:
-    """Dotted key and plain value of every leaf; lists and empty mappings are left out."""
+    """Yield dotted key and plain value of every leaf; lists and empty mappings are left out."""
     for key, value in nested.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -54,24 +56,27 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def plain(value: Any) -> Scalar:
-    """A numpy scalar as Python's, NaN as None."""
+    """Convert a numpy scalar to Python's, and NaN to None."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, Any]]:
-    """The function `module:function`. A module that lies in `folder` is meant first, and read anew each time: other
-    sweeps may have one of the same name. `InputError` where there is none."""
+    """Load the function `module:function`.
+
+    A module in `folder` takes precedence. It is read anew each time, unless a study has imported it, since other sweeps
+    may have a module of the same name. Raises `InputError` if there is no such function.
+    """
     module, _, attribute = name.partition(":")
     file = folder.resolve().joinpath(*module.split(".")).with_suffix(".py")
-    beside = file.is_file() and module.split(".")[0] != "hermes"   # whatever the folder, hermes is this one
+    beside = file.is_file() and module.split(".")[0] != "hermes"   # `hermes` always means this package
     place = str(folder.resolve())
-    added = place not in sys.path   # else removing it again would take the entry that was there
+    added = place not in sys.path   # otherwise removing it would remove the entry that was there before
     if added:
-        sys.path.append(place)   # for what it imports
+        sys.path.append(place)   # for its imports
     try:
-        found = getattr(_executed(module, file) if beside else importlib.import_module(module), attribute)
-    except Exception as error:   # a module may fail with anything
+        found = getattr(_beside(file) if beside else importlib.import_module(module), attribute)
+    except Exception as error:   # a module may raise any exception
         expected = f"module:function, importable here or beside the sweep ({type(error).__name__}: {error})"
         raise InputError(expected, name, field="extract") from None
     finally:
@@ -82,17 +87,24 @@ def load_extract(name: str, folder: Path) -> Callable[[Results], Mapping[str, An
     return found  # type: ignore[no-any-return]
 
 
-def _executed(name: str, file: Path) -> ModuleType:
+def _beside(file: Path) -> ModuleType:
+    name = f"{folder_package(file.parent)}.{file.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)   # classes look up their module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
     return module
 
 
 def extracted(function: Callable[[Results], Mapping[str, Any]], results: Results, taken: set[str]) -> dict[str, Scalar]:
-    """What a sweep's own function says of a point. `InputError` where that is not a flat dict of new, plain figures."""
+    """Return the figures of a sweep's own function. Raises `InputError` unless they are a flat dict of new, plain
+    figures."""
     said = function(results)
     if not isinstance(said, Mapping):
         raise InputError("a dict of figures", Verbatim(type(said).__name__), field="extract")

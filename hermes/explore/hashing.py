@@ -1,8 +1,8 @@
-"""What a point's outcome depends on, as one hash: equal hashes, equal outcomes.
+"""Hash of everything that a point's outcome depends on: equal hashes, equal outcomes.
 
-The scenario with every default written out (its name and description change nothing), the contents of the data files
-it reads, the function that extracts more figures, and the code: the package's version and sources, and those of the
-modules that plug-ins come from.
+The hash covers the scenario with every default written out (without name and description), the contents of the data
+files it reads, the function that extracts more figures, and the code: the package's version and sources, and those of
+the plug-ins' modules.
 """
 
 from __future__ import annotations
@@ -20,30 +20,24 @@ from typing import Any
 import hermes
 from hermes import __version__
 from hermes.config.data_files import resource_dir
-from hermes.pipelines import PIPELINES
+from hermes.config.files import file_digest
 from hermes.scenario import Scenario, resolved_yaml
-from hermes.scenario.registries import reachable
 
-__all__ = ["code_digest", "extract_sources", "file_digests", "plugin_modules", "point_hash", "text_of"]
+__all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
 
-# nothing in these decides what a simulation answers
-_BESIDE = {"calibration", "cli", "conform.py", "engine_validation", "studies", "testing"}
+# these do not affect the outcome of a simulation
+_BESIDE = {"calibration", "cli", "study", "testing"}
+OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importers", "validation_engines"))
+"""Registries whose implementations no scenario can name."""
 
 
 def text_of(scenario: Scenario) -> str:
-    """The resolved scenario as it is run and hashed: without what only describes it."""
+    """Return the resolved scenario as it is run and hashed, without the keys that only describe it."""
     return resolved_yaml(scenario.model_copy(update={"name": "point", "description": ""}))
 
 
-def plugin_modules() -> list[str]:
-    """The modules, other than of this package, that registered something a scenario can name."""
-    _, registries = reachable(Scenario)
-    found = {registry.get(name).__module__ for registry in [*registries, PIPELINES] for name in registry}
-    return sorted(module for module in found if module.partition(".")[0] != "hermes")
-
-
 def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:
-    """Of the package's version and sources, of those of `modules`, and of other source files."""
+    """Hash the package's version and sources, the sources of `modules`, and other source files."""
     digest = hashlib.sha256(_package_digest().encode())
     for name in sorted(modules):
         source = _source(name)
@@ -53,7 +47,7 @@ def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> st
     return digest.hexdigest()
 
 
-@cache   # what this process has loaded stays the same, whatever happens to the files
+@cache   # this process keeps the code it has loaded, even if the files change
 def _package_digest() -> str:
     digest = hashlib.sha256(__version__.encode())
     package = Path(hermes.__file__).parent
@@ -65,7 +59,7 @@ def _package_digest() -> str:
 
 
 def extract_sources(function: Callable[..., Any]) -> list[Path]:
-    """The file of a function, and those of the modules that what it uses by name comes from."""
+    """Return the file of a function, and the files of modules that its globals come from."""
     names = getattr(function, "__globals__", {})
     used = {getattr(value, "__module__", None) or getattr(value, "__name__", None) for value in names.values()}
     files = {_source(name) for name in used if isinstance(name, str) and name in sys.modules}
@@ -84,20 +78,20 @@ def _source(module: str) -> Path | None:
     return Path(file) if file is not None and os.path.isfile(file) else None
 
 
-def file_digests(paths: Iterable[str | Path], base_dir: Path) -> dict[str, str]:
-    """Name -> digest of the content of each file; a shipped file by its place in the product, others by their path
-    relative to `base_dir`. A file that is gone has the digest ""."""
-    shipped = resource_dir("hw_profiles").parent.resolve()
-    digests = {}
-    for path in paths:
-        full = Path(path).resolve()
-        inside = full.is_relative_to(shipped)
-        name = full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
-        digests[name] = hashlib.sha256(full.read_bytes()).hexdigest() if full.is_file() else ""
-    return dict(sorted(digests.items()))
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """Return the digest of each file's content by path; "" for a missing file."""
+    return {path: file_digest(path) if os.path.isfile(path) else ""
+            for path in sorted(set(paths))}
+
+
+def portable_name(path: str, base_dir: Path) -> str:
+    """Return a portable name: a shipped file's place in the product, any other's path relative to `base_dir`."""
+    shipped, full = resource_dir("hw_profiles").parent.resolve(), Path(path).resolve()
+    inside = full.is_relative_to(shipped)
+    return full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
 
 
 def point_hash(text: str, code: str, files: Mapping[str, str], extract: str | None) -> str:
-    """32 hexadecimal digits."""
+    """Return the hash, 32 hexadecimal digits."""
     content = json.dumps([text, code, dict(sorted(files.items())), extract], ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:32]

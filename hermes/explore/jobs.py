@@ -1,6 +1,6 @@
-"""What is done about one point, wherever it is done: a job goes in, an outcome comes out, both plain data.
+"""Jobs of a sweep: perform one point, with plain data as input and output.
 
-Nothing here knows the sweep: a job says all that is needed, so that it can be sent to another process or machine.
+A job is independent of the sweep and holds all that is needed, so that another process or machine can perform it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from hermes.api import simulate
 from hermes.config.data_files import files_noted
+from hermes.config.writing import replacing
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError, Verbatim
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
 from hermes.explore.points import RESERVED
-from hermes.results import Results, write_results
-from hermes.results.export import replacing
+from hermes.results import Results
+from hermes.results.export import write_results
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 
@@ -30,11 +31,17 @@ __all__ = ["Job", "Outcome", "perform"]
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work. key: names it; text: a resolved scenario; base_dir: what its paths are relative to.
+    """One piece of work.
 
-    task `check` builds the simulation and says which files it read; `run` runs it.
-    extract, folder: see `hermes.explore.figures.load_extract`; reserved: names that its figures must not have;
-    keep, keep_in: what is kept of a run, in which folder.
+    Args:
+        key: Its name.
+        task: `check` builds the simulation and lists the files it read; `run` runs it.
+        text: A resolved scenario.
+        base_dir: Folder that the scenario's paths are relative to.
+        extract, folder: See `hermes.explore.figures.load_extract`.
+        reserved: Names that the extracted figures must not use.
+        keep: The results to keep.
+        keep_in: Folder for kept results.
     """
 
     key: str
@@ -50,10 +57,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a job.
+    """Outcome of a job.
 
-    reason: one line, where it failed; error: `InputError`'s expected, found (as text), field and file, where that is
-    what it failed with; wall_s, cpu_s: what it took, different each time.
+    Args:
+        reason: One line about the failure, if the job failed.
+        error: Expected, found (as text), field and file of an `InputError`, if that was the failure.
+        wall_s, cpu_s: Time taken; differs between equal jobs.
     """
 
     key: str
@@ -68,10 +77,10 @@ class Outcome:
 
 
 def perform(job: Job) -> Outcome:
-    """Do it. Whatever goes wrong is the outcome; only an interrupt is raised."""
+    """Perform a job. Every failure becomes an outcome; only an interrupt is raised."""
     wall, cpu = time.perf_counter(), time.process_time()
     said: dict[str, Any]
-    gc.freeze()   # what is there already need not be looked at afterwards
+    gc.freeze()   # the collector need not visit objects that exist already
     try:
         work: Callable[[Job], dict[str, Any]] = _check if job.task == "check" else _run
         said = {"status": "ok", **work(job)}
@@ -86,7 +95,7 @@ def perform(job: Job) -> Outcome:
         said = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split()),
                 "traceback": traceback.format_exc()}
     finally:
-        gc.collect()   # a simulation is full of cycles, and the next one needs its memory
+        gc.collect()   # a simulation is full of cycles; free its memory for the next one
         gc.unfreeze()
     return Outcome(job.key, wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu, **said)
 
@@ -101,7 +110,7 @@ def _scenario(job: Job) -> Scenario:
 
 def _check(job: Job) -> dict[str, Any]:
     with files_noted() as read:
-        scenario = _scenario(job)   # reads what its clients' hardware is built from
+        scenario = _scenario(job)   # reads the files of its clients' hardware
         build(scenario)
     return {"files": [os.path.abspath(path) for path in read]}
 

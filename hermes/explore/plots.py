@@ -1,4 +1,4 @@
-"""The figure of a sweep: latency, throughput and goodput by case."""
+"""Figure of a sweep: latency, throughput and goodput by case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hermes.errors import InputError, Verbatim
-from hermes.explore.opened import SweepResults
+from hermes.explore.sweep_results import SweepResults
 from hermes.results.plots import make_figure, shortened
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ __all__ = ["MAX_CASES", "overview"]
 MAX_CASES = 60
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "end-to-end latency"}
 _FROM, _TO, _RATE, _GOOD = "#3a76a8", "#e07b39", "#9dc3e0", "#5b9e6f"
-_WIDE = 30   # times the smallest value: above, the axis is logarithmic
+_WIDE = 30   # largest over smallest value: above, the axis is logarithmic
 
 
 def overview(sweep: SweepResults) -> Figure:
-    """One row per point: TTFT, TPOT and E2E at p50 and p99, and requests per second, within the SLO and in all.
+    """Draw one row per point: TTFT, TPOT and E2E at p50 and p99, and requests per second, within the SLO and in all.
 
-    Panels without a value are left out. Points that failed are marked; those not run yet, and those beyond the first
-    `MAX_CASES`, are counted in the title. `InputError` if no point has results.
+    Panels without values are left out. Failed points are marked. The title counts the points not run yet, and those
+    beyond the first `MAX_CASES`. Raises `InputError` if no point has results.
     """
     frame = sweep.frame()
     if frame.empty or not (frame["status"] == "ok").any():
@@ -53,14 +53,14 @@ def overview(sweep: SweepResults) -> Figure:
 
 
 def _values(frame: pd.DataFrame, name: str) -> Any:
-    """A column as floats; NaN where it or a value is missing."""
+    """Return a column as floats, with NaN for missing values."""
     import pandas as pd
 
     return pd.to_numeric(frame[name], errors="coerce") if name in frame else pd.Series(np.nan, index=frame.index)
 
 
 def _labels(sweep: SweepResults, frame: pd.DataFrame) -> list[str]:
-    """The settings of each point that differ between points: `chunked, rate 20`."""
+    """Return the settings of each point that differ between points: `chunked, rate 20`."""
     settings = [sweep.settings(int(number)) | {"seed": seed}
                 for number, seed in zip(frame["point"], frame["seed"], strict=True)]
     names = list(dict.fromkeys(name for one in settings for name in one))
@@ -95,7 +95,7 @@ def _throughput(axis: Any, frame: pd.DataFrame) -> None:
     rows = np.arange(len(frame))
     done, good = (_values(frame, f"{part}.requests_per_s").to_numpy() for part in ("throughput", "goodput"))
     axis.barh(rows, np.nan_to_num(done), color=_RATE, height=0.7, label="completed")
-    if np.isfinite(good).any():   # without an SLO there is nothing to be within
+    if np.isfinite(good).any():   # without an SLO there is no goodput
         axis.barh(rows, np.nan_to_num(good), color=_GOOD, height=0.35, label="within the SLO")
     axis.set_xlabel("requests/s")
     axis.set_xlim(0, float(np.nanmax(done)) * 1.08 or 1.0)

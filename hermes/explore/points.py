@@ -1,4 +1,4 @@
-"""From a sweep to its points: the settings of each, and the scenario they make."""
+"""Points of a sweep: their settings and their scenarios."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.config.yaml_document import Mark, Node
+from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
 from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.loading import set_value
-from hermes.scenario.resolved import to_flow
 
 __all__ = ["MAX_POINTS", "RESERVED", "Point", "located", "points", "scenario"]
 
 MAX_POINTS = 1_000_000
 RESERVED = ("point", "case", "seed", "hash", "status", "reason")
 
-_Choice = tuple[dict[str, object], dict[str, Node]]   # what the columns show, what is set
+_Choice = tuple[dict[str, object], dict[str, Node]]   # values of the columns, settings
 
 
 @dataclass(frozen=True)
 class Point:
     """One simulation of a sweep.
 
-    settings: what its columns show, in the order of the sweep (a value that is no scalar as YAML on one line);
-    overrides: the documents set in the scenario, by dotted path; seed: None for the scenario's own.
+    Args:
+        settings: Values of its columns, in the order of the sweep (a value that is not a scalar as YAML on one line).
+        overrides: Documents set in the scenario, by dotted path.
+        seed: None for the scenario's own.
     """
 
     index: int
@@ -44,10 +46,10 @@ class Point:
 
 
 def points(sweep: Sweep) -> list[Point]:
-    """All points: cases outermost, then zips and the grid as they are written, seeds innermost.
+    """Return all points: cases outermost, then zips and the grid in their order, seeds innermost.
 
-    Raises `InputError` for lists of unequal length, values or labels that are there twice, paths that are set twice,
-    and too many points.
+    Raises `InputError` for lists of unequal length, duplicate values or labels, paths that are set twice, and too many
+    points.
     """
     axes = list(_axes(sweep))
     seeds = _seeds(sweep)
@@ -67,7 +69,7 @@ def points(sweep: Sweep) -> list[Point]:
 
 
 def scenario(sweep: Sweep, point: Point) -> Scenario:
-    """The validated scenario of a point; `InputError` that names the sweep's file, the line and the point."""
+    """Return the validated scenario of a point. `InputError`s name the sweep's file, the line and the point."""
     try:
         node = sweep.base
         for path, value in point.overrides.items():
@@ -81,8 +83,8 @@ def scenario(sweep: Sweep, point: Point) -> Scenario:
 
 
 def located(sweep: Sweep, point: Point, error: InputError) -> InputError:
-    """An error about a point's scenario, with the point in front of its field (and the sweep's file, if it is about
-    another)."""
+    """Return an error about a point's scenario with the point in front of its field (and the sweep's file, unless it is
+    about another file)."""
     where = f"point {point.index} ({point.label})"
     if sweep.file is not None and error.file not in (None, sweep.file):
         where = f"{sweep.file}: {where}"
@@ -134,7 +136,7 @@ def _zipped(group: Node, names: dict[str, str]) -> list[_Choice]:
 
 
 def _keyed(values: Node) -> list[Node]:
-    """The items of a list; where a mistake in the path itself is found, it is the list's key that is to blame."""
+    """Return the items of a list; a mistake in the path itself is reported at the list's key."""
     return [Node(value.value, value.mark, values.key) for value in values.value]
 
 
@@ -156,7 +158,7 @@ def _shown(value: Node) -> object:
 
 
 def _check_paths(sweep: Sweep, axes: list[list[_Choice]]) -> None:
-    """Nothing that one axis sets is overwritten by a later one, and no two columns have one name."""
+    """Check that no axis overwrites a path of an earlier one, and that column names differ."""
     before: set[str] = set()
     columns = {*RESERVED, *(["case"] if sweep.config.cases else [])}
     for axis in axes:

@@ -1,15 +1,11 @@
-"""A sweep's folder: what stands in it, and how it is written so that it is whole at every moment.
+"""The store of a sweep: one folder, consistent at every moment, however the writing process ends.
 
-    sweep.json        what the sweep is: its name, its points by number, their settings, seeds and hashes
-    scenarios.parquet the resolved scenario of every point, by hash; paths relative to this folder
-    parts/HASH.parquet  the outcome of one point, one row
-    results.parquet   all points in order, written when every one has an outcome
-    kept/HASH/        what is kept of a point besides its figures
-    journal.jsonl     what each point took, and tracebacks: nothing here is the same twice
-    checked.json      which files each scenario reads, so that points need not be built again to know their hash
-    lock              held by the process that runs the sweep
+    sweep.sqlite     the sweep, its points, their scenarios and outcomes, and a journal of the time each point took
+    results.parquet  all points in order, written when every one has an outcome
+    kept/HASH/       kept results of a point besides its figures
+    lock             held by the process that runs the sweep
 
-Files are written beside their place, flushed to disk and renamed into it: a part that is there is whole.
+Every change of the database is one transaction. The table is written beside its place and renamed into it.
 """
 
 from __future__ import annotations
@@ -17,40 +13,58 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from hermes.errors import HermesError, InputError
+from hermes.config.files import file_digest
+from hermes.config.writing import remove_strays, replacing
+from hermes.errors import HermesError, InputError, Verbatim
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["FORMAT", "Folder", "columns_of", "table_of"]
 
-FORMAT = 1
-_OURS = {"sweep.json", "scenarios.parquet", "parts", "results.parquet", "kept", "journal.jsonl", "checked.json", "lock"}
+FORMAT = 2
+_DATABASE, _RESULTS = "sweep.sqlite", "results.parquet"
+_OURS = {_DATABASE, f"{_DATABASE}-journal", _RESULTS, "kept", "lock"}
+_OLD = ("sweep.json", "parts")   # format 1: a file for each point
+_TABLES = f"""
+    BEGIN IMMEDIATE;
+    CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT);
+    CREATE TABLE IF NOT EXISTS scenarios (hash TEXT PRIMARY KEY, text BLOB);
+    CREATE TABLE IF NOT EXISTS outcomes (hash TEXT PRIMARY KEY, status TEXT, reason TEXT, figures TEXT, kept INTEGER);
+    CREATE TABLE IF NOT EXISTS checked (key TEXT PRIMARY KEY, files TEXT);
+    CREATE TABLE IF NOT EXISTS journal (hash TEXT, status TEXT, wall_s REAL, cpu_s REAL, traceback TEXT);
+    PRAGMA user_version = {FORMAT};
+    COMMIT;
+"""
+_KEPT = {"requests": "requests.parquet", "all": "summary.json"}   # written last of a point's kept files
 
 
 class Folder:
-    """The files of one sweep. Reading needs no lock; whoever writes holds it."""
+    """The files of one sweep. Reading needs no lock; only the process that holds the lock writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.parts = path / "parts"
+        self._writing: sqlite3.Connection | None = None
 
-    # -- the lock --------------------------------------------------------------------------------------------------
+    # -- the lock and the database ---------------------------------------------------------------------------------
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and hold its lock. The system drops the lock when the process ends, however it does."""
+        """Make the folder and hold its lock. The system drops the lock when the process ends."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError("a folder for the sweep", str(self.path))
+        self._refuse_old()
         if self.path.is_dir() and any(entry.name not in _OURS and not entry.name.endswith(".tmp")
                                       for entry in self.path.iterdir()):
             raise InputError("a new or empty folder, or one of a sweep", str(self.path))
-        self.parts.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "lock", "a+", encoding="ascii") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,165 +77,223 @@ class Folder:
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()
-            self._clean()
-            yield
+            remove_strays(self.path)
+            try:
+                with closing(self._connect(create=True)) as self._writing:
+                    yield
+            finally:
+                self._writing = None
             lock.truncate(0)
 
-    def _clean(self) -> None:
-        """Remove what a process that was killed had half written."""
-        for folder in (self.path, self.parts):
-            for stray in folder.glob(".*.tmp"):
-                stray.unlink(missing_ok=True)
+    def _refuse_old(self) -> None:
+        if any((self.path / name).exists() for name in _OLD):
+            raise InputError(f"a sweep of format {FORMAT}", Verbatim(
+                "one of an older version (run the sweep again into a new folder; pandas reads its results.parquet)"),
+                file=str(self.path))
+
+    @property
+    def database(self) -> Path:
+        return self.path / _DATABASE
+
+    def _connect(self, *, create: bool = False) -> sqlite3.Connection:
+        """Return the database, with its tables if `create`. Raises `InputError` for a missing or foreign file."""
+        self._refuse_old()
+        if not create and not self.database.is_file():
+            raise InputError(f"the folder of a sweep (one with a {_DATABASE})", str(self.path))
+        connection = None
+        try:
+            # autocommit: transactions are explicit
+            connection = sqlite3.connect(self.database, timeout=60, isolation_level=None, check_same_thread=False)
+            if create and not connection.execute("PRAGMA user_version").fetchone()[0]:
+                connection.executescript(_TABLES)
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise self._broken(error) from None
+        if found != FORMAT:
+            connection.close()
+            raise InputError(f"a sweep of format {FORMAT}", Verbatim(f"format {found}"), file=str(self.database))
+        return connection
+
+    def _broken(self, error: Exception) -> InputError:
+        return InputError("the database of a sweep (remove it and run the sweep again)", Verbatim(str(error)),
+                          file=str(self.database))
+
+    def _rows(self, query: str, *values: object, read: Callable[..., Any] = lambda *row: row) -> list[Any]:
+        """Return the rows of a query, each passed through `read`. Raises `InputError` for unexpected content."""
+        held = self._writing
+        with nullcontext(held) if held is not None else closing(self._connect()) as database:
+            try:
+                return [read(*row) for row in database.execute(query, values)]
+            except (sqlite3.Error, zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+                raise self._broken(error) from None
+
+    def _write(self, *statements: tuple[str, Iterable[tuple[Any, ...]]]) -> None:
+        """Execute several statements, each for several rows, as one transaction."""
+        assert self._writing is not None, "the lock is not held"
+        try:
+            self._writing.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, rows in statements:
+                    self._writing.executemany(statement, rows)
+                self._writing.execute("COMMIT")
+            finally:
+                if self._writing.in_transaction:
+                    self._writing.execute("ROLLBACK")
+        except sqlite3.Error as error:   # for example a full disk, or a missing folder
+            raise HermesError(f"cannot write {self.database}: {error}") from None
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _replace(self, path: Path, content: bytes) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._sync(path.parent)
+    def write_manifest(self, manifest: Mapping[str, Any], scenarios: Mapping[str, str]) -> None:
+        """Write the sweep's description, and the scenario of each hash."""
+        self._write(
+            ("REPLACE INTO about VALUES ('manifest', ?)", [(json.dumps(manifest),)]),
+            ("DELETE FROM scenarios", [()]),
+            ("INSERT INTO scenarios VALUES (?, ?)",
+             ((key, zlib.compress(text.encode(), 1)) for key, text in scenarios.items())),
+        )
 
-    @staticmethod
-    def _sync(folder: Path) -> None:
-        """A rename is on disk once its folder is."""
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    def write_outcome(
+        self, key: str, status: str, reason: str | None, figures: Mapping[str, Any], keep: str,
+        took: tuple[float, float, str | None],
+    ) -> None:
+        """Write the outcome of a point, and a line in the journal. took: wall and CPU seconds, and the traceback if
+        any."""
+        self._write(
+            ("REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)",
+             [(key, status, reason, json.dumps(figures), self._kept_bytes(key, keep))]),
+            ("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", [(key, status, *took)]),
+        )
 
-    def write_table(self, path: Path, table: pa.Table) -> None:
-        import pyarrow as pa
+    def _kept_bytes(self, key: str, keep: str) -> int | None:
+        """Return the size of the kept file that is written last, or None if nothing is kept."""
+        path = self.path / "kept" / key / _KEPT.get(keep, "")
+        return path.stat().st_size if keep in _KEPT and path.is_file() else None
+
+    def write_checked(self, checked: Mapping[str, Mapping[str, str]]) -> None:
+        """Write the digests of the files that scenarios read, by path, for each key of a scenario."""
+        rows = ((key, json.dumps(files)) for key, files in checked.items())
+        self._write(("REPLACE INTO checked VALUES (?, ?)", rows))
+
+    def write_results(self, table: pa.Table, plan: str) -> None:
+        """Write the table of all points; `plan` identifies the sweep it belongs to (see `finished_plan`)."""
         import pyarrow.parquet as pq
 
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", write_statistics=False, use_dictionary=False)
-        self._replace(path, sink.getvalue().to_pybytes())
-
-    def write_manifest(self, manifest: Mapping[str, Any], scenarios: Mapping[str, str]) -> None:
-        """Scenarios first: whoever finds a manifest finds them."""
-        self.write_table(self.path / "scenarios.parquet", table_of(
-            [{"hash": key, "scenario": text} for key, text in scenarios.items()], ["hash", "scenario"]))
-        text = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False) + "\n"
-        self._replace(self.path / "sweep.json", text.encode())
-
-    def write_part(self, key: str, row: Mapping[str, Any]) -> None:
-        self.write_table(self.parts / f"{key}.parquet", table_of([dict(row)], list(row)))
-
-    def write_checked(self, checked: Mapping[str, Any]) -> None:
-        self._replace(self.path / "checked.json", json.dumps(checked).encode())
-
-    @contextmanager
-    def journal(self) -> Iterator[Journal]:
-        """Open to append; a line that a killed process left half written is ended first."""
-        with open(self.path / "journal.jsonl", "a+b") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
-            yield Journal(file)
+        with replacing(self.path / _RESULTS) as temporary:
+            pq.write_table(table, temporary, compression="zstd", write_statistics=False, use_dictionary=False)
+            digest = _digest(temporary)
+        self._write(("REPLACE INTO about VALUES (?, ?)", [("results", digest), ("plan", plan)]))
 
     def drop_results(self) -> None:
-        (self.path / "results.parquet").unlink(missing_ok=True)
-
-    def complete(self) -> bool:
-        """Whether everything has been written since the last point got its outcome."""
-        return all((self.path / name).is_file() for name in ("results.parquet", "scenarios.parquet"))
+        self._write(("DELETE FROM about WHERE key IN ('results', 'plan')", [()]))
+        (self.path / _RESULTS).unlink(missing_ok=True)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
+    def _about(self, key: str) -> str | None:
+        found = self._rows("SELECT value FROM about WHERE key = ?", key, read=str)
+        return found[0] if found else None
+
     def manifest(self) -> dict[str, Any]:
-        """`sweep.json`; `InputError` where the folder is none of a sweep."""
-        path = self.path / "sweep.json"
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            known = manifest["format"] == FORMAT
-        except OSError:
-            raise InputError("the folder of a sweep (one with a sweep.json)", str(self.path)) from None
-        except (ValueError, KeyError, TypeError):
-            known = False
-        if not known:
-            raise InputError(f"a sweep of format {FORMAT}", file=str(path))
-        return manifest  # type: ignore[no-any-return]
+        """Return the sweep's name, description, version and points. Raises `InputError` for a folder without a
+        sweep."""
+        found = self._rows("SELECT value FROM about WHERE key = 'manifest'", read=_manifest)
+        if not found:
+            raise InputError("a sweep whose points were checked (run it again)", file=str(self.path))
+        return found[0]  # type: ignore[no-any-return]
+
+    def finished_plan(self) -> str | None:
+        """Return the `plan` of the table of all points, or None if the table is missing or was changed."""
+        path = self.path / _RESULTS
+        digest = self._about("results")
+        return self._about("plan") if digest is not None and path.is_file() and _digest(path) == digest else None
+
+    def results(self) -> pa.Table | None:
+        """Return the table of all points, or None if it is missing or was changed."""
+        import pyarrow.parquet as pq
+
+        return None if self.finished_plan() is None else pq.read_table(self.path / _RESULTS)
 
     def scenario_text(self, key: str) -> str:
-        import pyarrow.compute as pc
+        found = self._rows("SELECT text FROM scenarios WHERE hash = ?", key, read=lambda text: zlib.decompress(text))
+        if not found:
+            raise self._broken(KeyError(key))
+        return bytes(found[0]).decode()
 
-        table = _read(self.path / "scenarios.parquet")
-        return str(table.filter(pc.equal(table["hash"], key))["scenario"][0].as_py())
+    def outcomes(self) -> dict[str, dict[str, Any]]:
+        """Return the outcomes of all points that have one, by hash: hash, status, reason, figures."""
+        rows = self._rows("SELECT hash, status, reason, figures FROM outcomes", read=_outcome)
+        return {row["hash"]: row for row in rows}
 
-    def part(self, key: str) -> dict[str, Any] | None:
-        """The outcome of a point, None where there is none yet."""
-        path = self.parts / f"{key}.parquet"
-        if not path.exists():
-            return None
-        rows: list[dict[str, Any]] = _read(path).to_pylist()
-        return rows[0]
+    def outcome(self, key: str) -> dict[str, Any] | None:
+        """Return the outcome of a point, or None before it has one."""
+        rows = self._rows("SELECT hash, status, reason, figures FROM outcomes WHERE hash = ?", key, read=_outcome)
+        return rows[0] if rows else None
 
-    def status(self, key: str) -> str | None:
-        """`ok` or `failed`, None where a point has no outcome yet."""
-        path = self.parts / f"{key}.parquet"
-        return str(_read(path, ["status"])["status"][0]) if path.exists() else None
+    def reasons(self) -> dict[str, str | None]:
+        """Return the reasons of failures by hash; None for points that succeeded."""
+        rows = self._rows("SELECT hash, status, reason FROM outcomes")
+        return {key: None if status == "ok" else str(reason) for key, status, reason in rows}
 
-    def checked(self) -> dict[str, Any]:
-        """What was found out about scenarios earlier; empty where nothing can be read."""
-        try:
-            found = json.loads((self.path / "checked.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+    def finished(self, keep: str) -> set[str]:
+        """Return the hashes with an outcome and all their kept files. Failed points are left out, and tried again."""
+        if not self.database.is_file():
+            return set()
+        rows = self._rows("SELECT hash, kept FROM outcomes WHERE status = 'ok'")
+        return {key for key, kept in rows if keep not in _KEPT or (kept and self._kept_bytes(key, keep) == kept)}
+
+    def checked(self) -> dict[str, dict[str, str]]:
+        """Return the entries of earlier `write_checked` calls, so that points need not be built again to know their
+        files. A damaged entry is skipped: its point is checked again."""
+        if not self.database.is_file():
             return {}
-        return found if isinstance(found, dict) else {}
+        rows = self._rows("SELECT key, files FROM checked", read=lambda key, files: (key, _files(files)))
+        return {key: files for key, files in rows if files is not None}
 
-    def journal_entries(self) -> list[dict[str, Any]]:
-        try:
-            lines = (self.path / "journal.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return []
-        entries = []
-        for line in lines:
-            try:
-                entries.append(json.loads(line))
-            except ValueError:   # half a line: the process was killed
-                continue
-        return entries
+    def journal(self) -> list[dict[str, Any]]:
+        names = ("hash", "status", "wall_s", "cpu_s", "traceback")
+        return self._rows(f"SELECT {', '.join(names)} FROM journal",
+                          read=lambda *row: dict(zip(names, row, strict=True)))
 
 
-class Journal:
-    """Lines of what is different each time."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def add(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+def _manifest(text: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(text)
+    if not all(isinstance(point, dict) and isinstance(point["hash"], str) for point in manifest["points"]):
+        raise ValueError("points without a hash")
+    return manifest
 
 
-def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _files(text: str) -> dict[str, str] | None:
     try:
-        with pq.ParquetFile(path) as file:
-            return file.read(columns, use_threads=False)   # one row mostly: threads would take longer to start
-    except (pa.ArrowException, OSError) as error:
-        raise HermesError(f"{path}: not readable, remove it and run the sweep again ({error})") from None
+        files = json.loads(text)
+    except ValueError:
+        return None
+    return files if isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values()) else None
+
+
+def _outcome(key: str, status: str, reason: str | None, figures: str) -> dict[str, Any]:
+    return {"hash": key, "status": status, "reason": reason, **json.loads(figures)}
+
+
+def _digest(path: Path) -> str:
+    """The hash of the table; "" where it is none that could have been written."""
+    try:
+        return file_digest(path)
+    except InputError:
+        return ""
 
 
 def table_of(rows: list[dict[str, Any]], columns: Iterable[str]) -> pa.Table:
-    """Rows as an Arrow table; a column has one type, whatever order its values come in."""
+    """Convert rows to an Arrow table; the type of a column does not depend on the order of its values."""
     import pyarrow as pa
 
     return pa.table({name: _array([row.get(name) for row in rows]) for name in columns})
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """true/false, integers, floats (where any is one, or one is too large for an integer), else text."""
+    """Return true/false, integers, floats (if a value is one, or too large for an integer), else text."""
     import pyarrow as pa
 
     kinds = {type(value) for value in values if value is not None}
@@ -240,5 +312,5 @@ def _text(value: Any) -> str:
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names in all rows, in the order in which they first come."""
+    """Return the names in all rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))

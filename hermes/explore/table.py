@@ -1,7 +1,7 @@
-"""The table of a sweep: one row per point, with the figures that decide between configurations.
+"""Table of a sweep: one row per point, with the figures that decide between configurations.
 
-Rates are those of the steady state where a point has one (`headline` in docs/results.md), else of the whole run, with a
-star; where the queue grows, that is said instead of a number.
+Rates are those of the steady state if a point has one (`headline` in docs/reference/results.md), else of the whole run,
+with a star. If the queue grows, the table says so instead of a number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.results.layout import WIDTH, shortened
 
 if TYPE_CHECKING:
-    from hermes.explore.opened import SweepResults
+    from hermes.explore.sweep_results import SweepResults
 
 __all__ = ["point_table"]
 
@@ -30,7 +30,7 @@ _PER_TOKEN = ("headline.served_per_s", "headline.goodput_per_s", "headline.per_m
 
 
 def point_table(results: SweepResults, shown: int = SHOWN) -> str:
-    """The first points as text of at most 80 columns."""
+    """Return the first points as text of at most 80 columns."""
     points = results.manifest["points"]
     names = list(dict.fromkeys(name for point in points for name in point["settings"]))
     several = len({point["seed"] for point in points}) > 1
@@ -69,7 +69,7 @@ def _number(value: float) -> str:
 
 
 def _laid_out(head: str, labels: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of equal columns under two lines of heads."""
+    """Lay out lines of equal columns under two lines of heads."""
     widths = [max(len(cell) for cell in column) for column in
               zip(*rows, [head for _, head, _, _ in FIGURES], strict=True)]
     for index, (group, _, _, _) in enumerate(FIGURES):   # over one column, or over two

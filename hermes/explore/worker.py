@@ -1,7 +1,7 @@
-"""A worker process: jobs as lines of JSON on stdin, outcomes as lines of JSON on stdout.
+"""Worker process: jobs as lines of JSON on stdin, outcomes as lines of JSON on stdout.
 
-It ends when its stdin does, in the middle of a job if need be: the process that started it is gone then, or wants it
-gone. What a simulation prints goes to stderr.
+It ends when its stdin closes, even in the middle of a job: the parent process has ended or wants it to stop. Output of
+a simulation goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Read, perform, answer. The first line on stdin names modules to import, the first on stdout is a greeting."""
+    """Read, perform and answer jobs. The first line on stdin names modules to import, the first on stdout is a
+    greeting."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)   # Ctrl-C reaches all processes of a terminal; the parent decides
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,17 +1,13 @@
-"""How long a step takes: hardware models, fitted profiles, and descriptions of language models and devices."""
+"""Hardware models (step times) and their extension point; descriptions of language models and devices."""
 
 from hermes.hardware.base import HARDWARE, HardwareModel, StepStats, VectorHardwareModel
-from hermes.hardware.composed import Composed, ComposedModel
 from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.layerwise import Layerwise, LayerwiseModel
+from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model
-from hermes.hardware.polynomial import Polynomial, PolynomialModel
 from hermes.hardware.profile import Profile, load_profile
-from hermes.hardware.roofline import Roofline, RooflineModel
-from hermes.hardware.table import Table, TableModel, Tables, load_table
 
 __all__ = [
-    "HARDWARE", "Composed", "ComposedModel", "DeviceDescription", "HardwareModel", "Layerwise", "LayerwiseModel", "ModelDescription", "Polynomial",
-    "PolynomialModel", "Profile", "Roofline", "RooflineModel", "StepStats", "Table", "TableModel", "Tables",
-    "VectorHardwareModel", "load_device", "load_model", "load_profile", "load_table",
+    "HARDWARE", "DeviceDescription", "HardwareInfo", "HardwareModel", "ModelDescription", "Profile", "StepStats",
+    "VectorHardwareModel", "find", "load_device", "load_model", "load_profile",
 ]

@@ -1,10 +1,10 @@
-"""What embedding tokens cost beside the transformer: a LoRA adapter on its linear layers, and pooling.
+"""Work of embedding tokens beside the transformer: a LoRA adapter on its linear layers, and pooling.
 
-LoRA (E. Hu et al., arXiv 2106.09685) of rank r adds, at a linear layer of `a` inputs and `b` outputs, r (a + b)
-weights: a token is shrunk to r values and expanded again, 2 r (a + b) flops. Unmerged, in a batch with tokens that have
-no adapter, the two are kernels of their own (as in Punica, arXiv 2310.18547, and vLLM): the shrink reads the layer's
-input, the expand reads and writes its output. Projections that share their input (q, k, v; gate, up) share the
-launches. All seven projections have an adapter, as e5-mistral's do.
+LoRA (E. Hu et al., arXiv 2106.09685) of rank r adds r (a + b) weights to a linear layer of `a` inputs and `b` outputs.
+A token is shrunk to r values and expanded again: 2 r (a + b) flops. Unmerged, in a batch with tokens without an
+adapter, the two are separate kernels (as in Punica, arXiv 2310.18547, and vLLM): the shrink reads the layer's input,
+the expand reads and writes its output. Projections with a common input (q, k, v; gate, up) share the launches. All
+seven projections have an adapter, as e5-mistral's do.
 
 Pooling reads each token's last hidden state once and keeps one vector per embedding.
 """
@@ -21,8 +21,12 @@ __all__ = ["Adapter"]
 
 @dataclass(frozen=True)
 class Adapter:
-    """Work of the embedding tokens of a step on one device, all layers together. flops, bytes: per token;
-    weight_bytes, kernels: per step that has any."""
+    """Work of the embedding tokens of a step on one device, all layers together.
+
+    Attributes:
+        flops, token_bytes: Per token.
+        weight_bytes, kernels: Per step with embedding tokens.
+    """
 
     flops: float
     token_bytes: float
@@ -31,8 +35,8 @@ class Adapter:
 
     @classmethod
     def of(cls, model: ModelDescription, rank: int, tp: int, value_bytes: float) -> Adapter:
-        """An adapter of `rank` (0: none, or merged into the weights) and pooling. Raises `InputError` for mixtures of
-        experts, whose experts would need adapters each."""
+        """Return an adapter of `rank` (0: none, or merged into the weights) and pooling. Raises `InputError` for
+        mixtures of experts, where each expert would need an adapter."""
         pooling = model.hidden_size * value_bytes
         if not rank:
             return cls(model.hidden_size, pooling, 0.0, 1)

@@ -1,7 +1,7 @@
-"""The hardware model protocol: a function of batch statistics.
+"""The hardware model protocol: the duration of a step as a function of its batch statistics.
 
-A hardware model answers how long one step (forward pass) takes. It knows no requests and no scheduler: it sees the
-batch statistics below. A *run* of k steps repeats the same batch with every decode context one token longer each step.
+A step is one forward pass. A hardware model knows no requests and no scheduler, only the batch statistics below. A
+*run* of k steps repeats the same batch, with every decode context one token longer in each step.
 """
 
 from __future__ import annotations
@@ -19,29 +19,36 @@ __all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray",
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-HARDWARE: Registry[Any] = Registry("hardware", "a hardware model")
+HARDWARE: Registry[Any] = Registry("hardware", "a hardware model", {
+    "composed": "hermes.hardware.composed:Composed",
+    "layerwise": "hermes.hardware.layerwise:Layerwise",
+    "polynomial": "hermes.hardware.polynomial:Polynomial",
+    "roofline": "hermes.hardware.roofline:Roofline",
+    "table": "hermes.hardware.table:Table",
+})
 
 BATCH_STATS: tuple[str, ...] = (
     "decode_ctx", "decode_ctx_max", "decode_seqs", "prefill_attn", "prefill_past", "prefill_seqs", "prefill_tokens",
     "sampled",
 )
-"""The statistics that measured steps state and fitted profiles read. What embeddings add (`embed_tokens`, `embedded`)
-is in no measurement yet: only analytical models price it."""
+"""Statistics that measured steps state and fitted profiles read. No measurement has those of embeddings yet
+(`embed_tokens`, `embedded`): only analytical models use them."""
 
 
 class StepStats:
     """Statistics of one step's batch; all integers.
 
-    prefill_seqs: sequences that compute prompt (or recomputed) tokens in this step
-    prefill_tokens: new tokens of those sequences
-    prefill_past: tokens already in their KV cache, summed
-    prefill_attn: attention pairs, sum of n * past + n * (n + 1) / 2
-    decode_seqs: sequences that compute exactly one token after their prompt
-    decode_ctx: KV tokens already cached for them, summed
-    decode_ctx_max: the longest of those contexts
-    sampled: sequences that emit a token at the end of the step
-    embed_tokens: of the prefill tokens, those of embeddings (they go through an adapter, if any, and are pooled)
-    embedded: embeddings whose prompt ends in this step
+    Attributes:
+        prefill_seqs: Sequences that compute prompt (or recomputed) tokens in this step.
+        prefill_tokens: New tokens of those sequences.
+        prefill_past: Tokens already in their KV cache, summed.
+        prefill_attn: Attention pairs, sum of n * past + n * (n + 1) / 2.
+        decode_seqs: Sequences that compute exactly one token after their prompt.
+        decode_ctx: KV tokens already cached for them, summed.
+        decode_ctx_max: The longest of those contexts.
+        sampled: Sequences that emit a token at the end of the step.
+        embed_tokens: The prefill tokens that belong to embeddings (they pass an adapter, if any, and are pooled).
+        embedded: Embeddings whose prompt ends in this step.
     """
 
     __slots__ = (*BATCH_STATS, "embed_tokens", "embedded")
@@ -67,37 +74,37 @@ class StepStats:
 
 
 class HardwareModel(Protocol):
-    """How long steps take.
+    """Durations of steps.
 
     The kernel calls `step_ns` for a single step and `run_ns` for a run of `num_steps` steps. In step j of a run
-    (j = 0, 1, ...) `decode_ctx` is `stats.decode_ctx + j * stats.decode_seqs` and `decode_ctx_max` is
-    `stats.decode_ctx_max + j`; everything else stays. Both must agree bit for bit: computed in float64 with the same
-    operations in the same order on exact integers, elementwise, rounded half to even once per step. Both must be pure:
-    no state that changes an answer, no global cache. Times are positive integers (at least 1 ns).
+    (j = 0, 1, ...) `decode_ctx` is `stats.decode_ctx + j * stats.decode_seqs`, `decode_ctx_max` is
+    `stats.decode_ctx_max + j`, and all other statistics stay. Both methods must agree bit for bit: computed in float64
+    with the same operations in the same order on exact integers, elementwise, rounded half to even once per step. Both
+    must be pure: no state that changes an answer, no global cache. Times are positive integers (at least 1 ns).
     """
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         ...
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         ...
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """How many steps of each run left the range the model was measured on, shape (runs,).
+        """Return how many steps of each run left the range that the model was measured on, shape (runs,).
 
-        `columns` holds one int64 array per `StepStats` field (values at the run's first step). Called once after the
-        simulation, so it may be slow; analytical models answer zeros.
+        `columns` holds one int64 array per `StepStats` field (values at the run's first step). The kernel calls this
+        once after the simulation, so it may be slow. Analytical models return zeros.
         """
         ...
 
 
 class VectorHardwareModel:
-    """Base for models that write one vectorised `run_seconds`; gives the integer interface on top of it."""
+    """Base of models that write one vectorised `run_seconds`; it adds the integer interface."""
 
     def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
-        """Durations in seconds, float64, shape (num_steps,). Elementwise operations only (no matrix products)."""
+        """Return durations in seconds, float64, shape (num_steps,); elementwise operations only, no matrix products."""
         raise NotImplementedError
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:

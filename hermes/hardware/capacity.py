@@ -1,9 +1,9 @@
-"""How many tokens of KV cache fit: memory x utilisation - weights - activation peak - engine, as vLLM computes it.
+"""KV capacity of a client: memory x utilisation - weights - activation peak - engine, as vLLM computes it.
 
-vLLM runs one step of the largest batch (`max_num_batched_tokens` tokens, `max_num_seqs` sampled rows), measures the
-peak, and gives what is left of `gpu_memory_utilization` x total memory to KV blocks (vllm/v1/worker/gpu_worker.py,
-determine_available_memory). Where nothing was measured the peak is estimated here from the shapes of that step.
-All bytes are of one device; tensor parallelism and pipeline stages divide the model over devices.
+vLLM runs one step of the largest batch (`max_num_batched_tokens` tokens, `max_num_seqs` sampled rows) and measures its
+peak. KV blocks get the rest of `gpu_memory_utilization` x total memory (vllm/v1/worker/gpu_worker.py,
+determine_available_memory). Without a measurement this module estimates the peak from the shapes of that step. All
+bytes are of one device; tensor parallelism and pipeline stages divide the model over devices.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["ENGINE_BYTES", "KvBudget", "Part", "activation_peak_bytes", "engine_
            "stage_weight_bytes"]
 
 ENGINE_BYTES = 350 * 2**20
-"""Memory outside PyTorch's allocator that vLLM counts (libraries' workspaces, loaded kernels). Set so that the estimate
-meets the one run with a recorded block count that we have (RTX 4090, vLLM 0.19.0, Llama-3.1-8B)."""
+"""Memory outside PyTorch's allocator that vLLM counts (libraries' workspaces, loaded kernels). Chosen so that the
+estimate meets the one run with a recorded block count (RTX 4090, vLLM 0.19.0, Llama-3.1-8B)."""
 NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
 """Buffers of NCCL by tensor parallelism (from the system files of aiconfigurator-core 0.12.0, Apache-2.0)."""
 # per sampled row and word of the vocabulary while sampling with top-k and top-p: logits in 16 bits, in 32 bits, sorted,
@@ -30,7 +30,7 @@ SAMPLER_BYTES = 2 + 4 + 4 + 8 + 4 + 4
 
 @dataclass(frozen=True)
 class Part:
-    """A number of bytes and where it comes from."""
+    """A number of bytes and its source."""
 
     bytes: int
     source: str
@@ -40,12 +40,12 @@ NOTHING = Part(0, "not given")
 
 
 def stage_layers(model: ModelDescription, pp: int) -> int:
-    """Layers of the fullest pipeline stage."""
+    """Return the layers of the fullest pipeline stage."""
     return math.ceil(model.num_layers / pp)
 
 
 def stage_weight_bytes(model: ModelDescription, dtype: str, tp: int = 1, pp: int = 1) -> int:
-    """Bytes of weights on one device of the fullest pipeline stage (it has the embedding or the output head)."""
+    """Return the weight bytes on one device of the fullest pipeline stage (with the embedding or the output head)."""
     whole = model.weight_bytes(dtype, tp)
     if pp == 1:
         return whole
@@ -58,7 +58,7 @@ def stage_weight_bytes(model: ModelDescription, dtype: str, tp: int = 1, pp: int
 
 
 def stage_kv_bytes_per_token(model: ModelDescription, value_bytes: float, tp: int = 1, pp: int = 1) -> float:
-    """KV bytes of one token on one device of the fullest pipeline stage."""
+    """Return the KV bytes of one token on one device of the fullest pipeline stage."""
     return model.kv_bytes_per_token(value_bytes, tp) / tp * stage_layers(model, pp) / model.num_layers
 
 
@@ -66,11 +66,11 @@ def activation_peak_bytes(
     model: ModelDescription, *, tp: int = 1, dtype: str = "bf16", max_num_batched_tokens: int = 2048,
     max_num_seqs: int = 256,
 ) -> int:
-    """Estimated peak of one device's activations in a step of `max_num_batched_tokens` tokens.
+    """Estimate the peak of one device's activations in a step of `max_num_batched_tokens` tokens.
 
-    The larger of one layer (residual, input, and the widest pair of an operator's input and output) and of sampling
-    `max_num_seqs` rows (`SAMPLER_BYTES` per word; with tensor parallelism every device gathers all words), on top of
-    the step's final hidden states.
+    The peak is the step's final hidden states plus the larger of two terms: one layer (residual, input, and the widest
+    pair of an operator's input and output), and sampling of `max_num_seqs` rows (`SAMPLER_BYTES` per word of the
+    vocabulary; with tensor parallelism every device gathers all words).
     """
     act, tokens = precision(dtype).other_bytes, max_num_batched_tokens
     heads = (model.num_heads + 2 * model.num_kv_heads) / tp * model.head_dim
@@ -83,17 +83,17 @@ def activation_peak_bytes(
 
 
 def engine_bytes(tp: int = 1) -> int:
-    """Estimated memory of one device that is neither weights, activations nor KV."""
+    """Estimate the memory of one device that is neither weights, activations nor KV."""
     return ENGINE_BYTES + NCCL_BYTES[max(n for n in NCCL_BYTES if n <= tp)]
 
 
 @dataclass(frozen=True)
 class KvBudget:
-    """The KV memory of one client, and the sum it comes from; the parts are of one device."""
+    """The KV memory of one client and the terms of its computation; the terms are of one device."""
 
     block_size: int
     num_blocks: int
-    kv_bytes_per_token: float = 0.0    # whole client; 0 where nobody said
+    kv_bytes_per_token: float = 0.0    # whole client; 0 if unknown
     devices: int = 1
     utilization: float = 1.0
     capacity: Part = field(default=NOTHING)
@@ -117,10 +117,10 @@ def cut_blocks(
     block_size: int, kv_bytes_per_token: float, devices: int, utilization: float, capacity: Part, weights: Part,
     activations: Part, engine: Part, weights_total: float | None = None,
 ) -> KvBudget:
-    """Blocks from what weights, activations and engine leave of all devices' memory.
+    """Return the blocks that fit beside weights, activations and engine in all devices' memory.
 
-    weights_total: weights of the whole client where they are not `devices` times those of one. Raises `InputError`
-    that says what does not fit into how much, and what to change, if there is no room for a single block.
+    weights_total: Weights of the whole client if they are not `devices` times those of one. Raises `InputError` if not
+    a single block fits; its message states what does not fit, and what to change.
     """
     taken = devices * weights.bytes if weights_total is None else weights_total
     left = devices * capacity.bytes * utilization - taken - devices * activations.bytes - devices * engine.bytes
@@ -138,7 +138,7 @@ def cut_blocks(
 def _no_room(
     devices: int, utilization: float, capacity: Part, weights: float, others: Sequence[tuple[str, float]], missing: int
 ) -> Verbatim:
-    """One line: what does not fit, into how much, how much is missing, and what helps."""
+    """Return one line: what does not fit into how much memory, how much is missing, and what helps."""
     whole = devices * capacity.bytes
     room = f"{devices} x {_size(capacity.bytes)}" if devices > 1 else _size(capacity.bytes)
     if weights <= whole and utilization < 1:
@@ -153,7 +153,7 @@ def _no_room(
 
 
 def _size(size: float) -> str:
-    """Decimal units, as model cards have them, except for what was written in binary ones (80 GiB, 1 MiB)."""
+    """Return a size in decimal units, as on model cards, or in binary ones if it is a round number of them (80 GiB)."""
     for factor, unit in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= factor and size % factor == 0:
             return f"{size / factor:,.6g} {unit}"

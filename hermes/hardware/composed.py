@@ -15,17 +15,18 @@ size. Matrix products and element-wise operators then compute the padding too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.errors import inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import DecodeTimes, Grid, Roof, decode_times, gemm_times, prefill_grid
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
@@ -87,7 +88,7 @@ class _Line:
         """The value at a number."""
         xs, ys, slopes = self._lists
         i = min(max(bisect_right(xs, x) - 1, 0), self._last)
-        return ys[i] + slopes[i] * (x - xs[i])
+        return float(ys[i] + slopes[i] * (x - xs[i]))
 
 
 class _Surface:
@@ -117,6 +118,8 @@ class _Surface:
 class ComposedModel:
     """Named terms of one model on one kind of device. All answers are in nanoseconds."""
 
+    _decode: DecodeTimes | None = None
+
     def __init__(self, base: RooflineModel, kernels: KernelTables | None, host: HostTime, sources: Sources,
                  link: tuple[FloatArray, FloatArray] | None = None) -> None:
         """`base` gives the model's shapes, the device's rates and what the kernel tables do not hold; `link` the
@@ -132,7 +135,6 @@ class ComposedModel:
         self._linears: list[tuple[str, FloatArray]] = []
         self._head: FloatArray | None = None
         self._prefill: _Surface | None = None
-        self._decode: DecodeTimes | None = None
         self._launches: dict[int, float] = {}
         if kernels is not None:
             self._read(kernels)
@@ -148,6 +150,11 @@ class ComposedModel:
         else:
             self._floor, self._per_token = (
                 sources.launch_ns * model.num_layers, self._decode.per_token * model.num_layers)
+
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties beside step times: those of the roofline under it."""
+        return replace(self.base.info, kind="composed")
 
     def _read(self, kernels: KernelTables) -> None:
         """Fill what the kernel tables hold."""
@@ -245,13 +252,13 @@ class ComposedModel:
     def _decode_parts(self, stats: StepStats) -> tuple[float, float, float]:
         """(least, first, more): attention of the decodes takes max(least, first + more * j) in step j of a run."""
         seqs, skew = stats.decode_seqs, self.sources.skew
-        total = stats.decode_ctx + seqs
-        longest = (stats.decode_ctx_max + 1) * seqs
-        total = total + skew * (longest - total)
+        summed = stats.decode_ctx + seqs
+        total = summed + skew * ((stats.decode_ctx_max + 1) * seqs - summed)
         if not stats.prefill_tokens:
             return self._launch_ns(seqs), self._floor + self._per_token * total, self._per_token * seqs
         per_token = self._beside
-        first = seqs * (self._empty + self._empty_token * (stats.prefill_tokens / stats.prefill_seqs)) + per_token * total
+        tiles = self._empty + self._empty_token * (stats.prefill_tokens / stats.prefill_seqs)
+        first = seqs * tiles + per_token * total
         return self._per_token * total, first, per_token * seqs
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
@@ -331,7 +338,6 @@ class Beside(ConfigModel):
     at least the time to read the KV once."""
 
 
-@HARDWARE.register("composed")
 class Composed(ConfigModel):
     """Step times composed of named terms, each from the best source there is for the device and the model."""
 

@@ -1,10 +1,10 @@
-"""Descriptions of devices: peak arithmetic, memory, links, watts and price, from their data sheets."""
+"""Descriptions of devices: peak arithmetic, memory, links, power and price, from their data sheets."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "device_in_words", "load_device"]
+__all__ = ["DeviceDescription", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -23,29 +23,29 @@ class DeviceDescription(ConfigModel):
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     type: Literal["gpu", "cpu"] = "gpu"
-    """`cpu` for machines whose processor computes; engines choose other defaults there."""
+    """`cpu` for machines whose processor computes; engines have other defaults there."""
     flops: Annotated[dict[str, Annotated[float, Field(ge=1e3, le=1e20)]], Field(min_length=1)]
     """Peak dense FLOP/s by arithmetic (bf16, fp8, int8, fp32, ...), without sparsity. fp16 runs at the bf16 rate."""
     memory_bandwidth: Rate
     memory: Bytes
-    """Bytes a process can see."""
+    """Bytes that a process can use."""
     link_bandwidth: Rate
-    """Bytes/s one device sends to its peers in the same machine, one direction (NVLink, or else PCIe)."""
+    """Bytes/s from one device to its peers in the same machine, one direction (NVLink, or else PCIe)."""
     host_bandwidth: Rate
     """Bytes/s between device and host, one direction."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
-    """Efficiency factors that roofline models of this device take: a shipped set, or a file relative to the scenario;
-    fitted on it, or on the nearest measured card (`sources` says which). Empty: a scenario has to name them."""
+    """Efficiency factors of roofline models of this device: a shipped set, or a file relative to the scenario. They are
+    fitted on this device, or on the nearest measured card (see `sources`). Empty: a scenario must name a set."""
     tdp_w: Watts | None = None
-    """Watts the device may draw for long (thermal design power)."""
+    """Watts that the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Dollars per hour of one device, a rough public on-demand price; see `sources` for whose and when."""
+    """Dollars per hour of one device: a rough public on-demand price. `sources` says from which provider and when."""
     sources: list[str]
-    """Data sheets, and what in this file is not from them."""
+    """Data sheets, and the values of this file from elsewhere."""
 
     def peak(self, compute: str) -> float:
-        """Peak FLOP/s of an arithmetic; a device without units for it widens the weights to bf16, or fp32."""
+        """Return the peak FLOP/s of an arithmetic. A device without units for it widens the weights to bf16 or fp32."""
         flops = self.flops
         for key in (compute, "bf16", "fp32"):
             if key in flops:
@@ -53,20 +53,31 @@ class DeviceDescription(ConfigModel):
         return next(iter(flops.values()))
 
 
+class MachineSpec(NamedTuple):
+    """The machine of a client: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
+
+    cores: int
+    flops: float
+    memory_bandwidth: float
+    memory_bytes: int
+    device: DeviceDescription | None = None
+
+
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
-    """A shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
+    """Load a shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
     return load(DeviceDescription, path)
 
 
-def device_in_words(text: str) -> DeviceDescription | None:
-    """The shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
+def device_named_in(text: str) -> DeviceDescription | None:
+    """Return the shipped device that a text names ("NVIDIA H100 80GB SXM"), or None.
 
-    A text names a device if all parts of the device's name occur in it. If several match, the one with most parts wins.
+    A text names a device if it contains all parts of the device's name. Of several matches, the one with most parts
+    wins.
     """
     words = set(re.findall(r"[a-z0-9]+", text.lower()))
     words |= {found[0] for word in words if (found := re.match(r"sxm(?=\d)", word))}
-    if {"h100", "hbm3"} <= words and "nvl" not in words:   # as CUDA calls the SXM module
+    if {"h100", "hbm3"} <= words and "nvl" not in words:   # CUDA's name of the SXM module
         words.add("sxm")
     named = [name for name in names_in("devices") if words.issuperset(name.split("-"))]
     return load_device(max(named, key=lambda name: name.count("-"))) if named else None

@@ -1,14 +1,14 @@
-"""Engine descriptions (`hw_profiles/engines`): which scheduling rules a version follows, and its defaults by device.
+"""Engine descriptions (`hw_profiles/engines`): the scheduling rules of a version, and its defaults by device.
 
-A client names an engine (`engine: vllm-0.32`); what the scenario leaves open in `scheduler` and `memory` then takes the
-values that this version of the engine chooses on the client's device.
+A client names an engine (`engine: vllm-0.32`). Options of `scheduler` and `memory` that the scenario leaves out take
+the values that this version chooses on the client's device.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,17 +17,15 @@ from hermes.config.validation import load
 from hermes.errors import InputError
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.files import find, names_in
-
-if TYPE_CHECKING:
-    from hermes.hardware.facts import HardwareFacts
+from hermes.hardware.info import HardwareInfo
 
 __all__ = [
-    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "StepTime", "device_class", "engine_name",
-    "load_engine",
+    "NEWEST_ENGINE", "DeviceClass", "EngineDefaults", "EngineDescription", "Rules", "StepTime", "device_class",
+    "engine_name", "load_engine",
 ]
 
 NEWEST_ENGINE = "vllm-0.32"
-"""The engine of clients that name none."""
+"""The engine of clients that do not name one."""
 
 _CPU = re.compile(r"\b(cpu|epyc|xeon|ryzen|threadripper|graviton|neoverse)\b", re.IGNORECASE)
 
@@ -37,10 +35,10 @@ Count = Annotated[int, Field(ge=1, le=2**31)]
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """What an engine looks at when it chooses its defaults."""
+    """Properties of a device from which an engine chooses its defaults."""
 
     name: str = ""
-    memory_bytes: int | None = None   # of one device; None where nothing says
+    memory_bytes: int | None = None   # of one device; None if unknown
     is_cpu: bool = False
     num_devices: int = 1
 
@@ -65,17 +63,16 @@ class EngineClass(ConfigModel):
     memory_at_least: Bytes | None = None
     """Smallest memory of one device for this class."""
     not_named: str = ""
-    """The class does not hold for devices with this text in their name."""
+    """Text that excludes a device from the class if its name contains it."""
     max_num_batched_tokens: Count
     max_num_seqs: Count
     per_device: bool = False
-    """Whether both counts are multiplied by the number of devices."""
+    """Multiply both counts by the number of devices."""
     block_size: Count | None = None
     async_scheduling: bool | None = None
 
     def holds(self, device: DeviceClass) -> bool:
-        """Whether the device is of this class. A device whose memory is not known is of the class that asks for none.
-        """
+        """Whether the device is in this class; with unknown memory, whether the class has no `memory_at_least`."""
         if (self.devices == "cpu") != device.is_cpu:
             return False
         if self.memory_at_least is not None and (device.memory_bytes or 0) < self.memory_at_least:
@@ -112,13 +109,13 @@ class EngineDescription(ConfigModel):
     prefix_caching: bool
     async_scheduling: bool
     classes: Annotated[list[EngineClass], Field(min_length=1)]
-    """Defaults that depend on the device; the first class that holds counts."""
+    """Defaults by device; the first class that a device is in applies."""
     step: StepTime = StepTime()
     """The engine's own time of each step."""
     sources: list[str]
 
     def defaults(self, device: DeviceClass) -> EngineDefaults:
-        """What this version chooses on a device."""
+        """Return the defaults of this version on a device."""
         chosen = next((c for c in self.classes if c.holds(device)), self.classes[-1])
         times = device.num_devices if chosen.per_device else 1
         return EngineDefaults(
@@ -129,7 +126,7 @@ class EngineDescription(ConfigModel):
 
 
 def engine_name(text: str) -> str:
-    """The name of a supported engine from what a user writes: `vllm-0.32`, `vllm-0.32.0`. Raises `InputError`."""
+    """Return the name of a supported engine from a user's spelling: `vllm-0.32`, `vllm-0.32.0`. Raises `InputError`."""
     names = names_in("engines")
     short = re.sub(r"^(vllm-\d+\.\d+)\.\d+$", r"\1", text)
     if short in names:
@@ -138,8 +135,8 @@ def engine_name(text: str) -> str:
 
 
 def _nearest(text: str, names: list[str]) -> str | None:
-    """The supported version nearest to the one asked for."""
-    wanted = re.fullmatch(r"(?:vllm-)?v?(\d+)\.(\d+)(?:\.\d+)?", text)
+    """Return the supported version nearest to the one asked for."""
+    wanted = re.fullmatch(r"(?:vllm-)?v?([0-9]+)\.([0-9]+)(?:\.[0-9]+)?", text)
     if wanted is None:
         return NEWEST_ENGINE if text.startswith("vllm") else None
 
@@ -151,16 +148,16 @@ def _nearest(text: str, names: list[str]) -> str | None:
 
 
 def load_engine(name: str) -> EngineDescription:
-    """The description of a supported engine; `InputError` names the supported ones."""
+    """Load the description of a supported engine; `InputError` names the supported ones."""
     return load(EngineDescription, find(engine_name(name), None, "engines", "an engine"))
 
 
 def device_class(
-    device: DeviceDescription | None, facts: HardwareFacts, capacity: int | None, num_devices: int
+    device: DeviceDescription | None, info: HardwareInfo, capacity: int | None, num_devices: int
 ) -> DeviceClass:
-    """What an engine would see of a client's device: its description, else what the profile says, else a given
+    """Return the class of a client's device, from its description, or else the profile's figures, or else a given
     capacity."""
     if device is not None:
         return DeviceClass(device.name, device.memory, device.type == "cpu", num_devices)
-    memory = capacity if facts.memory is None else facts.memory.capacity_bytes
-    return DeviceClass(facts.hardware, memory, bool(_CPU.search(facts.hardware)), num_devices)
+    memory = capacity if info.memory is None else info.memory.capacity_bytes
+    return DeviceClass(info.hardware, memory, bool(_CPU.search(info.hardware)), num_devices)

@@ -1,39 +1,37 @@
-"""Finding description files (profiles, models, devices): a name or a path from a scenario becomes a file.
+"""Find description files (profiles, models, devices) by the name or path that a scenario gives.
 
-YAML is read by `hermes.config.yaml_document` and checked by `hermes.config.validation`. Nothing here knows what the
-files mean.
+`hermes.config.yaml_document` reads YAML, and `hermes.config.validation` checks it. This module does not depend on the
+content of the files.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from hermes.config.data_files import resource_dir
-from hermes.config.yaml_document import read_text
-from hermes.errors import InputError, Verbatim, suggest
+from hermes.config.files import read_json
+from hermes.errors import InputError, suggest
 
 __all__ = ["ALIASES", "find", "names_in", "read_json"]
 
 ALIASES = {"devices": {"h100": "h100-sxm"}}
-"""Other names of shipped files, by folder: what a device is called where there is only one that it can be."""
+"""Other names of shipped files, by folder: short names of devices that are unambiguous."""
 
-# Measured on an engine of 2023 (the data of splitwise-sim); their names did not say so.
+# Profiles measured on an engine of 2023 (the data of splitwise-sim), under names without the year.
 _OF_2023 = re.compile(r"(splitwise-)?((?:llama-2-70b|bloom-176b)-(?:a100|h100)-tp[248])\Z")
 
 
 def names_in(folder: str) -> list[str]:
-    """Names of the YAML files that ship in `hw_profiles/<folder>` ("" for `hw_profiles` itself), sorted."""
+    """Return the sorted names of the YAML files in `hw_profiles/<folder>` ("" for `hw_profiles` itself)."""
     return sorted(path.stem for path in (resource_dir("hw_profiles") / folder).glob("*.yaml"))
 
 
 def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str) -> Path:
-    """The file meant by a name (`hw_profiles/<folder>/<name>.yaml`) or a path relative to `base_dir`.
+    """Return the file of a name (`hw_profiles/<folder>/<name>.yaml`) or of a path relative to `base_dir`.
 
-    Something with a separator or a file suffix of ours is a path, everything else a name. `what` is how the message
-    calls it ("a hardware profile"). Raises `InputError` for a name that does not exist and a path that is no file.
+    A text with a separator or a known file suffix is a path, any other a name. `what` is the kind of file in messages
+    ("a hardware profile"). Raises `InputError` for an unknown name and for a path that is not a file.
     """
     text = str(name_or_path)
     if "\0" in text:
@@ -45,7 +43,7 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
                 path /= "config.json"
             if path.is_file():
                 return path
-        except OSError:  # a name too long, or a folder we may not enter: reported like a missing file
+        except OSError:  # a name too long, or a folder without permission: reported like a missing file
             pass
         raise InputError(f"{what}: an existing file", text)
     names = names_in(folder)
@@ -59,54 +57,3 @@ def find(name_or_path: str | Path, base_dir: Path | None, folder: str, what: str
             )
         raise InputError(f"{what}: one of {', '.join(names)}, or a path", text, suggestion=suggest(text, names))
     return resource_dir("hw_profiles") / folder / f"{text}.yaml"
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file; `InputError` with line and column when it cannot be parsed."""
-    text = read_text(path)
-    try:
-        return json.loads(text, object_pairs_hook=_once)
-    except _TwiceError as error:
-        line, field = _second(text)
-        raise InputError("each key once", Verbatim(f"{error.args[0]!r} again"), file=str(path), line=line,
-                         field=field) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"valid JSON ({error.msg})", file=str(path), line=error.lineno, column=error.colno) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"valid JSON ({type(error).__name__})", file=str(path)) from None
-
-
-class _TwiceError(Exception):
-    """A key that an object has already."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _TwiceError(next(key for index, key in enumerate(keys) if key in keys[:index]))
-    return out
-
-
-_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")(?P<key>\s*:)?|[{}\[\],]')
-
-
-def _second(text: str) -> tuple[int | None, str | None]:
-    """Line and path of the first key in valid JSON that its object has already."""
-    inside: list[tuple[str, set[str]]] = []   # of each open object or list: the key it stands under, the keys so far
-    key = ""
-    for token in _TOKEN.finditer(text):
-        mark = token[0]
-        if token["text"] is None:
-            if mark in "{[":
-                inside.append((key, set()))
-            elif mark in "}]":
-                inside.pop()
-            key = ""
-        elif token["key"] is not None:
-            key, keys = json.loads(token["text"]), inside[-1][1]
-            if key in keys:
-                way = [name for name, _ in inside if name]
-                return text.count("\n", 0, token.start()) + 1, ".".join([*way, key])
-            keys.add(key)
-    return None, None

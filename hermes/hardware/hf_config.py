@@ -1,19 +1,19 @@
-"""Hugging Face `config.json` to the fields of a `ModelDescription`.
+"""Convert a Hugging Face `config.json` to the fields of a `ModelDescription`.
 
-What would make a model behave otherwise than its description says is refused, with the key and a way on: sliding
-windows that requests can leave, quantisations that no precision here stands for (`hermes.hardware.hf_quantization`). Of
-a multimodal model the text model (`text_config`) is described, and `source` says so: the tower that turns pictures or
-sound into tokens is not modelled.
+A config whose model would behave differently from its description is an error that names the key and a remedy: sliding
+windows shorter than the longest request, quantisations without a precision here (`hermes.hardware.hf_quantization`). Of
+a multimodal model only the text model (`text_config`) is described, and `source` says so: the tower that turns pictures
+or sound into tokens is not modelled.
 
-Each supported `model_type` differs in which keys it uses and in what the architecture implies without saying so
-(biases, norms, tied embeddings by default). The parameter counts of published models test this table.
+Each supported `model_type` differs in the keys that it uses and in what its architecture implies (biases, norms, tied
+embeddings by default). Tests compare the table with the parameter counts of published models.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.hf_quantization import stored_dtype
 
 __all__ = ["SUPPORTED", "from_hf_config"]
@@ -39,7 +39,7 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "roberta": _BERT,
     "xlm-roberta": _BERT,
 }
-"""What each `model_type` implies."""
+"""Fields that each `model_type` implies."""
 
 _ALIASES = {
     "hidden_size": ("hidden_size", "n_embed", "n_embd"),
@@ -49,13 +49,13 @@ _ALIASES = {
 
 
 class _Config:
-    """Typed access to the keys of a config; every refusal names the key."""
+    """Typed access to the keys of a config; every error names its key."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A positive integer under `key` or one of its aliases. Null counts as absent, as in transformers."""
+        """Return a positive integer under `key` or one of its aliases. Null counts as absent, as in transformers."""
         for name in _ALIASES.get(key, (key,)):
             value = self.data.get(name)
             if value is None:
@@ -64,7 +64,7 @@ class _Config:
                 raise InputError("a positive integer", value, field=name)
             return value
         if default is None:
-            raise InputError("this field", field=key)
+            raise InputError(Verbatim("missing: every config.json of this kind has it"), field=key)
         return default
 
     def flag(self, key: str, default: bool) -> bool:
@@ -75,7 +75,7 @@ class _Config:
 
 
 def from_hf_config(data: object, name: str) -> dict[str, Any]:
-    """Fields of a `ModelDescription` called `name`. Raises `InputError` with the offending key as its field."""
+    """Return the fields of a `ModelDescription` called `name`. Raises `InputError` with the wrong key as its field."""
     if not isinstance(data, dict):
         raise InputError("a Hugging Face config.json (an object)", data)
     text = data.get("text_config")
@@ -96,7 +96,7 @@ def from_hf_config(data: object, name: str) -> dict[str, Any]:
 
 
 def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a language model by itself."""
+    """Return the fields of a language model without towers."""
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in SUPPORTED:
         raise InputError(
@@ -146,7 +146,7 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _refuse_sliding_window(data: dict[str, Any], config: _Config, longest: int | None) -> None:
-    """Attention here reads the whole context: a window is fine where no sequence can be longer than it."""
+    """Raise `InputError` for a window shorter than the longest sequence: attention here reads the whole context."""
     if data.get("sliding_window") is None or not config.flag("use_sliding_window", True):
         return
     window = config.size("sliding_window")

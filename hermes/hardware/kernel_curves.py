@@ -42,8 +42,8 @@ def gemm_times(table: GemmTable, roof: Roof, value_bytes: float, m: FloatArray, 
 
     grid = ideal(table.m[:, None, None], table.n[None, :, None], table.k[None, None, :])
     slowdown = np.log(_least(table.ns) / grid)
-    (j, b), (l, c) = _bracket(table.n, n), _bracket(table.k, k)
-    corners = slowdown[:, j:j + 2, l:l + 2]
+    (j, b), (i, c) = _bracket(table.n, n), _bracket(table.k, k)
+    corners = slowdown[:, j:j + 2, i:i + 2]
     weights = np.array([1 - b, b])[:, None] * np.array([1 - c, c])
     weights = np.where(np.isnan(corners), 0.0, weights)
     total = weights.sum(axis=(1, 2))

@@ -6,19 +6,19 @@ optionally, `skew.csv`; microseconds of one layer):
     step = embedding(T) + layers * (2 layernorm + qkv + rotary + attention + o + gate_up + act + down)(T)
            + final norm + lm_head(S) + sampler(S) + overhead
 
-T: tokens of the step, S: sequences that emit a token. Tables are interpolated linearly (attention in four dimensions:
-new tokens and past of the prefill, number and context of the decodes); except that matrix products are stairs (a tile
-of 128 rows costs the same however few of them are used), so between two measured points they take the time of the
-upper one (tests/validation/test_vllm_gpu.py leaves every other point out: a line is off several times as much). Added
-work never makes a step cheaper, and beyond the tables an operator keeps the efficiency of its last measured point:
-`hermes.hardware.operator_curves` says how. (`skew: by_batch` is for studies and an exception: its factors are fitted
-batch by batch, and a larger batch may have a smaller one.)
+T is the tokens of the step, S the sequences that emit a token. Tables are interpolated linearly, attention in four
+dimensions (new tokens and past of the prefill, number and context of the decodes). Matrix products are stairs instead:
+a tile of 128 rows costs the same however few of them are used, so between two measured points they take the time of the
+upper one (tests/validation/test_vllm_gpu.py leaves every other point out: linear interpolation has several times the
+error). Added work never makes a step cheaper, and beyond the tables an operator keeps the efficiency of its last
+measured point; see `hermes.hardware.operator_curves`. (`skew: by_batch` is for studies and an exception: its factors
+are fitted batch by batch, and a larger batch may have a smaller one.)
 
 Several prefills in one step look up attention once, as one prefill of as many pairs of tokens. Decodes of unequal
-context take t(mean) + alpha * (t(longest) - t(mean)), with alpha fitted to `skew.csv` by relative least squares: one
-for the whole table (`skew: single`), or one per number of new prefill tokens and of decodes (`by_batch`).
+context take t(mean) + alpha * (t(longest) - t(mean)). alpha is fitted to `skew.csv` by relative least squares: one
+value for the whole table (`skew: single`), or one per number of new prefill tokens and of decodes (`by_batch`).
 
-`overhead` is the engine's own time per step. Under asynchronous scheduling the engine prepares the next step while the
+`overhead` is the engine's own time per step. With asynchronous scheduling the engine prepares the next step while the
 device computes this one, and a step takes the longer of the two (`asynchronous: true`).
 """
 
@@ -32,7 +32,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import load_model
 from hermes.hardware.operator_curves import AttentionCube, Curve, brackets
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, OperatorTables, load_operator_tables
@@ -45,9 +46,9 @@ STAIRS = {"qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head"}
 
 
 class LayerwiseModel:
-    """Operator tables composed for the kernel. All answers are in nanoseconds."""
+    """Operator tables compiled for the kernel. All times are in nanoseconds."""
 
-    model = ""   # the description of what was measured, for whoever compares it with a client's
+    model = ""   # description of the measured model, for comparison with a client's
 
     def __init__(
         self, tables: OperatorTables, num_layers: int, *, skew: Literal["single", "by_batch", "none"] = "single",
@@ -66,7 +67,12 @@ class LayerwiseModel:
         self._scale = scale * NS_PER_S
         self._counts = dict.fromkeys(ONCE, 1) | {name: count * num_layers for name, count in PER_LAYER.items()}
         self.attention = AttentionCube(tables.attention, self._scale * num_layers)
-        self._fixed: dict[tuple[int, int], float] = {}   # (tokens, sampled) -> ns: what was computed before
+        self._fixed: dict[tuple[int, int], float] = {}   # (tokens, sampled) -> ns: cache of earlier results
+
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties of the model: the description that the tables were measured for."""
+        return HardwareInfo(self.name, "operator tables", self.model)
 
     def _dense_ns(self, tokens: int) -> dict[str, float]:
         return {name: self.dense[name].at(tokens) * self._scale * count for name, count in self._counts.items()}
@@ -77,7 +83,7 @@ class LayerwiseModel:
         }
 
     def _fixed_ns(self, stats: StepStats) -> float:
-        """Everything but attention."""
+        """Return the time of everything but attention."""
         key = stats.prefill_tokens + stats.decode_seqs, stats.sampled
         ns = self._fixed.get(key)
         if ns is None:
@@ -86,7 +92,7 @@ class LayerwiseModel:
         return ns
 
     def _alpha(self, prefill_tokens: int, seqs: int) -> FloatArray | float:
-        """Of 1 to `seqs` decodes beside so many prefill tokens, or one number for all."""
+        """Return alpha for 1 to `seqs` decodes beside `prefill_tokens` tokens, or one number for all."""
         if self.skew is None or seqs < 2:
             return 0.0
         if not self.skew_by_batch:
@@ -100,27 +106,27 @@ class LayerwiseModel:
         return np.asarray(np.minimum(over_rows[i[0]] + (over_rows[i[0] + 1] - over_rows[i[0]]) * u, 1.0))
 
     def attention_ns(self, stats: StepStats, num_steps: int = 1) -> FloatArray:
-        """Attention of all layers in each step of a run, shape (num_steps,)."""
+        """Return the attention time of all layers in each step of a run, shape (num_steps,)."""
         return self.attention.times(stats, num_steps, self._alpha(stats.prefill_tokens, stats.decode_seqs))
 
     def operators_ns(self, stats: StepStats) -> dict[str, float]:
-        """Nanoseconds by operator, all layers together; for reports."""
+        """Return nanoseconds by operator, all layers together; for reports."""
         out = self._dense_ns(stats.prefill_tokens + stats.decode_seqs)
         out["attention"] = float(self.attention_ns(stats)[0])
         return out | self._per_sequence_ns(stats.sampled)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         ns = self.attention_ns(stats, num_steps) + self._fixed_ns(stats)
         ns = np.maximum(ns, self.overhead_ns) if self.asynchronous else ns + self.overhead_ns
         return np.maximum(np.rint(ns), 1.0).astype(np.int64)
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         return int(self.run_ns(stats, 1)[0])
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """How many steps of each run left the tables, int64, shape (runs,)."""
+        """Return how many steps of each run left the tables, int64, shape (runs,)."""
         axes = self.tables.attention.axes
         tokens = next(iter(self.tables.dense.values()))[0][-1]
         seqs = next(iter(self.tables.per_sequence.values()))[0][-1]
@@ -131,7 +137,6 @@ class LayerwiseModel:
         return steps_outside(ranges, columns, num_steps)
 
 
-@HARDWARE.register("layerwise")
 class Layerwise(ConfigModel):
     """Sums of per-operator tables measured layer by layer."""
 
@@ -139,21 +144,21 @@ class Layerwise(ConfigModel):
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     """Folder of the tables (dense.csv, per_sequence.csv, attention.csv, skew.csv), relative to the scenario."""
     model: Annotated[str, Field(min_length=1, max_length=4096)]
-    """The model the tables were measured for: its number of layers multiplies them."""
+    """Model that the tables were measured for; its number of layers multiplies them."""
     skew: Literal["single", "by_batch", "none"] = "single"
-    """What decodes of unequal context cost beyond equal ones (where the folder has skew.csv): one alpha for all
-    batches, one per batch (then a larger step may be cheaper by up to a few percent), or nothing."""
+    """Extra time of decodes of unequal context (if the folder has skew.csv): one alpha for all batches, one per batch
+    (a larger step may then be cheaper by a few percent), or none."""
     products: Literal["stairs", "lines"] = "stairs"
-    """Matrix products between two measured points: the time of the upper one, or on a line between them."""
+    """Matrix products between two measured points: the time of the upper point, or linear interpolation."""
     overhead: Duration = 0.0
     """The engine's own time per step."""
     asynchronous: bool = True
-    """Whether that time hides behind the device's (asynchronous scheduling); false adds it."""
+    """Hide `overhead` behind the device's time (asynchronous scheduling); false adds it."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Multiplies every time."""
+    """Factor of every time."""
 
     def build(self, base_dir: Path | None = None) -> LayerwiseModel:
-        """The model; the folder is relative to `base_dir`. Raises `InputError` for bad tables."""
+        """Build the model; the folder is relative to `base_dir`. Raises `InputError` for bad tables."""
         with inside("model"):
             layers = load_model(self.model, base_dir).num_layers
         folder = (base_dir or Path()) / self.path

@@ -1,7 +1,7 @@
 """Descriptions of language models: shapes, parameter counts, and the bytes of weights and KV cache.
 
 A description comes from a shipped file (`hw_profiles/models/NAME.yaml`), a YAML file of the same form, or a Hugging
-Face `config.json` (`hermes.hardware.hf_config`). It says nothing about speed.
+Face `config.json` (`hermes.hardware.hf_config`). It contains no speeds.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from hermes.config import ConfigModel
 from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
-from hermes.hardware.hf_config import from_hf_config
 
 __all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
 
 
 class Precision(NamedTuple):
-    """How the matrices of the transformer layers are stored, and the arithmetic they are multiplied in."""
+    """Storage of the transformer layers' matrices, and the arithmetic of their products."""
 
     layer_bytes: float
     """Bytes per weight of the layers' matrices."""
     other_bytes: float
-    """Bytes per weight of embeddings, output head and norms, which quantised checkpoints leave alone."""
+    """Bytes per weight of embeddings, output head and norms, which quantised checkpoints keep wide."""
     compute: str
     """Key of the device's peak FLOP/s."""
     dequantised: bool = False
-    """Weights are widened in the kernel before they are multiplied (weight-only quantisation)."""
+    """Whether the kernel widens weights before it multiplies them (weight-only quantisation)."""
 
 
 PRECISIONS = {
@@ -46,7 +45,7 @@ PRECISIONS = {
 
 
 def precision(dtype: str) -> Precision:
-    """The precision of that name; `InputError` otherwise."""
+    """Return the precision of that name; `InputError` otherwise."""
     if dtype not in PRECISIONS:
         raise InputError(f"one of {', '.join(PRECISIONS)}", dtype, field="dtype", suggestion=suggest(dtype, PRECISIONS))
     return PRECISIONS[dtype]
@@ -64,7 +63,7 @@ class ModelDescription(ConfigModel):
     num_layers: Size
     num_heads: Size
     num_kv_heads: Size
-    """Key/value heads; fewer than `num_heads` is grouped-query attention."""
+    """Key/value heads; fewer than `num_heads` for grouped-query attention."""
     head_dim: Size
     intermediate_size: Size
     """Inner width of the feed-forward network (of one expert in a mixture)."""
@@ -72,7 +71,7 @@ class ModelDescription(ConfigModel):
     gated_ffn: bool = True
     """Three matrices (gate, up, down: SwiGLU, GeGLU) instead of two."""
     output_head: Literal["separate", "tied", "none"] = "separate"
-    """Own matrix, the embedding used again, or (encoders) none."""
+    """Output head: its own matrix, the embedding matrix, or (encoders) none."""
     causal: bool = True
     """False for encoders, whose tokens attend in both directions."""
     norm: Literal["rms", "layer"] = "rms"
@@ -94,12 +93,12 @@ class ModelDescription(ConfigModel):
     experts_per_token: Count = 0
     max_context: Size | None = None
     """Longest sequence (prompt and answer, in tokens) that the published model supports: `max_position_embeddings` of
-    a config.json. None where its publisher states none."""
+    a config.json. None if its publisher states none."""
     dtype: Literal["", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"] = ""
-    """How the published weights of the layers are stored; empty is 16 bits. What `hardware: {kind: roofline}` and the
-    memory of the weights take where a scenario and a profile say nothing else."""
+    """Storage of the published weights of the layers; empty for 16 bits. It applies to `hardware: {kind: roofline}` and
+    to the memory of the weights if neither scenario nor profile gives another."""
     source: str = ""
-    """Where the figures come from."""
+    """Source of the figures."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelDescription:
@@ -129,7 +128,7 @@ class ModelDescription(ConfigModel):
 
     @property
     def layer_matrix_params(self) -> int:
-        """Weights of all matrices of one layer: what quantisation applies to."""
+        """Weights of all matrices of one layer, to which quantisation applies."""
         return self.qkv_params + self.o_params + self.expert_params * max(1, self.num_experts)
 
     def _layer_vector_params(self) -> int:
@@ -150,11 +149,11 @@ class ModelDescription(ConfigModel):
         return total + (self.hidden_size * (self.hidden_size + 1) if self.pooler else 0)
 
     def num_params(self) -> int:
-        """All parameters, biases and norms included."""
+        """Return the number of parameters, biases and norms included."""
         return self.num_layers * (self.layer_matrix_params + self._layer_vector_params()) + self._outer_params()
 
     def active_params(self) -> int:
-        """Parameters that one token uses: of the experts only `experts_per_token`."""
+        """Return the parameters that one token uses: of the experts only `experts_per_token`."""
         idle = self.num_layers * self.expert_params * (self.num_experts - self.experts_per_token)
         return self.num_params() - idle
 
@@ -169,11 +168,11 @@ class ModelDescription(ConfigModel):
             raise InputError(f"1 to {self.num_layers} pipeline stages (layers of {self.name})", pp, field="pp")
 
     def weight_bytes(self, dtype: str = "bf16", tp: int = 1) -> int:
-        """Bytes of weights on each of `tp` devices.
+        """Return the bytes of weights on each of `tp` devices.
 
-        Matrices and embeddings are split; key and value projections are copied when there are more devices than
-        key/value heads; biases and norms (under 0.1%) count as split. Raises `InputError` for an unknown dtype or a
-        `tp` that does not divide the heads.
+        Matrices and embeddings are split. Key and value projections are copied if there are more devices than key/value
+        heads. Biases and norms (under 0.1%) count as split. Raises `InputError` for an unknown dtype or a `tp` that
+        does not divide the heads.
         """
         kind = precision(dtype)
         self.check_tp(tp)
@@ -183,24 +182,26 @@ class ModelDescription(ConfigModel):
         return math.ceil((matrices * kind.layer_bytes + rest * kind.other_bytes) / tp)
 
     def kv_bytes_per_token(self, bytes_per_value: float = 2.0, tp: int = 1) -> int:
-        """Bytes of KV cache one token takes, summed over the `tp` devices: 2 * layers * kv heads * head dim * bytes.
+        """Return the bytes of KV cache of one token over the `tp` devices: 2 * layers * kv heads * head dim * bytes.
 
-        With more devices than key/value heads each device still keeps a whole head.
+        If there are more devices than key/value heads, each device still keeps a whole head.
         """
         heads = max(self.num_kv_heads, tp)
         return math.ceil(2 * self.num_layers * heads * self.head_dim * bytes_per_value)
 
 
 def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelDescription:
-    """A shipped model by name (`llama-2-70b`), or a description file or Hugging Face `config.json` by path.
+    """Load a shipped model by name (`llama-2-70b`), or a description file or Hugging Face `config.json` by path.
 
-    A path is relative to `base_dir`; a folder with a `config.json` in it will do. Raises `InputError` naming the file
+    A path is relative to `base_dir`, and may be a folder with a `config.json`. Raises `InputError` that names the file
     and the field for anything else.
     """
     path = find(name_or_path, base_dir, "models", "a model description")
     if path.suffix != ".json":
         return load(ModelDescription, path)
     try:
+        from hermes.hardware.hf_config import from_hf_config
+
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
     except InputError as error:
         raise error.located(file=str(path)) from None

@@ -1,13 +1,14 @@
-"""Does a profile ever price more work cheaper? Proved on its polynomials where possible, and searched for numerically.
+"""Monotonicity of a profile: prove from its polynomials, or search, whether more work is ever cheaper.
 
 The proof: every factor of a term (`x`, `x^2`, `max(x-k,0)`, `min(x,k)`, `clip(x-a,0,w)`) is non-negative and never
-falls when its feature grows, features are never negative, so a sum of terms with non-negative coefficients never falls.
-Terms with negative coefficients are allowed where they only bend a line: for each product of other factors, the terms
-`x` and `max(x-k,0)` form a piecewise linear function of one feature, and it never falls if all its slopes, the sums of
-coefficients from left to right, are non-negative. Anything else is not proved (it may still be monotone).
+falls when its feature grows, and features are never negative, so a sum of terms with non-negative coefficients never
+falls. Terms with negative coefficients are allowed if they only bend a line: for each product of other factors, the
+terms `x` and `max(x-k,0)` form a piecewise linear function of one feature. That function never falls if all its slopes,
+the sums of coefficients from left to right, are non-negative. Other polynomials are not proved (they may still be
+monotone).
 
-The search: `cheaper_steps` walks over random batches, adds work to each in every way a batch can grow (tokens, past,
-context, sequences, from one kind of step to another) and returns the pairs in which more work is cheaper.
+The search: `cheaper_steps` walks over random batches, adds work to each in every direction in which a batch can grow
+(tokens, past, context, sequences, from one kind of step to another), and returns pairs in which more work is cheaper.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ __all__ = ["Batch", "cheaper_steps", "falling_terms", "unproved"]
 
 
 def falling_terms(terms: Sequence[tuple[float, Term]], rounding: float = 1e-9) -> list[str]:
-    """Terms in which the polynomial is not proved to rise; empty if it never falls in any feature.
+    """Return the terms in which the polynomial is not proved to rise; empty if it never falls in any feature.
 
-    A negative slope below `rounding` of the coefficients it is the sum of counts as zero: coefficients in files have
-    nine digits.
+    A negative slope below `rounding` of the coefficients in its sum counts as zero: coefficients in files have nine
+    digits.
     """
     bent: dict[tuple[Term, str], list[tuple[float, float]]] = {}
     found = []
     for coefficient, term in terms:
-        if coefficient < 0 and term:  # a negative constant shifts everything alike
+        if coefficient < 0 and term:  # a negative constant shifts all steps alike
             lines = _lines(term)
             if lines:
                 bent.setdefault(lines[0][0], []).append((lines[0][1], coefficient))
@@ -55,7 +56,7 @@ def falling_terms(terms: Sequence[tuple[float, Term]], rounding: float = 1e-9) -
 
 
 def _lines(term: Term) -> list[tuple[tuple[Term, str], float]]:
-    """Ways to see a term as (other factors, feature) times a line that starts at a knot; those with knots first."""
+    """Yield the ways to read a term as (other factors, feature) times a line from a knot; those with knots first."""
     out = []
     for factor in sorted((f for f in term if f.power == 1 and f.cap is None), key=lambda f: f.knot is None):
         rest = list(term)
@@ -65,7 +66,7 @@ def _lines(term: Term) -> list[tuple[tuple[Term, str], float]]:
 
 
 def unproved(profile: Profile) -> dict[str, list[str]]:
-    """Phases whose polynomial is not proved monotone, and in what; empty for a profile that is."""
+    """Return the phases whose polynomial is not proved monotone, with its terms; empty for a monotone profile."""
     phases: Mapping[str, PhaseProfile | None] = {
         "prefill": profile.phases.prefill, "decode": profile.phases.decode, "mixed": profile.phases.mixed,
     }
@@ -81,7 +82,7 @@ class Batch:
     contexts: tuple[int, ...] = ()
 
     def stats(self) -> StepStats:
-        """Its statistics; every sequence samples."""
+        """Return its statistics; every sequence samples."""
         return StepStats(
             prefill_seqs=len(self.prefills),
             prefill_tokens=sum(n for n, _ in self.prefills),
@@ -92,7 +93,7 @@ class Batch:
         )
 
     def grown(self, rng: np.random.Generator, most: int) -> Iterator[Batch]:
-        """Batches with a little or a lot more to do, up to `most` tokens of a kind."""
+        """Yield batches with a little or a lot more work, up to `most` tokens of a kind."""
         by = int(np.exp(rng.uniform(0, np.log(most))))
         if self.prefills:
             (n, past), *rest = self.prefills
@@ -111,7 +112,7 @@ class Batch:
 def cheaper_steps(
     model: HardwareModel, largest: Mapping[str, float], count: int = 300, seed: int = 1
 ) -> list[tuple[Batch, Batch, int, int]]:
-    """Pairs (batch, the same with more work, its ns, its smaller ns) found among `count` random batches.
+    """Return (batch, the same with more work, its ns, its smaller ns) for pairs found among `count` random batches.
 
     `largest` bounds the search: `tokens` and `past` of a prefill, `seqs` and `context` of decodes.
     """

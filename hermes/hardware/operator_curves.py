@@ -1,18 +1,18 @@
-"""Operator tables between and beyond their measured points: curves that never fall.
+"""Monotone curves of operator tables, between and beyond their measured points.
 
-Measured times fall here and there: noise, and kernels that suit one size less than a larger one. Added work must not
-make a step cheaper, so a table is replaced by one that rises (`rising`): between the largest rising one below it and
-the smallest rising one above, at the height that leaves the sum of the table's times as it was measured. Points that no
-larger batch undercuts keep their time.
+Measured times fall in places, through noise and kernels that suit one size less than a larger one. Added work must not
+make a step cheaper, so a rising table replaces the measured one (`rising`). It lies between the largest rising table
+below the measured one and the smallest rising one above, at the height that keeps the sum of the measured times. Points
+that no larger batch undercuts keep their time.
 
-Beyond the last measured point an operator keeps the efficiency it has there, and its time grows with its work:
+Beyond the last measured point an operator keeps its efficiency there, and its time grows with its work:
 
-- Matrix products and element-wise operators do work in proportion to tokens: time = last time * tokens / last tokens.
-  A roofline with that efficiency grows as fast where it is bound by arithmetic or by activations, and slower where it
-  is bound by weights. The peak rates of the device cancel out, so no device description is needed.
+- Matrix products and element-wise operators have work in proportion to tokens: time = last time * tokens / last tokens.
+  A roofline of that efficiency grows as fast if it is bound by arithmetic or by activations, and slower if it is bound
+  by weights. The device's peak rates cancel out, so no device description is needed.
 - Attention of decodes grows in proportion to their context, and to their number.
 - Attention of a prefill grows in proportion to its past, and to its pairs of tokens (plus the masked half of the tiles
-  on the diagonal, which is why a prompt without past takes longer per pair) at the rate of the largest measured one.
+  on the diagonal, which make a prompt without past slower per pair) at the rate of the largest measured one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hermes.hardware.operator_tables import Attention, line
 
 __all__ = ["AttentionCube", "Curve", "brackets", "rising"]
 
-FAR = 2.0**20        # how many times the last measured point the grid reaches after it was extended
-MAX_CELLS = 2**18    # entries of the table that are looked up at once
+FAR = 2.0**20        # reach of the extended grid, as a multiple of the last measured point
+MAX_CELLS = 2**18    # table entries per lookup
 
 
 def rising(values: FloatArray) -> FloatArray:
-    """An array that rises along all axes, never negative, with the sum of `values`, between the largest one below
+    """Return a non-negative array that rises along all axes, with the sum of `values`, between the largest one below
     `values` and the smallest one above; equal to `values` where they rise."""
     values = np.maximum(values, 0.0)
     below, above = -np.flip(_rising_above(np.flip(-values))), _rising_above(values)
@@ -43,21 +43,21 @@ def rising(values: FloatArray) -> FloatArray:
 
 
 def _rising_above(values: FloatArray) -> FloatArray:
-    """The smallest array above `values` that rises along all axes: no entry is below an earlier one."""
+    """Return the smallest array above `values` that rises along all axes: no entry is below an earlier one."""
     for axis in range(values.ndim):
         values = np.maximum.accumulate(values, axis=axis)
     return values
 
 
 class Curve:
-    """Time of an operator over its tokens (or sequences); never falls, never negative."""
+    """Time of an operator as a function of its tokens (or sequences); never falls, never negative."""
 
     def __init__(self, xs: FloatArray, ys: FloatArray, stairs: bool) -> None:
-        """`stairs`: between two measured points the time of the upper one, otherwise a line."""
+        """stairs: Between two measured points take the time of the upper one instead of interpolating."""
         self.xs, self.ys, self.stairs = xs, rising(ys), stairs
 
     def at(self, x: float) -> float:
-        """Time at `x`, in the unit of the table."""
+        """Return the time at `x`, in the unit of the table."""
         last = self.xs[-1]
         if x > last:
             return float(self.ys[-1] * (x / last))
@@ -67,7 +67,7 @@ class Curve:
 
 
 def brackets(xs: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.intp], FloatArray]:
-    """Left neighbours of x among xs and the weights of the right ones; beyond the ends a weight leaves [0, 1]."""
+    """Return the left neighbours of x in xs and the weights of the right ones (outside [0, 1] beyond the ends)."""
     i = np.clip(np.searchsorted(xs, x, side="right") - 1, 0, len(xs) - 2)
     return i, (x - xs[i]) / (xs[i + 1] - xs[i])
 
@@ -79,13 +79,14 @@ def _pairs(tokens: float) -> float:
 class AttentionCube:
     """Attention of one layer (or of several, in the unit of the table) for any batch; never falls as a batch grows.
 
-    A step's prefills are looked up as one prefill of `tokens` new tokens after `past` cached ones, its decodes as
-    `decode_seqs` sequences of the mean context, with `alpha` of the way to all having the longest context.
+    A step's prefills are looked up as one prefill of `tokens` new tokens after `past` cached ones. Its decodes are
+    looked up as `decode_seqs` sequences of the mean context, plus `alpha` times the difference to all having the
+    longest context.
 
     Both could make a larger batch cheaper: two new tokens beside a prefill with a long past halve the past per token,
     and a short decode beside a long one halves the mean context. A batch therefore takes at least as long as every
-    batch that is a part of it: as the first t of its tokens with as many pairs as they may have, and as m of its
-    decodes with as much context as they may have. A single prefill, and decodes of equal context, are not affected.
+    part of it: its first t tokens with as many pairs as they may have, and m of its decodes with as much context as
+    they may have. This does not affect a single prefill, nor decodes of equal context.
     """
 
     def __init__(self, attention: Attention, factor: float) -> None:
@@ -104,15 +105,15 @@ class AttentionCube:
         self.chunks, self.pasts, self.decodes, self.contexts, self.cube = chunks, pasts, decodes, contexts, cube
 
     def times(self, stats: StepStats, num_steps: int, alpha: FloatArray | float) -> FloatArray:
-        """Time in each step of a run, shape (num_steps,); `alpha` is for 1 to `stats.decode_seqs` decodes, or one
-        number for all."""
+        """Return the time in each step of a run, shape (num_steps,). alpha: For 1 to `stats.decode_seqs` decodes, or
+        one number for all."""
         seqs = stats.decode_seqs
         if not seqs:
             return np.full(num_steps, self._plane(stats, slice(0, 1), slice(0, 1))[0, 0])
         step = np.arange(num_steps, dtype=np.float64)
         total, longest = stats.decode_ctx + step * seqs, stats.decode_ctx_max + step
         unequal = stats.decode_ctx < stats.decode_ctx_max * seqs
-        # fewer decodes than it takes to hold the whole context are parts of one another
+        # parts with fewer decodes than hold the whole context contain one another
         first = max(1, int(np.min(total // np.maximum(longest, 1.0)))) if unequal else seqs
         parts = np.arange(min(first, seqs), seqs + 1, dtype=np.float64)
         i, weight = brackets(self.decodes, parts)
@@ -131,7 +132,7 @@ class AttentionCube:
         return cut[0] if len(cut) == 1 else np.concatenate(cut)
 
     def _plane(self, stats: StepStats, rows: slice, columns: slice) -> FloatArray:
-        """Time beside the step's prefills over a part of the axes `decodes` and `contexts`, shape (rows, columns)."""
+        """Return the time beside the step's prefills on part of the axes `decodes` and `contexts`, (rows, columns)."""
         cube = self.cube[:, :, rows, columns]
         if not stats.prefill_tokens and self.chunks[0] == 0:
             return np.asarray(cube[0, 0])
@@ -149,23 +150,23 @@ class AttentionCube:
         return out
 
     def _beyond(self, tokens: FloatArray, past: FloatArray) -> FloatArray:
-        """Time of the tokens of a prefill beyond the longest measured one."""
+        """Return the time of a prefill's tokens beyond the longest measured one."""
         more = np.maximum(tokens - self.last_chunk, 0.0)
         pairs = more * (past + self.last_chunk + (more + 1) / 2)
         return np.asarray(self.per_pair * (pairs + self.masked_pairs * more))
 
 
 def _prefills_of(stats: StepStats) -> tuple[FloatArray, FloatArray]:
-    """Single prefills (new tokens, past of each) that are parts of the step's; the longest of them stands for all."""
+    """Return single prefills (new tokens, past of each) that are parts of the step's; the longest represents all."""
     tokens, pairs, cached = stats.prefill_tokens, stats.prefill_attn, stats.prefill_past
     if not tokens:
         return np.zeros(1), np.zeros(1)
-    if pairs >= tokens * cached + _pairs(tokens):     # a single prefill, as a rule
+    if pairs >= tokens * cached + _pairs(tokens):     # usually a single prefill
         return np.array([float(tokens)]), np.array([max(0.0, (pairs - _pairs(tokens)) / tokens)])
-    fresh = (math.sqrt(8.0 * pairs + 1) - 1) / 2      # tokens of one prompt without past and with as many pairs
+    fresh = (math.sqrt(8.0 * pairs + 1) - 1) / 2      # tokens of one prompt without past that has as many pairs
     if not cached:
         return np.array([fresh]), np.zeros(1)
-    # from so many tokens on, not all cached ones can be the past of all of them; fewer are parts of one another
+    # above this many tokens, the cached ones cannot be the past of all of them; smaller parts contain one another
     known = (math.sqrt((2.0 * cached + 1) ** 2 + 8.0 * pairs) - (2.0 * cached + 1)) / 2
     parts = np.arange(max(1, math.floor(known)), min(tokens, math.floor(fresh)) + 1, dtype=np.float64)
     if fresh < tokens:
@@ -175,7 +176,7 @@ def _prefills_of(stats: StepStats) -> tuple[FloatArray, FloatArray]:
 
 def _most(contexts: FloatArray, parts: FloatArray, rows: FloatArray, share: FloatArray, total: FloatArray,
           longest: FloatArray) -> FloatArray:
-    """The largest time among parts of a step's decodes, for each of some steps."""
+    """Return the largest time among parts of a step's decodes, for each of some steps."""
     mean = np.minimum(total / parts[:, None], longest)
     ns = _along(contexts, rows, mean)
     if share.any():
@@ -185,8 +186,8 @@ def _most(contexts: FloatArray, parts: FloatArray, rows: FloatArray, share: Floa
 
 
 def _extended(cube: FloatArray, axis: FloatArray, number: int, without: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The cube and its axis `number` with a far point: from the last measured point on, the time beyond `without` (what
-    the step takes without this kind of work) grows in proportion."""
+    """Return the cube and its axis `number` with a far point: beyond the last measured point, the time above `without`
+    (the step without this kind of work) grows in proportion."""
     last = np.take(cube, -1, axis=number)
     per_unit = _rising_above((last - without) / axis[-1])
     far = last + per_unit * (axis[-1] * (FAR - 1))
@@ -194,7 +195,7 @@ def _extended(cube: FloatArray, axis: FloatArray, number: int, without: FloatArr
 
 
 def _along(xs: FloatArray, rows: FloatArray, x: FloatArray) -> FloatArray:
-    """Each row, a piecewise linear function through xs, at its row of x; shape of x (one row may serve a vector)."""
+    """Interpolate each row, piecewise linear through xs, at its row of x; shape of x (one row may serve a vector)."""
     i, weight = brackets(xs, np.atleast_2d(x))
     r = np.arange(len(rows))[:, None]
     low = rows[r, i]

@@ -1,4 +1,4 @@
-"""Per-operator tables of layer-wise vLLM profiles, as they are on disk: reading and checking (seconds from here on)."""
+"""Read and check per-operator tables of layer-wise vLLM profiles (microseconds in the files, seconds from here on)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config.data_files import note_file
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ US_PER_S = 1e6
 
 
 def line(xs: FloatArray, ys: FloatArray, x: FloatArray) -> FloatArray:
-    """Piecewise linear through (xs, ys), extended along the first and last piece; elementwise in x."""
+    """Interpolate linearly through (xs, ys), extended along the first and last piece; elementwise in x."""
     i = np.clip(np.searchsorted(xs, x, side="right") - 1, 0, len(xs) - 2)
     return np.asarray(ys[i] + (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i]) * (x - xs[i]))
 
@@ -42,7 +42,7 @@ class Attention(NamedTuple):
 
 
 class Skew(NamedTuple):
-    """What unequal decode contexts add; see the module's docstring."""
+    """Extra time of unequal decode contexts; see `hermes.hardware.layerwise`."""
 
     single: float
     prefill_tokens: FloatArray
@@ -76,7 +76,7 @@ def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
         raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
     missing = [column for column in columns if column not in frame]
     if missing:
-        raise InputError(f"the columns {', '.join(columns)}", f"no {', '.join(missing)}", file=str(path))
+        raise InputError(f"the columns {', '.join(columns)}", Verbatim(f"no {', '.join(missing)}"), file=str(path))
     numbers = [column for column in columns if column != "layer"]
     for column in numbers:
         values = pd.to_numeric(frame[column], errors="coerce")
@@ -101,8 +101,8 @@ def _curves(
 
 
 def _fill_along(axis_values: FloatArray, values: FloatArray, axis: int, extend: bool = False) -> FloatArray:
-    """Fill NaN between measured points of a line along `axis`, by linear interpolation; with `extend` those beyond the
-    last measured point too, along the last line. Other NaN stay."""
+    """Fill NaN between measured points of a line along `axis`, by linear interpolation; with `extend` also beyond the
+    last measured point, along the last line. Other NaN stay."""
     moved = np.moveaxis(values.copy(), axis, -1)
     lines = moved.reshape(-1, moved.shape[-1])
     for row in lines:
@@ -115,11 +115,11 @@ def _fill_along(axis_values: FloatArray, values: FloatArray, axis: int, extend: 
 
 
 def _attention(frame: pd.DataFrame, path: Path) -> Attention:
-    """The attention table on the full product of its axes.
+    """Return the attention table on the full product of its axes.
 
-    Measured grids are not always products (two grids laid over each other): holes are filled along the context, past,
-    chunk and decode axes, in this order; the most decodes do not fit beside a prefill and are extended from fewer.
-    Without prefill tokens the past, without decodes the context means nothing.
+    Measured grids are not always products (two grids may overlap). Holes are filled along the context, past, chunk and
+    decode axes, in this order. The largest numbers of decodes do not fit beside a prefill and are extrapolated from
+    fewer. The past has no meaning without prefill tokens, nor the context without decodes.
     """
     axes: list[FloatArray] = [np.unique(frame[name].to_numpy(np.float64)) for name in AXES]
     for name, values in zip(AXES, axes, strict=True):
@@ -133,19 +133,20 @@ def _attention(frame: pd.DataFrame, path: Path) -> Attention:
     if axes[2][0] == 0:
         cube[:, :, 0] = cube[:, :, 0, :1]
         cube[0, :, 0] = 0.0
-    if axes[3][0] == 0:  # decodes always have a context: the first measured one stands for none
+    if axes[3][0] == 0:  # decodes always have a context: the first measured one replaces zero
         cube[:, :, 1:, 0] = np.where(np.isnan(cube[:, :, 1:, 0]), cube[:, :, 1:, 1], cube[:, :, 1:, 0])
     for axis in (3, 1, 0, 2):
         cube = _fill_along(axes[axis], cube, axis, extend=axis == 2)
     if np.isnan(cube).any():
         where = [float(axis[i]) for axis, i in zip(axes, np.argwhere(np.isnan(cube))[0], strict=True)]
-        raise InputError(f"entries around {dict(zip(AXES, where, strict=True))}", "none", file=str(path))
+        raise InputError(Verbatim(f"no entries around {dict(zip(AXES, where, strict=True))}; measure some"),
+                         file=str(path))
     return Attention((axes[0], axes[1], axes[2], axes[3]), cube)
 
 
 def _skew(frame: pd.DataFrame) -> Skew:
-    """Least squares of relative excess over relative reach; never negative, as a longer sequence among equals makes no
-    step shorter."""
+    """Fit relative excess over relative reach by least squares; never negative, because a longer sequence among equals
+    never shortens a step."""
     excess = ((frame["t_skew_us"] - frame["t_mean_us"]) / frame["t_mean_us"]).to_numpy(np.float64)
     reach = ((frame["t_max_us"] - frame["t_mean_us"]) / frame["t_mean_us"]).to_numpy(np.float64)
     chunk, decodes = (frame[name].to_numpy(np.float64) for name in ("pc", "n"))
@@ -156,7 +157,7 @@ def _skew(frame: pd.DataFrame) -> Skew:
 
     rows, columns = np.unique(chunk), np.unique(decodes)
     by_batch = np.array([[alpha((chunk == row) & (decodes == column)) for column in columns] for row in rows])
-    for row_alphas in by_batch:  # numbers of decodes that were not measured: the nearest measured
+    for row_alphas in by_batch:  # unmeasured numbers of decodes take the nearest measured one
         known = ~np.isnan(row_alphas)
         row_alphas[:] = np.interp(columns, columns[known], row_alphas[known]) if known.any() else 0.0
     single = alpha(np.ones(len(chunk), dtype=bool))
@@ -164,7 +165,7 @@ def _skew(frame: pd.DataFrame) -> Skew:
 
 
 def load_operator_tables(folder: Path) -> OperatorTables:
-    """The tables of a layer-wise profile. Raises `InputError` naming file, line and column."""
+    """Load the tables of a layer-wise profile. Raises `InputError` that names file, line and column."""
     dense = _read(folder, "dense.csv", ("layer", "tokens", "time_us"))
     sequences = _read(folder, "per_sequence.csv", ("layer", "sequences", "time_us"))
     attention = _read(folder, "attention.csv", (*AXES, "time_us"))

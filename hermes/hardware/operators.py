@@ -1,16 +1,16 @@
-"""What the operators of a transformer have to do on one device: flops, bytes moved, kernels. No times, no devices.
+"""Work of a transformer's operators on one device: flops, bytes moved, kernels. No times, no devices.
 
 Per layer: query/key/value projection, rotary embedding, attention of the prefill tokens, attention of the decodes,
-output projection, feed-forward network (or experts), two norms; once per step the output head, on sampled tokens only
-(the operator list of GenZ, arXiv 2406.01698, with the element-wise operators added). `hermes.hardware.roofline` turns
-work into time, `hermes.hardware.power` into utilisation.
+output projection, feed-forward network (or experts), two norms. Once per step: the output head, on sampled tokens only.
+(The operator list of GenZ, arXiv 2406.01698, plus the element-wise operators.) `hermes.hardware.roofline` turns work
+into time, `hermes.hardware.power` into utilisation.
 
-A linear layer with W weights on T tokens does 2 W T flops and moves its weights once and its activations. Attention
-does 4 * heads * head dim flops per pair of tokens and reads the keys and values of its context once. In a step with
-prefill and decode the linear layers see all tokens together.
+A linear layer with W weights on T tokens does 2 W T flops, and moves its weights once and its activations. Attention
+does 4 * heads * head dim flops per pair of tokens, and reads the keys and values of its context once. In a step with
+prefill and decode the linear layers process all tokens together.
 
 Tensor parallelism divides weights, heads and context reads by `tp` (key/value heads no further than whole heads) and
-adds two all-reduces per layer, in each of which a device sends 2 (tp - 1) / tp of the activations (ring; R. Thakur et
+adds two all-reduces per layer. In each of them a device sends 2 (tp - 1) / tp of the activations (ring; R. Thakur et
 al., IJHPCA 2005). Pipeline stages work one after the other on the one batch in flight: their work adds up, and every
 boundary between stages sends the activations once.
 """
@@ -27,14 +27,14 @@ __all__ = ["KV_DTYPES", "Linear", "Work", "kv_value_bytes"]
 
 KV_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 LinearKind = Literal["qkv_o", "ffn", "experts"]
-# weight-only quantisation: weights are widened in the kernel, once per block of this many tokens (the tile of Marlin
-# and AWQ kernels; E. Frantar et al., arXiv 2408.11743), at two vector operations each (subtract zero point, scale)
+# weight-only quantisation: the kernel widens weights once per block of this many tokens (the tile of Marlin and AWQ
+# kernels; E. Frantar et al., arXiv 2408.11743), with two vector operations each (subtract zero point, scale)
 DEQUANT_TILE = 128
 DEQUANT_FLOPS = 2
 
 
 def kv_value_bytes(kv_dtype: str, dtype: str) -> float:
-    """Bytes of one value in the KV cache; `auto` is the type of the activations that go with `dtype`."""
+    """Return the bytes of one value in the KV cache; `auto` is the activation type that goes with `dtype`."""
     return precision(dtype).other_bytes if kv_dtype == "auto" else precision(kv_dtype).layer_bytes
 
 
@@ -44,27 +44,27 @@ class Linear(NamedTuple):
     name: str
     kind: LinearKind
     weights: float
-    """Weights one token multiplies with."""
+    """Weights that one token multiplies with."""
     stored: float
-    """Weights that are read whatever the number of tokens; of one expert for `experts`."""
+    """Weights that are read for any number of tokens; of one expert for `experts`."""
     weight_bytes: float
-    """Their bytes."""
+    """Bytes of the stored weights."""
     token_bytes: float
-    """Activations read and written per token."""
+    """Activation bytes read and written per token."""
     kernels: int
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one model on one device (of every pipeline stage, added up).
+    """Work of one model on one device (of every pipeline stage, added up).
 
-    Per token, pair, context token or sampled row; see the module for the operators. Link bytes are what one device
-    sends.
+    Per token, pair, context token or sampled row; see the module's docstring for the operators. Link bytes are those
+    that one device sends.
     """
 
     linears: tuple[Linear, ...]
     experts: int                  # 0: dense
-    idle_chance: float            # that a token leaves a given expert alone
+    idle_chance: float            # probability that a token does not use a given expert
     compute: str                  # arithmetic of the layers' matrices
     wide: str                     # arithmetic of attention and output head
     dequantised: bool             # weights are widened before they are multiplied
@@ -86,7 +86,7 @@ class Work:
     @classmethod
     def of(cls, model: ModelDescription, *, tp: int = 1, pp: int = 1, dtype: str = "bf16",
            kv_dtype: str = "auto") -> Work:
-        """The work of `model` on each of `tp * pp` devices. Raises `InputError` where it cannot be split so."""
+        """Return the work of `model` on each of `tp * pp` devices. Raises `InputError` if it cannot be split so."""
         model.check_tp(tp)
         model.check_pp(pp)
         kind = precision(dtype)
@@ -114,7 +114,7 @@ class Work:
                               2 * hidden + matrices * inner, 2, times))
         vocab = model.vocab_size / tp if model.output_head != "none" else 0.0
         elementwise = (2 * 4 * hidden + 2 * (heads + kv_heads) * hd + matrices * inner * times) * act
-        more_norms = model.norms_per_layer - 2    # each reads and writes the hidden state
+        more_norms = model.norms_per_layer - 2    # each of them reads and writes the hidden state
         elementwise += more_norms * 2 * hidden * act
         kernels = 4 + more_norms
         if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
@@ -137,22 +137,22 @@ class Work:
         )
 
     def pairs(self, stats: Any) -> Any:
-        """Attention pairs of the prefill tokens; bidirectional models attend to what follows too."""
+        """Return the attention pairs of the prefill tokens; bidirectional models attend to later tokens too."""
         return stats.prefill_attn if self.causal else 2 * stats.prefill_attn - stats.prefill_tokens
 
     def experts_read(self, tokens: Any) -> Any:
-        """Expected number of distinct experts that `tokens` tokens choose, each independently and evenly."""
+        """Return the expected number of distinct experts that `tokens` tokens choose independently and evenly."""
         return self.experts * (1 - self.idle_chance**tokens)
 
     def read_bytes(self, linear: Linear, tokens: Any) -> Any:
-        """Bytes of weights that a linear layer reads for a batch of `tokens`."""
+        """Return the weight bytes that a linear layer reads for a batch of `tokens`."""
         return linear.weight_bytes * (self.experts_read(tokens) if linear.kind == "experts" else 1.0)
 
     def ideal_s(self, stats: Any, peak: Callable[[str], float], bandwidth: float, link: float) -> tuple[Any, Any, Any]:
-        """Seconds of arithmetic, of memory traffic and of link traffic of a step at the device's peak rates.
+        """Return the seconds of arithmetic, of memory traffic and of link traffic of a step at the device's peak rates.
 
-        `stats` holds `StepStats` fields, numbers or arrays; `peak` gives flop/s by arithmetic, the bandwidths are
-        bytes/s. Each is a lower bound of the step's time; divided by the time, it is the unit's utilisation.
+        `stats` holds `StepStats` fields, numbers or arrays. `peak` gives flop/s by arithmetic, the bandwidths are
+        bytes/s. Each result is a lower bound of the step's time; divided by that time, it is the unit's utilisation.
         """
         tokens = stats.prefill_tokens + stats.decode_seqs
         context = stats.prefill_past + stats.prefill_tokens + stats.decode_ctx + stats.decode_seqs

@@ -1,22 +1,22 @@
 """Hardware model `polynomial`: a fitted profile, evaluated fast.
 
-Which polynomial prices a step:
+The polynomial of a step is:
 
-- no decodes: the profile's `prefill` phase;
+- without decodes: the profile's `prefill` phase;
 - decodes only: its `decode` phase;
-- both: its `mixed` phase, but never below what its prefills alone or its decodes alone would take: three polynomials
-  fitted apart from each other may disagree where they meet, and a step does not get cheaper by having more to do.
-  A profile without a mixed phase (its source measured no mixed steps) is composed: the linear layers see all tokens of
-  the step together, so they are priced by the prefill polynomial at `prefill_tokens + decode_seqs` tokens (its
-  attention terms unchanged), but never below the decode polynomial's part that does not depend on context; the decode
-  polynomial's terms in decode_ctx and decode_ctx_max (reading the KV cache) are added.
+- both: its `mixed` phase, but never less than the prefills alone or the decodes alone would take. Three polynomials
+  fitted apart may disagree where they meet, and more work must not make a step cheaper. A profile without a mixed phase
+  (its source measured no mixed steps) is composed: the linear layers process all tokens of the step together, so the
+  prefill polynomial gives their time at `prefill_tokens + decode_seqs` tokens (its attention terms unchanged), but
+  never less than the part of the decode polynomial without context. The decode polynomial's terms in decode_ctx and
+  decode_ctx_max (reading the KV cache) are added.
 
-So with polynomials that never fall when a feature grows (`hermes.hardware.monotone`), a step never gets cheaper by
-more tokens, longer contexts or more sequences, whatever kind of step it becomes.
+So with polynomials that never fall when a feature grows (`hermes.hardware.monotone`), more tokens, longer contexts or
+more sequences never make a step cheaper, even if they change its kind.
 
-An answer is never below the phase's `floor_s` (at least 1 ns); a mixed step's is the largest of the three. Leaving the
-measured range is counted by `out_of_range`; a composed step counts when its tokens leave the prefill range or its
-decodes leave the decode range.
+A time is never below the phase's `floor_s` (at least 1 ns), in a mixed step the largest of the three. `out_of_range`
+counts steps outside the measured range; a composed step counts if its tokens leave the prefill range or its decodes
+leave the decode range.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.errors import inside
-from hermes.hardware.base import HARDWARE, IntArray, StepStats
+from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.info import HardwareInfo, measured_info
 from hermes.hardware.profile import PhaseProfile, Profile, load_profile
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import PREFILL_SAMPLED, VARYING, CompiledTerms, Term, compile_terms
@@ -41,7 +42,7 @@ __all__ = ["Polynomial", "PolynomialModel"]
 
 _Terms = Sequence[tuple[float, Term]]
 
-# what the sums over a whole step are for its prefills alone, and for its decodes alone
+# features summed over a whole step, restricted to its prefills and to its decodes
 _OF_PREFILLS = {"tokens": "prefill_tokens", "seqs": "prefill_seqs", "sampled": PREFILL_SAMPLED}
 _OF_DECODES = {"tokens": "decode_seqs", "seqs": "decode_seqs", "sampled": "decode_seqs"}
 
@@ -54,7 +55,7 @@ def _renamed(terms: _Terms, names: Mapping[str, str]) -> list[tuple[float, Term]
 
 
 def _contains(whole: _Terms, part: _Terms) -> bool:
-    """Whether `whole` is `part` plus terms that are never negative: then it is never below it."""
+    """Whether `whole` is `part` plus terms that are never negative, and so is never below it."""
     sums: list[dict[Term, float]] = [{}, {}]
     for total, terms in zip(sums, (whole, part), strict=True):
         for coefficient, term in terms:
@@ -63,7 +64,7 @@ def _contains(whole: _Terms, part: _Terms) -> bool:
 
 
 def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float, overhead_ns: float) -> CompiledTerms:
-    """The mixed polynomial of a profile that measured none (see the module's rule)."""
+    """Compile the mixed polynomial of a profile without one (see the module's docstring)."""
     overhead: list[tuple[float, Term]] = [(overhead_ns, ())]
     linear = _renamed(prefill.scaled(scale), {"prefill_tokens": "tokens"}) + overhead
     terms = decode.scaled(scale) + overhead
@@ -73,7 +74,7 @@ def _compose(prefill: PhaseProfile, decode: PhaseProfile, scale: float, overhead
 
 
 class PolynomialModel:
-    """A profile compiled for the kernel. `scale` multiplies every time."""
+    """A profile compiled for the kernel. `scale` is a factor of every time."""
 
     def __init__(self, profile: Profile, scale: float = 1.0) -> None:
         self.profile = profile
@@ -89,7 +90,7 @@ class PolynomialModel:
         self.prefill = compile_terms(prefill, floors[0])
         self.decode = compile_terms(decode, floors[1])
         self.bounds: list[CompiledTerms] = []
-        """What a mixed step never falls below, where its own polynomial does not see to that."""
+        """Lower bounds of a mixed step that its own polynomial does not ensure."""
         if phases.mixed is None:
             self.mixed = _compose(phases.prefill, phases.decode, factor, profile.overhead_s * factor)
         else:
@@ -103,8 +104,14 @@ class PolynomialModel:
         self._prefill_step, self._prefill_run, _ = self.prefill
         self._decode_step, self._decode_run, _ = self.decode
 
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties that were measured besides the steps."""
+        profile = self.profile
+        return measured_info(profile.name, "profile", profile.provenance, memory=profile.memory, power=profile.power)
+
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         if not stats.decode_seqs:
             return self._prefill_step(stats)
         if stats.prefill_tokens:
@@ -115,7 +122,7 @@ class PolynomialModel:
         return self._decode_step(stats)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         if not stats.decode_seqs:
             return self._prefill_run(stats, num_steps)
         if stats.prefill_tokens:
@@ -126,7 +133,7 @@ class PolynomialModel:
         return self._decode_run(stats, num_steps)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """How many steps of each run left the measured range, int64, shape (runs,)."""
+        """Return how many steps of each run left the measured range, int64, shape (runs,)."""
         phases = self.profile.phases
         if phases.mixed is not None:
             mixed = phases.mixed.range
@@ -144,7 +151,6 @@ class PolynomialModel:
         return out
 
 
-@HARDWARE.register("polynomial")
 class Polynomial(ConfigModel):
     """Regression on measured steps: polynomials of batch statistics from a profile."""
 
@@ -152,10 +158,10 @@ class Polynomial(ConfigModel):
     profile: Annotated[str, Field(min_length=1, max_length=4096)]
     """Name of a shipped profile (`hw_profiles/NAME.yaml`) or the path of a profile file."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Multiplies every step time (what if this hardware were slower or faster)."""
+    """Factor of every step time, for faster or slower hardware."""
 
     def build(self, base_dir: Path | None = None) -> PolynomialModel:
-        """The model; a profile path is relative to `base_dir`. Raises `InputError` for a bad profile."""
+        """Build the model; a profile path is relative to `base_dir`. Raises `InputError` for a bad profile."""
         with inside("profile"):
             profile = load_profile(self.profile, base_dir)
         return PolynomialModel(profile, self.scale)

@@ -1,12 +1,12 @@
-"""Watts of one device: given or measured by state, or from its TDP and utilisation.
+"""Power of one device: given or measured by state, or from its TDP and utilisation.
 
-The kernel prices millions of steps, so power is computed after the simulation, over all runs of steps at once. Where
-nothing was measured, the formula of GenZ (A. Bambhaniya et al., arXiv 2406.01698, and its repository):
+The kernel computes millions of steps, so power is computed after the simulation, for all runs of steps at once. Without
+measurements the formula is GenZ's (A. Bambhaniya et al., arXiv 2406.01698, and its repository):
 
     P = TDP * (0.30 + 0.40 u_compute + 0.20 u_memory + 0.10 u_network)
 
-with a unit's utilisation = work of the run at the unit's peak rate / time of the run. An idle device draws `idle_w` of
-its description (30% of the TDP where that says nothing).
+A unit's utilisation u is the work of the run at the unit's peak rate / time of the run. An idle device draws `idle_w`
+of its description (30% of the TDP without one).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STATIC, COMPUTE, MEMORY, NETWORK = 0.30, 0.40, 0.20, 0.10
 
 
 class PowerModel(Protocol):
-    """Watts of one device."""
+    """Power of one device."""
 
     @property
     def source(self) -> str:
-        """Where they come from, in words."""
+        """Source of the figures, in words."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class PowerModel(Protocol):
 
 @dataclass(frozen=True)
 class StatePower:
-    """Watts by what the client does: steps that compute prompt tokens, other steps, none."""
+    """Watts by state of the client: steps that compute prompt tokens, other steps, no steps."""
 
     idle_w: float
     prefill_w: float
@@ -60,7 +60,7 @@ class StatePower:
 
 @dataclass(frozen=True)
 class TdpPower:
-    """GenZ's formula (see the module) for the work of one model on one device."""
+    """GenZ's formula (see the module's docstring) for the work of one model on one device."""
 
     device: DeviceDescription
     work: Work
@@ -80,7 +80,7 @@ class TdpPower:
 def utilisation(
     device: DeviceDescription, work: Work, runs: dict[str, IntArray]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Shares of the peak arithmetic, memory and link rates that runs reach, each of shape (runs,), at most 1.
+    """Return the shares of the peak arithmetic, memory and link rates in runs, each of shape (runs,), at most 1.
 
     Within a run only contexts grow, by one token a step, and work is linear in them: a run's mean step is the step with
     its mean context.
@@ -97,10 +97,10 @@ def utilisation(
 
 
 def state_watts(power: PowerModel, runs: dict[str, IntArray]) -> tuple[float, float]:
-    """Time-weighted mean watts of the runs that compute prompt tokens, and of the others.
+    """Return the time-weighted mean watts of the runs that compute prompt tokens, and of the others.
 
-    What energy by state is computed from: mean watts x time of a state is exactly the sum over its runs. A state
-    without runs gets the watts of a run that does nothing.
+    Energy by state is computed from them: mean watts x time of a state is exactly the sum over its runs. A state
+    without runs gets the watts of a run without work.
     """
     watts, span = power.run_w(runs), (runs["end_ns"] - runs["start_ns"]).astype(np.float64)
     prefill = runs["prefill_seqs"] > 0

@@ -1,8 +1,8 @@
 """Fitted profiles: the YAML format `hermes-profile/1`, its validation, loading and writing.
 
-A profile holds, per phase, a polynomial of batch statistics with coefficients in seconds, the range it was measured
-on, how well it fits, and where it comes from. `prefill` prices steps without decodes, `decode` steps without prefill,
-`mixed` (optional) steps with both. See `hermes.hardware.polynomial` for how they are evaluated.
+A profile holds, per phase, a polynomial of batch statistics with coefficients in seconds, its measured range, its error
+and its source. `prefill` is for steps without decodes, `decode` for steps without prefill, `mixed` (optional) for steps
+with both. `hermes.hardware.polynomial` evaluates them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import load
+from hermes.config.writing import write_text
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
 from hermes.hardware.terms import FEATURES, parse_term
@@ -29,10 +30,10 @@ __all__ = [
 
 
 class Provenance(ConfigModel):
-    """Where the numbers come from, enough to find and repeat the measurement."""
+    """Source of the numbers, in enough detail to find and repeat the measurement."""
 
     source: str
-    """File, data set or programme the measurements come from, with its licence."""
+    """File, data set or program that the measurements come from, with its licence."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Hash of the source file."""
     hardware: str
@@ -42,13 +43,13 @@ class Provenance(ConfigModel):
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
     dtype: str
     date: datetime.date | str
-    """When it was measured."""
+    """Date of the measurement."""
     fitted_by: str = ""
     """Command that wrote the profile."""
     excluded: list[str] = Field(default_factory=list)
-    """What was left out of the source, and why."""
+    """Parts of the source that were left out, and why."""
     notes: list[str] = Field(default_factory=list)
-    """What the data cannot tell, and other things a reader must know."""
+    """Limits of the data, and other facts that a reader must know."""
 
 
 class GroupError(ConfigModel):
@@ -61,30 +62,30 @@ class GroupError(ConfigModel):
 
 
 class FitError(ConfigModel):
-    """Errors on points the coefficients were not fitted on."""
+    """Errors on points that the coefficients were not fitted on."""
 
     method: str
-    """How points were held out."""
+    """Method of holding points out."""
     mape: Annotated[float, Field(ge=0)]
     """Mean absolute relative error, a fraction; every configuration counts once."""
     fixed_features_mape: Annotated[float, Field(ge=0)] | None = None
-    """The same with the feature set chosen once, on all points: what choosing it anew without the held-out points
-    costs shows in the difference to `mape`."""
+    """The same with the feature set chosen once, on all points. The difference to `mape` is the cost of choosing it
+    without the held-out points."""
     mse_s2: Annotated[float, Field(ge=0)]
     """Mean squared error in seconds squared."""
     worst: Annotated[float, Field(ge=0)]
     """Largest absolute relative error, a fraction."""
     in_sample_mape: Annotated[float, Field(ge=0)]
-    """The same on the points that were fitted, for comparison."""
+    """Mean absolute relative error on the fitted points, for comparison."""
     configurations: Annotated[int, Field(ge=0)] = 0
     by_configuration: list[GroupError] = Field(default_factory=list)
-    """The worst ones, worst first."""
+    """The worst configurations, worst first."""
     candidates: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Held-out MAPE of the feature sets that were tried; the choice among them was made on these figures."""
+    """Held-out MAPE of the feature sets that were tried; the fit chose among them by these figures."""
 
 
 class Noise(ConfigModel):
-    """Spread of repeated measurements of the very same step; classes as in `hermes.core.noise`."""
+    """Spread of repeated measurements of the same step; classes as in `hermes.core.noise`."""
 
     median_cv: Annotated[float, Field(ge=0)]
     """Coefficient of variation (standard deviation / mean), median over repeated steps."""
@@ -92,9 +93,9 @@ class Noise(ConfigModel):
     median_ci95: Annotated[float, Field(ge=0)]
     """Half width of the 95% interval of a step's mean, relative, median over repeated steps."""
     classes: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    """How many steps are excellent, good, flaky, rejected, or were measured once (single)."""
+    """Number of steps that are excellent, good, flaky, rejected, or measured once (single)."""
     flaky: list[str] = Field(default_factory=list)
-    """The flaky and the rejected ones, worst first, at most ten."""
+    """Flaky and rejected steps, worst first, at most ten."""
 
 
 class ProfileTerm(ConfigModel):
@@ -116,14 +117,14 @@ class PhaseProfile(ConfigModel):
 
     terms: Annotated[list[ProfileTerm], Field(min_length=1, max_length=64)]
     range: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
-    """Measured range [lowest, highest] per feature. Steps outside are priced, and counted as out of range."""
+    """Measured range [lowest, highest] per feature. Steps outside are computed too, and counted as out of range."""
     floor_s: Annotated[float, Field(ge=0, le=1e3)] = 0.0
-    """Shortest answer. Fits write half of the smallest measured time: nothing measured comes near it, and an
-    extrapolation that falls below it is not believed."""
+    """Shortest time. Fits write half of the smallest measured time: no measurement is near it, and extrapolations below
+    it are not plausible."""
     points: Annotated[int, Field(ge=0)] = 0
-    """Measured steps the coefficients were fitted on."""
+    """Number of measured steps in the fit."""
     weights: str = ""
-    """What each point's squared error was weighted with."""
+    """Weight of each point's squared error."""
     error: FitError | None = None
     noise: Noise | None = None
 
@@ -138,7 +139,7 @@ class PhaseProfile(ConfigModel):
         return value
 
     def scaled(self, factor: float) -> list[tuple[float, Any]]:
-        """`(coefficient * factor, parsed term)` pairs."""
+        """Return `(coefficient * factor, parsed term)` pairs."""
         return [(entry.seconds * factor, parse_term(entry.term)) for entry in self.terms]
 
 
@@ -171,7 +172,7 @@ class Phases(ConfigModel):
 
 
 class ProfilePower(ConfigModel):
-    """Watts of one device by what it does."""
+    """Watts of one device by state."""
 
     idle_w: Annotated[float, Field(ge=0, le=1e6)]
     prefill_w: Annotated[float, Field(ge=0, le=1e6)]
@@ -183,10 +184,10 @@ class ProfilePower(ConfigModel):
 
 
 class ProfileMemory(ConfigModel):
-    """What the engine's memory holds besides KV blocks, per device: what KV capacity is computed from."""
+    """Memory of the engine besides KV blocks, per device, from which the KV capacity is computed."""
 
     capacity_bytes: Annotated[int, Field(ge=0)]
-    """Memory of one device as a process sees it."""
+    """Memory of one device that a process can use."""
     weights_bytes: Annotated[int, Field(ge=0)]
     activation_bytes: Annotated[int, Field(ge=0)]
     """Peak of activations, buffers and the engine itself."""
@@ -210,21 +211,16 @@ class Profile(ConfigModel):
 
 
 def load_profile(name_or_path: str | Path, base_dir: Path | None = None) -> Profile:
-    """A shipped profile by name, or a profile file by path (relative to `base_dir`).
+    """Load a shipped profile by name, or a profile file by path (relative to `base_dir`).
 
-    Raises `InputError` naming the file and the field for anything that is not a profile.
+    Raises `InputError` that names the file and the field for any other file.
     """
     path = find(name_or_path, base_dir, "", "a hardware profile")
     return load(Profile, path)
 
 
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def _tidy(value: Any) -> Any:
-    """Floats to nine significant digits (the fit is not known better), empty parts left out."""
+    """Round floats to nine significant digits (more than the fit's accuracy), and drop empty parts."""
     if isinstance(value, float):
         return value if value == 0 or not math.isfinite(value) else float(f"{value:.9g}")
     if isinstance(value, Mapping):
@@ -235,9 +231,4 @@ def _tidy(value: Any) -> Any:
 def dump_yaml(model: ConfigModel, path: Path, comment: str) -> None:
     """Write a profile or table to `path`, with `comment` as its first lines. Loading it gives an equal object, up to
     nine significant digits."""
-    head = "".join(f"# {line}\n" for line in comment.splitlines())
-    body = yaml.dump(
-        _tidy(model.model_dump()), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=118,
-        allow_unicode=True,
-    )
-    path.write_text(head + body, encoding="utf-8")
+    write_text(path, to_yaml(_tidy(model.model_dump()), comment, compact=True))

@@ -1,4 +1,4 @@
-"""Counting the steps of runs that leave the range a model was measured on, in closed form over all runs at once."""
+"""Count the steps of runs outside the range that a model was measured on, in closed form over all runs at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ranges = Mapping[str, Sequence[float]]
 
 
 def steps_outside(ranges: Ranges, columns: Mapping[str, IntArray | FloatArray], num_steps: IntArray) -> IntArray:
-    """Per run, the number of steps in which any feature of `ranges` is outside its [lowest, highest]; shape (runs,).
+    """Return, per run, the steps in which a feature of `ranges` is outside its [lowest, highest]; shape (runs,).
 
     A feature is `start + j * slope` in step j: slope is decode_seqs for decode_ctx, 1 for decode_ctx_max, 0 for the
     rest. So the steps inside all ranges are one interval of j, the intersection of one interval per feature.

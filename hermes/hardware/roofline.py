@@ -5,14 +5,14 @@ and m = bytes / (memory bandwidth * memory share) it takes
 
     max(c, m) + (1 - overlap) * min(c, m) + latency of its kernels
 
-which is the roofline (S. Williams et al., CACM 2009) where overlap is 1 and latencies are 0. The shares are fitted
-per class of operators (`hermes.hardware.efficiency`). Everything grows with every load: shares and latencies are
-constants, and both terms of an operator grow with tokens, pairs and context.
+With overlap 1 and no latencies this is the roofline (S. Williams et al., CACM 2009). The shares are fitted per class of
+operators (`hermes.hardware.efficiency`). Every time grows with every load: shares and latencies are constants, and both
+terms of an operator grow with tokens, pairs and context.
 
 One batch is in flight: pipeline stages work one after the other, so a step is the sum of its stages and of the hops
-between them. Filling the pipeline with several batches is not modelled (throughput of `pp` > 1 is a lower bound).
+between them. Several batches in one pipeline are not modelled (throughput of `pp` > 1 is a lower bound).
 
-Only the decodes' attention changes within a run, and its time is proportional to the context: a step costs
+Only the decodes' attention changes within a run, and its time is proportional to the context: a step takes
 `fixed + slope * (decode_ctx + decode_seqs)`.
 """
 
@@ -28,12 +28,13 @@ from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.adapters import Adapter
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.efficiency import Efficiency, EfficiencyFile, load_efficiency
 from hermes.hardware.files import find
+from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import DEQUANT_FLOPS, DEQUANT_TILE, Linear, Work
 from hermes.units import NS_PER_S
@@ -46,9 +47,9 @@ Reference = Annotated[str, Field(max_length=4096)]
 
 
 class RooflineOptions(NamedTuple):
-    """What a roofline model is built with, beside its model, device and factors; the defaults of `Roofline`.
+    """Options of a roofline model, beside its model, device and factors; the defaults of `Roofline`.
 
-    model: the name or path that the model's description was found by, "" if it was handed over
+    model: The name or path of the model's description, "" if the description itself was given.
     """
 
     model: str = ""
@@ -60,46 +61,44 @@ class RooflineOptions(NamedTuple):
     step_overhead: float | None = None
 
 
-@HARDWARE.register("roofline")
 class Roofline(ConfigModel):
     """Analytical step times for any model description on any device."""
 
     kind: Literal["roofline"] = "roofline"
     profile: Reference = ""
-    """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the rest in
-    one; what is given here wins over it."""
+    """A shipped description (`hw_profiles/roofline/NAME.yaml`) or a file of that form: model, device and the other
+    options in one. Options given here override it."""
     model: Reference = ""
     """A model description: shipped name, YAML file, or Hugging Face config.json. Required without `profile`."""
     device: Reference = ""
     """A device description: shipped name or YAML file. Required without `profile`."""
     tp: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Devices that share every layer (tensor parallelism); the profile's where left out, or 1."""
+    """Devices that share every layer (tensor parallelism). Left out, the profile's, or 1."""
     pp: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Pipeline stages, one batch is in flight; the profile's where left out, or 1."""
+    """Pipeline stages, with one batch in flight. Left out, the profile's, or 1."""
     dtype: Dtype | None = None
-    """Storage of the layers' weights; auto is that of the model description (the `quantization_config` of a
-    config.json), bf16 where it says nothing. Activations are 16 bits (32 with fp32). The profile's where left out, or
-    auto."""
+    """Storage of the layers' weights. auto is that of the model description (the `quantization_config` of a
+    config.json), or bf16. Activations are 16 bits (32 with fp32). Left out, the profile's, or auto."""
     kv_dtype: KvDtype | None = None
-    """Storage of the KV cache; auto is that of the activations. The profile's where left out, or auto."""
+    """Storage of the KV cache. auto is that of the activations. Left out, the profile's, or auto."""
     efficiency: Reference | Efficiency | None = None
-    """Efficiency factors: shipped name, YAML file, or the factors themselves; `auto` is the set that the device's
-    description names. The profile's where left out, or auto."""
+    """Efficiency factors: shipped name, YAML file, or the factors themselves. `auto` is the set that the device's
+    description names. Left out, the profile's, or auto."""
     embed_lora_rank: Annotated[int, Field(ge=0, le=4096)] | None = None
-    """Rank of the LoRA adapter that the tokens of embeddings go through; 0: none, or merged into the weights. The
-    profile's where left out, or 0."""
+    """Rank of the LoRA adapter for tokens of embeddings; 0: none, or merged into the weights. Left out, the profile's,
+    or 0."""
     step_overhead: Duration | None = None
-    """Time per step outside the operators (the engine, sampling); that of the factors where left out."""
+    """Time per step outside the operators (the engine, sampling). Left out, that of the factors."""
 
     def build(self, base_dir: Path | None = None) -> RooflineModel:
-        """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
+        """Build the model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
             return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir)
         for name in ("model", "device"):
             if not getattr(self, name):
-                raise InputError("a name or a path (or a `profile` that says it)", field=name)
+                raise InputError(Verbatim("missing: give a name or a path, or a `profile` that has it"), field=name)
         with inside("model"):
             model = load_model(self.model, base_dir)
         with inside("device"):
@@ -110,11 +109,11 @@ class Roofline(ConfigModel):
 
     @property
     def options(self) -> RooflineOptions:
-        """What is given of a model's options, and the defaults of the rest."""
+        """Options given, with the defaults for the rest."""
         return RooflineOptions(**self._given(RooflineOptions._fields))
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
-        """What is not left out: of the references the empty text means that, of anything else None."""
+        """Return the options that are not left out: references are left out if empty, others if None."""
         values = {name: getattr(self, name) for name in names if name not in ("kind", "profile")}
         return {name: value for name, value in values.items() if value is not None and value != ""}
 
@@ -125,23 +124,23 @@ class Roofline(ConfigModel):
         if name == "auto":
             if not device.efficiency:
                 raise InputError(
-                    f"efficiency factors: {device.name} names none (`ideal` is the plain roofline, `generic` the "
-                    "median of measured cards)", "auto",
+                    Verbatim(f"device {device.name} names no efficiency factors; write `ideal` for the plain roofline, "
+                             "or `generic` for the median of measured cards"),
                 )
             name = device.efficiency
         return load_efficiency(name, base_dir)
 
 
 class RooflineProfile(ConfigModel):
-    """A named analytical description, format `hermes-roofline/1`: what to build, where its figures come from and how
-    far off the factors were on models they were not fitted on."""
+    """A named analytical description, format `hermes-roofline/1`: model, device and options, sources of the figures,
+    and error of the factors on models they were not fitted on."""
 
     format: Literal["hermes-roofline/1"]
     name: Annotated[str, Field(min_length=1, max_length=200)]
     roofline: Roofline
     provenance: Annotated[list[str], Field(min_length=1)]
     error: str
-    """Held-out error of the efficiency factors, and of which card, or that there is none."""
+    """Held-out error of the efficiency factors and its card, or a statement that there is none."""
 
     @model_validator(mode="after")
     def _complete(self) -> RooflineProfile:
@@ -151,13 +150,13 @@ class RooflineProfile(ConfigModel):
 
 
 def load_roofline_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RooflineProfile:
-    """A shipped description by name (`mistral-7b-a40`), or a file by path. Raises `InputError`."""
+    """Load a shipped description by name (`mistral-7b-a40`), or a file by path. Raises `InputError`."""
     path = find(name_or_path, base_dir, "roofline", "an analytical description")
     return load(RooflineProfile, path)
 
 
 class RooflineModel:
-    """The operators of one model on one device, reduced to nanoseconds per token, pair and context token."""
+    """Operators of one model on one device, reduced to nanoseconds per token, pair and context token."""
 
     def __init__(
         self, options: RooflineOptions, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
@@ -172,6 +171,13 @@ class RooflineModel:
         self.description = (f"roofline of {model.name} on {options.tp * options.pp} x {device.name}, {options.dtype}, "
                             f"efficiency factors {file.name}")
         self._set_rates(factors, options.step_overhead)
+
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties: the device, the options, and the work on each device."""
+        options = self.options
+        return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
+                             options.dtype, options.kv_dtype, self.device, work=self.work)
 
     def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
         work, device = self.work, self.device
@@ -205,13 +211,13 @@ class RooflineModel:
             share = factors.all_reduce_of(self.options.tp)
             self._link = work.all_reduce_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
             self._link_fixed = work.all_reduces * share.latency * NS_PER_S
-        if work.hops:  # one device sends to one: the smallest group's factors
+        if work.hops:  # point to point: the factors of the smallest group
             share = factors.all_reduce_of(2)
             self._link += work.hop_bytes * NS_PER_S / (device.link_bandwidth * share.bandwidth)
             self._link_fixed += work.hops * share.latency * NS_PER_S
 
     def _set_adapter(self, factors: Efficiency, latency: float, wide: float, byte: float) -> None:
-        """Embedding tokens: adapters reach the share of peak arithmetic of the projections, and stream their
+        """Set the rates of embedding tokens: adapters reach the projections' share of peak arithmetic, and stream their
         activations as element-wise operators do."""
         options = self.options
         adapter = Adapter.of(
@@ -222,13 +228,13 @@ class RooflineModel:
         self._adapter_latency = latency * adapter.kernels
 
     def _linear(self, linear: Linear, factors: Efficiency) -> tuple[bool, float, float, float, float, float]:
-        """(experts?, arithmetic ns per token and whatever the tokens, weight ns, activation ns per token, latency)."""
+        """Return (experts?, arithmetic ns per token and per step, weight ns, activation ns per token, latency)."""
         work, device = self.work, self.device
         shares = getattr(factors, linear.kind)
         flop = NS_PER_S / (device.peak(work.compute) * shares.compute)
         byte = NS_PER_S / (device.memory_bandwidth * shares.memory)
         per_token, fixed = 2 * linear.weights * flop, 0.0
-        if work.dequantised or work.compute not in device.flops:  # weights are widened, once per tile of tokens
+        if work.dequantised or work.compute not in device.flops:  # weights are widened once per tile of tokens
             vector = DEQUANT_FLOPS * NS_PER_S / (device.peak("fp32") * shares.compute)
             fixed = linear.stored * vector
             per_token += linear.weights / DEQUANT_TILE * vector
@@ -238,8 +244,8 @@ class RooflineModel:
     def operators_ns(
         self, stats: Any, maximum: Callable[[Any, Any], Any] = max, minimum: Callable[[Any, Any], Any] = min
     ) -> dict[str, Any]:
-        """Nanoseconds by operator, all layers together, the decodes' context left out. `step_ns` adds them in this
-        order. `stats` may hold arrays instead of numbers, with numpy's maximum and minimum."""
+        """Return nanoseconds by operator, all layers together, without the decodes' context. `step_ns` adds them in
+        this order. `stats` may hold arrays instead of numbers, with numpy's maximum and minimum."""
         hidden, prefill = self._hidden, stats.prefill_tokens
         tokens = prefill + stats.decode_seqs
         out: dict[str, Any] = {}
@@ -267,12 +273,12 @@ class RooflineModel:
         return out
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         ns = sum(self.operators_ns(stats).values()) + self._slope * (stats.decode_ctx + stats.decode_seqs)
         return round(ns) if ns > 1.0 else 1
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         seqs = stats.decode_seqs
         context = np.arange(num_steps, dtype=np.float64) * seqs + (stats.decode_ctx + seqs)
         ns = sum(self.operators_ns(stats).values()) + self._slope * context
@@ -280,11 +286,11 @@ class RooflineModel:
         return out
 
     def seconds(self, columns: dict[str, Any]) -> FloatArray:
-        """Durations of many steps at once, in seconds, shape of the columns (one array per `StepStats` field)."""
+        """Return the durations of many steps in seconds, shape of the columns (one array per `StepStats` field)."""
         stats = SimpleNamespace(**columns)
         ns = sum(self.operators_ns(stats, np.maximum, np.minimum).values())
         return np.asarray((ns + self._slope * (stats.decode_ctx + stats.decode_seqs)) / NS_PER_S)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """Zeros: an analytical model was measured nowhere."""
+        """Return zeros: an analytical model has no measured range."""
         return np.zeros(len(num_steps), dtype=np.int64)

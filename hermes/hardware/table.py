@@ -1,13 +1,17 @@
-"""Hardware model `table`: measured step times, interpolated linearly in one feature per phase.
+"""Hardware model `table`: step times, interpolated linearly in one feature per phase, or in several on a grid.
 
-All-prompt steps take the prefill table, all-decode steps the decode table, and steps with both `mixed_factor` times the
-prefill table at all tokens of the step (or a mixed table of their own).
+All-prompt steps take the prefill table, all-decode steps the decode table. Steps with both take `mixed_factor` times
+the prefill table at all tokens of the step (or a mixed table of their own).
 
 More work is never cheaper (`monotone`): falls between the points are smoothed (`rising` in
-`hermes.hardware.operator_curves`), past the last point the line has at least the slope of the upper half of the table,
+`hermes.hardware.operator_curves`), the line past the last point has at least the slope of the upper half of the table,
 and a step with both phases takes at least as long as its prefills or its decodes alone. With `monotone: false` and a
-table made from medians of splitwise-sim's measurements the answers are those of splitwise-sim, which take the points as
-they are and extend the first and the last line.
+table of medians of splitwise-sim's measurements the times are those of splitwise-sim, which takes the points as they
+are and extends the first and the last line.
+
+A table over several features lists its whole grid. It is multilinear between the points, and flat below the first
+value. Past the last value of a feature it grows with the slope of that feature's upper half at the largest values of
+all others, so that it rises with every feature everywhere.
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+import numpy.typing as npt
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import load
-from hermes.errors import InputError, inside
-from hermes.hardware.base import HARDWARE, FloatArray, IntArray, StepStats
+from hermes.errors import InputError, Verbatim, inside
+from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.files import find
-from hermes.hardware.operator_curves import rising
-from hermes.hardware.profile import Provenance
+from hermes.hardware.info import HardwareInfo, measured_info
+from hermes.hardware.operator_curves import brackets, rising
+from hermes.hardware.profile import FitError, Provenance
 from hermes.hardware.ranges import steps_outside
 from hermes.hardware.terms import VARYING
 from hermes.units import NS_PER_S
@@ -40,23 +46,62 @@ X = Literal[
 
 
 class TableData(ConfigModel):
-    """Step times over one feature of the batch."""
+    """Step times as a function of one feature of the batch, or of up to four."""
 
-    x: X
-    """The feature; `tokens` is prefill_tokens + decode_seqs."""
-    points: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(min_length=2)]
-    """[x, seconds], x rising."""
+    x: X | Annotated[list[X], Field(min_length=2, max_length=4)]
+    """The feature, or a list of features; `tokens` is prefill_tokens + decode_seqs."""
+    points: Annotated[
+        list[Annotated[list[float], Field(min_length=2, max_length=5)]], Field(min_length=2, max_length=100_000)]
+    """[x, seconds], x rising. With several features [x1, x2, ..., seconds] for every point of a grid, in which the last
+    feature changes fastest."""
+    error: FitError | None = None
+    """Held-out error of the estimator from which this table was sampled."""
+    sampling_mape: Annotated[float, Field(ge=0)] | None = None
+    """Mean absolute relative difference between the table and that estimator, at the measured steps."""
 
-    @field_validator("points")
-    @classmethod
-    def _rising(cls, points: list[list[float]]) -> list[list[float]]:
+    @property
+    def features(self) -> list[str]:
+        """Names of the features, one or several."""
+        return [self.x] if isinstance(self.x, str) else list(self.x)
+
+    def axes(self) -> list[FloatArray]:
+        """Return the values of each feature, rising."""
+        table = np.array(self.points)
+        return [np.unique(table[:, i]) for i in range(len(self.features))]
+
+    @model_validator(mode="after")
+    def _whole(self) -> TableData:
+        width = len(self.features) + 1
+        for index, point in enumerate(self.points):
+            if len(point) != width:
+                raise InputError(f"{width} numbers: {', '.join(self.features)}, seconds", point,
+                                 field=f"points.{index}")
+        if width == 2:
+            return self._rising(self.points)
+        if len(set(self.features)) < width - 1:
+            raise InputError("features that differ", self.features, field="x")
+        grid = np.stack(np.meshgrid(*self.axes(), indexing="ij"), axis=-1).reshape(-1, width - 1)
+        table = np.array(self.points)
+        if grid.shape != table[:, :-1].shape or (grid != table[:, :-1]).any():
+            sizes = " x ".join(str(len(axis)) for axis in self.axes())
+            raise InputError(f"every point of the grid ({sizes} values), the last feature running fastest",
+                             Verbatim(f"{len(table)} points in another order or number"), field="points")
+        if any(len(axis) < 2 for axis in self.axes()):
+            raise InputError("at least two values of each feature", field="points")
+        self._checked(self.points)
+        return self
+
+    def _rising(self, points: list[list[float]]) -> TableData:
         for index, ((x, _), (following, _)) in enumerate(pairwise(points)):
             if not x < following:
-                raise InputError(f"x above {x:g}", following, field=f"{index + 1}")
-        for index, (x, seconds) in enumerate(points):
-            if x < 0 or not 0 < seconds <= 1e6:
-                raise InputError("x >= 0 and 0 < seconds <= 1e6", [x, seconds], field=f"{index}")
-        return points
+                raise InputError(f"x above {x:g}", following, field=f"points.{index + 1}")
+        self._checked(points)
+        return self
+
+    def _checked(self, points: list[list[float]]) -> None:
+        for index, point in enumerate(points):
+            if min(point) < 0 or not 0 < point[-1] <= 1e6:
+                raise InputError("x >= 0 and 0 < seconds <= 1e6", point, field=f"points.{index}")
 
 
 class Tables(ConfigModel):
@@ -68,22 +113,22 @@ class Tables(ConfigModel):
     prefill: TableData
     decode: TableData
     mixed: TableData | None = None
-    """Steps with both; without it, `mixed_factor` times the prefill table at all tokens of the step."""
+    """Steps with both. Left out, `mixed_factor` times the prefill table at all tokens of the step."""
 
 
 def load_table(name_or_path: str | Path, base_dir: Path | None = None) -> Tables:
-    """A shipped table by name, or a file by path relative to `base_dir`. Raises `InputError`."""
+    """Load a shipped table by name, or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "tables", "an interpolation table")
     return load(Tables, path)
 
 
 class _Curve:
-    """One table in nanoseconds, as lists for a step and as arrays for a run; the same numbers in both."""
+    """One table in nanoseconds, as lists for a step and as arrays for a run, with the same numbers."""
 
     def __init__(
         self, data: TableData, factor: float, extrapolate: bool, monotone: bool, x: str | None = None
     ) -> None:
-        self.x = x or data.x
+        self.features = [x] if x else data.features
         self.range = [data.points[0][0], data.points[-1][0]]
         self.extrapolate = extrapolate
         self.xs = [point[0] for point in data.points]
@@ -91,23 +136,36 @@ class _Curve:
         if monotone:
             self.ys = rising(np.array(self.ys)).tolist()
         self.slopes = [(d - b) / (c - a) for (a, b), (c, d) in pairwise(zip(self.xs, self.ys, strict=True))]
-        if monotone:  # one more piece: past the last point
+        if monotone:  # one more piece, past the last point
             half = max(0, min(bisect_right(self.xs, self.xs[-1] / 2), len(self.xs) - 1) - 1)
             upper = (self.ys[-1] - self.ys[half]) / (self.xs[-1] - self.xs[half])
             self.slopes.append(max(self.slopes[-1], upper))
-        # half of the shortest entry: where an extended line falls below it, the line is not believed
+        # half of the shortest entry: an extended line below it is not plausible
         self.floor = max(1.0, float(round(min(self.ys) / 2)))
         self._xs, self._ys, self._slopes = np.array(self.xs), np.array(self.ys), np.array(self.slopes)
 
+    @property
+    def ranges(self) -> dict[str, list[float]]:
+        """First and last value of each feature."""
+        return {self.features[0]: self.range}
+
+    def step(self, stats: StepStats) -> int:
+        """Return the nanoseconds of one step."""
+        return self.at(_feature(stats, self.features[0]))
+
+    def run(self, stats: StepStats, step: FloatArray) -> IntArray:
+        """Return the nanoseconds of the steps of a run with indices `step`; bit for bit equal to `step` for each."""
+        return self.along(_along_run(stats, self.features[0], step))
+
     def at(self, x: float) -> int:
-        """Nanoseconds at one x."""
+        """Return nanoseconds at one x."""
         if not self.extrapolate:
             x = min(max(x, self.range[0]), self.range[1])
         i = min(max(bisect_right(self.xs, x) - 1, 0), len(self.slopes) - 1)
         return round(max(self.ys[i] + self.slopes[i] * (x - self.xs[i]), self.floor))
 
     def along(self, x: FloatArray) -> IntArray:
-        """Nanoseconds at many x, shape of x; bit for bit what `at` answers for each."""
+        """Return nanoseconds at many x, shape of x; bit for bit equal to `at` for each."""
         if not self.extrapolate:
             x = np.clip(x, self.range[0], self.range[1])
         i = np.clip(np.searchsorted(self._xs, x, side="right") - 1, 0, len(self.slopes) - 1)
@@ -115,8 +173,53 @@ class _Curve:
         return np.rint(np.maximum(ns, self.floor)).astype(np.int64)
 
 
+class _Grid:
+    """A table over several features, in nanoseconds; it rises with every feature."""
+
+    def __init__(self, data: TableData, factor: float, extrapolate: bool, features: list[str] | None = None) -> None:
+        self.features, self.extrapolate = features or data.features, extrapolate
+        self._axes = data.axes()
+        self._ns = rising(np.array([point[-1] for point in data.points]).reshape([len(a) for a in self._axes])) * factor
+        self.ranges = {name: [float(a[0]), float(a[-1])] for name, a in zip(self.features, self._axes, strict=True)}
+        self.floor = max(1.0, float(round(self._ns.min() / 2)))
+        self._slopes = [self._slope(i) for i in range(len(self._axes))]
+
+    def _slope(self, number: int) -> float:
+        """Return the slope past a feature's last value: that of its upper half where all others are largest."""
+        axis = self._axes[number]
+        line = np.moveaxis(self._ns, number, -1)[(-1,) * (len(self._axes) - 1)]
+        half = min(max(int(np.searchsorted(axis, axis[-1] / 2, side="right")) - 1, 0), len(axis) - 2)
+        return max(float((line[-1] - line[i]) / (axis[-1] - axis[i])) for i in (-2, half))
+
+    def step(self, stats: StepStats) -> int:
+        """Return the nanoseconds of one step."""
+        return int(self.run(stats, np.zeros(1))[0])
+
+    def run(self, stats: StepStats, step: FloatArray) -> IntArray:
+        """Return the nanoseconds of the steps of a run with indices `step`, shape of `step`."""
+        cells: list[tuple[tuple[npt.NDArray[np.intp], ...], FloatArray]] = [((), np.ones(len(step)))]
+        more = np.zeros(len(step))
+        for name, axis, slope in zip(self.features, self._axes, self._slopes, strict=True):
+            x = _along_run(stats, name, step)
+            if self.extrapolate:
+                more = more + slope * np.maximum(x - axis[-1], 0.0)
+            i, weight = brackets(axis, np.clip(x, axis[0], axis[-1]))
+            cells = [((*index, i + upper), share * (weight if upper else 1 - weight))
+                     for index, share in cells for upper in (0, 1)]
+        ns = more
+        for index, share in cells:
+            ns = ns + self._ns[index] * share
+        return np.rint(np.maximum(ns, self.floor)).astype(np.int64)
+
+
+def _curve(data: TableData, factor: float, extrapolate: bool, monotone: bool, x: str | None = None) -> _Curve | _Grid:
+    if isinstance(data.x, str):
+        return _Curve(data, factor, extrapolate, monotone, x)
+    return _Grid(data, factor, extrapolate)
+
+
 class TableModel:
-    """Tables ready for the kernel."""
+    """Tables prepared for the kernel."""
 
     def __init__(
         self, tables: Tables, scale: float = 1.0, mixed_factor: float = 1.1, extrapolate: bool = True,
@@ -128,63 +231,72 @@ class TableModel:
         self.description = f"table {tables.name}: {source.model}, {source.hardware}, TP{source.tensor_parallel}"
         factor = scale * NS_PER_S
         prefill, decode = tables.prefill, tables.decode
-        self.prefill = _Curve(prefill, factor, extrapolate, monotone)
-        self.decode = _Curve(decode, factor, extrapolate, monotone)
+        self.prefill = _curve(prefill, factor, extrapolate, monotone)
+        self.decode = _curve(decode, factor, extrapolate, monotone)
         if tables.mixed is not None:
-            self.mixed = _Curve(tables.mixed, factor, extrapolate, monotone)
+            self.mixed = _curve(tables.mixed, factor, extrapolate, monotone)
         else:
             x = "tokens" if prefill.x == "prefill_tokens" else None
-            self.mixed = _Curve(prefill, factor * mixed_factor, extrapolate, monotone, x)
-        self.bounds: list[_Curve] = []
-        """What a step with both phases never falls below: its prefills alone, its decodes alone."""
+            self.mixed = _curve(prefill, factor * mixed_factor, extrapolate, monotone, x)
+        self.bounds: list[_Curve | _Grid] = []
+        """Lower bounds of a step with both phases: its prefills alone, its decodes alone."""
         if monotone:
             self.bounds = [
-                _Curve(prefill, factor, extrapolate, monotone, "prefill_tokens" if prefill.x == "tokens" else None),
-                _Curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
+                _curve(prefill, factor, extrapolate, monotone, "prefill_tokens" if prefill.x == "tokens" else None),
+                _curve(decode, factor, extrapolate, monotone, "decode_seqs" if decode.x == "tokens" else None),
             ]
 
-    def _curves(self, stats: StepStats) -> list[_Curve]:
-        """The step takes the longest of what these say."""
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties of the tables' measurement."""
+        return measured_info(self.name, "table", self.tables.provenance)
+
+    def _curves(self, stats: StepStats) -> list[_Curve | _Grid]:
+        """Return the curves of a step, which takes the longest of their times."""
         if not stats.decode_seqs:
             return [self.prefill]
         return [self.mixed, *self.bounds] if stats.prefill_tokens else [self.decode]
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
-        return max(curve.at(_feature(stats, curve.x)) for curve in self._curves(stats))
+        """Return the duration of one step in nanoseconds."""
+        return max(curve.step(stats) for curve in self._curves(stats))
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         curves = self._curves(stats)
-        if not stats.decode_seqs or not any(curve.x in VARYING for curve in curves):
+        if not stats.decode_seqs or not any(name in VARYING for curve in curves for name in curve.features):
             return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
         step = np.arange(num_steps, dtype=np.float64)
         ns = np.zeros(num_steps, dtype=np.int64)
         for curve in curves:
-            slope = {"decode_ctx": stats.decode_seqs, "decode_ctx_max": 1}.get(curve.x, 0)
-            ns = np.maximum(ns, curve.along(_feature(stats, curve.x) + step * slope))
+            ns = np.maximum(ns, curve.run(stats, step))
         return ns
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """How many steps of each run left the table's x, int64, shape (runs,)."""
+        """Return how many steps of each run left the table's x, int64, shape (runs,)."""
         decodes, prefills = columns["decode_seqs"] > 0, columns["prefill_tokens"] > 0
         out = np.zeros(len(num_steps), dtype=np.int64)
         for rows, curve in (
             (~decodes, self.prefill), (decodes & ~prefills, self.decode), (decodes & prefills, self.mixed),
         ):
             part = {name: values[rows] for name, values in columns.items()}
-            out[rows] = steps_outside({curve.x: curve.range}, part, num_steps[rows])
+            out[rows] = steps_outside(curve.ranges, part, num_steps[rows])
         return out
 
 
 def _feature(stats: StepStats, name: str) -> int:
-    """A feature of the batch by its name in a table."""
+    """Return a feature of the batch by its name in a table."""
     if name == "tokens":
         return stats.prefill_tokens + stats.decode_seqs
     return int(getattr(stats, name))
 
 
-@HARDWARE.register("table")
+def _along_run(stats: StepStats, name: str, step: FloatArray) -> FloatArray:
+    """Return a feature in each step of a run, shape of `step`."""
+    slope = {"decode_ctx": stats.decode_seqs, "decode_ctx_max": 1}.get(name, 0)
+    return _feature(stats, name) + step * slope
+
+
 class Table(ConfigModel):
     """Lookup in measured tables of whole steps, with linear interpolation."""
 
@@ -192,17 +304,17 @@ class Table(ConfigModel):
     profile: Annotated[str, Field(min_length=1, max_length=4096)]
     """Name of a shipped table (`hw_profiles/tables/NAME.yaml`) or the path of a table file."""
     mixed_factor: Annotated[float, Field(gt=0, le=1e3)] = 1.1
-    """Steps with prefill and decode take this many times the prefill table; unused if the file has a mixed table."""
+    """Steps with prefill and decode take this many times the prefill table. Unused if the file has a mixed table."""
     extrapolate: bool = True
-    """Extend the first and last line past the table; false holds the first and last value."""
+    """Extend the first and last line past the table; false keeps the first and last value."""
     scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Multiplies every step time."""
+    """Factor of every step time."""
     monotone: bool = True
-    """More work is never cheaper, where measured times fall too; false takes the points as they are, as splitwise-sim
-    does."""
+    """Make more work never cheaper, even where measured times fall; false takes the points as they are, as
+    splitwise-sim does."""
 
     def build(self, base_dir: Path | None = None) -> TableModel:
-        """The model; a file path is relative to `base_dir`. Raises `InputError` for a bad file."""
+        """Build the model; a file path is relative to `base_dir`. Raises `InputError` for a bad file."""
         with inside("profile"):
             table = load_table(self.profile, base_dir)
         return TableModel(table, self.scale, self.mixed_factor, self.extrapolate, self.monotone)

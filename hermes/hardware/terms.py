@@ -6,12 +6,12 @@ to 64 at 192 and stays there), or `1` for the constant. Features are the fields 
 `tokens` = prefill_tokens + decode_seqs and `seqs` = prefill_seqs + decode_seqs.
 
 Within a run only `decode_ctx` and `decode_ctx_max` change. Compilation therefore groups the terms by the product of
-those two that they contain; everything else of a group is folded into one coefficient per run. One expression text is
-compiled twice, over Python floats for a step and over float64 arrays for a run: the same operations in the same order,
-hence the same bits (IEEE 754 double in both; integers are exact below 2^53; numpy's ufuncs do not fuse).
+those two that they contain, and folds the rest of a group into one coefficient per run. One expression text is compiled
+twice, over Python floats for a step and over float64 arrays for a run: the same operations in the same order, and so
+the same bits (IEEE 754 double in both; integers are exact below 2^53; numpy's ufuncs do not fuse).
 
 Features are never negative and every factor grows with its feature, so a polynomial without negative coefficients never
-falls when a feature grows, anywhere; rounding keeps order, so this holds for the computed nanoseconds too.
+falls when a feature grows. Rounding keeps order, so this holds for the computed nanoseconds too.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = [
 
 _SUMS = {"tokens": ("prefill_tokens", "decode_seqs"), "seqs": ("prefill_seqs", "decode_seqs")}
 FEATURES: tuple[str, ...] = (*BATCH_STATS, *_SUMS)
-"""Everything a term may name."""
+"""Names that a term may use."""
 PREFILL_SAMPLED = "prefill_sampled"
-"""Sequences that sample after a prefill, max(sampled - decode_seqs, 0): every decode samples. Only for parts of a step
-that hermes makes itself; terms in files cannot name it."""
+"""Sequences that sample after a prefill, max(sampled - decode_seqs, 0), since every decode samples. Only for parts of a
+step that hermes composes; terms in files cannot name it."""
 VARYING = ("decode_ctx", "decode_ctx_max")
-"""What grows from step to step of a run: decode_ctx by decode_seqs, decode_ctx_max by 1."""
+"""Features that grow from step to step of a run: decode_ctx by decode_seqs, decode_ctx_max by 1."""
 
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _FACTOR = re.compile(
     rf"(?:(?P<name>[a-z_]+)|max\((?P<hinge>[a-z_]+)-(?P<knot>{_NUMBER}),0\)|min\((?P<capped>[a-z_]+),(?P<cap>{_NUMBER})\)"
     rf"|clip\((?P<segment>[a-z_]+)-(?P<start>{_NUMBER}),0,(?P<width>{_NUMBER})\))(?:\^(?P<power>[1-4]))?\Z"
@@ -51,7 +51,7 @@ MAX_NUMBER = 1e15   # of tokens or pairs; integers are exact below 2^53
 
 
 class Factor(NamedTuple):
-    """`feature ** power`; with a knot `max(feature - knot, 0) ** power`; a cap bounds what is raised from above."""
+    """`feature ** power`; with a knot `max(feature - knot, 0) ** power`; a cap bounds the base from above."""
 
     feature: str
     knot: float | None = None
@@ -59,7 +59,7 @@ class Factor(NamedTuple):
     cap: float | None = None
 
     def text(self) -> str:
-        """As a term names it; `parse_term` reads it back."""
+        """Return the factor as a term writes it; `parse_term` reads it back."""
         if self.cap is None:
             base = self.feature if self.knot is None else f"max({self.feature}-{_plain(self.knot)},0)"
         elif self.knot is None:
@@ -69,7 +69,7 @@ class Factor(NamedTuple):
         return base if self.power == 1 else f"{base}^{self.power}"
 
     def values(self, base: FloatArray) -> FloatArray:
-        """What the factor is at these values of its feature; any shape."""
+        """Return the factor's values at these values of its feature; any shape."""
         if self.knot is not None:
             base = np.maximum(base - self.knot, 0.0)
         if self.cap is not None:
@@ -81,7 +81,7 @@ class Factor(NamedTuple):
 
 
 def _plain(number: float) -> str:
-    """A number without an exponent, as terms write it."""
+    """Return a number without an exponent, as terms write it."""
     return str(int(number)) if number == int(number) else format(number, "f").rstrip("0")
 
 
@@ -90,7 +90,7 @@ Term = tuple[Factor, ...]
 
 
 def parse_term(text: str) -> Term:
-    """The factors of a term such as `decode_seqs*max(decode_ctx-512,0)`. Raises `InputError`."""
+    """Return the factors of a term such as `decode_seqs*max(decode_ctx-512,0)`. Raises `InputError`."""
     plain = "".join(text.split())
     if plain == "1":
         return ()
@@ -113,14 +113,14 @@ def parse_term(text: str) -> Term:
 
 
 def _number(text: str | None) -> float | None:
-    """A knot or a cap. Raises `InputError` beyond the range of steps: the largest floats turn into infinities."""
+    """Parse a knot or a cap. Raises `InputError` beyond the range of steps, where floats would become infinite."""
     if text is not None and not float(text) <= MAX_NUMBER:
         raise InputError(f"knots and caps of at most {MAX_NUMBER:g}", text)
     return None if text is None else float(text)
 
 
 def feature_columns(columns: Mapping[str, IntArray | FloatArray]) -> dict[str, FloatArray]:
-    """The columns of `StepStats` fields as float64, with the sums added where their parts are there."""
+    """Return the columns of `StepStats` fields as float64, with the sums whose parts are present."""
     out = {name: np.asarray(values, dtype=np.float64) for name, values in columns.items()}
     for name, (first, second) in _SUMS.items():
         if first in out and second in out:
@@ -129,7 +129,7 @@ def feature_columns(columns: Mapping[str, IntArray | FloatArray]) -> dict[str, F
 
 
 def evaluate(term: Term, columns: Mapping[str, FloatArray], rows: int) -> FloatArray:
-    """A term's values, float64, shape (rows,); `columns` as from `feature_columns`. For fits, not the kernel."""
+    """Return a term's values, float64, shape (rows,); `columns` as from `feature_columns`. For fits, not the kernel."""
     value = np.ones(rows)
     for factor in term:
         value = value * factor.values(columns[factor.feature])
@@ -137,7 +137,7 @@ def evaluate(term: Term, columns: Mapping[str, FloatArray], rows: int) -> FloatA
 
 
 def term_text(term: Term) -> str:
-    """The text of a term; `parse_term` reads it back."""
+    """Return the text of a term; `parse_term` reads it back."""
     return "*".join(factor.text() for factor in term) or "1"
 
 
@@ -150,7 +150,7 @@ class CompiledTerms(NamedTuple):
 
 
 def _monomial(factors: Sequence[Factor], scalar: bool) -> str:
-    """`*a*b` for a product; Python evaluates left to right, so a coefficient in front makes everything a float."""
+    """Return `*a*b` for a product. Python evaluates left to right, so a coefficient in front makes it all floats."""
     text = ""
     for factor in factors:
         text += f"*{_factor(factor, scalar)}" * factor.power
@@ -158,7 +158,7 @@ def _monomial(factors: Sequence[Factor], scalar: bool) -> str:
 
 
 def _factor(factor: Factor, scalar: bool) -> str:
-    """Source of one factor without its power; the same value in both forms."""
+    """Return the source of one factor without its power; the same value in both forms."""
     name, knot, cap = factor.feature, factor.knot, factor.cap
     if not scalar:
         return name if knot is None and cap is None else f"piece({name},{name}_first,{name}_last,{knot!r},{cap!r})"
@@ -170,10 +170,10 @@ def _factor(factor: Factor, scalar: bool) -> str:
 
 
 def _piece(values: FloatArray, first: int, last: int, knot: float | None, cap: float | None) -> FloatArray | float:
-    """`min(max(values - knot, 0), cap)` of values that rise from `first` to `last`, which is above the knot; a number
-    where it is the same for all.
+    """Return `min(max(values - knot, 0), cap)` of values that rise from `first` to `last`, which is above the knot; a
+    number if it is the same for all.
 
-    A run seldom crosses a knot, so most of the time nothing has to be compared; the bits are the same.
+    A run seldom crosses a knot, so that usually nothing needs to be compared; the bits are the same.
     """
     low: float = first
     high: float = last
@@ -193,7 +193,7 @@ def _sum(terms: Sequence[tuple[float, Sequence[Factor]]]) -> str:
 
 
 class _Source:
-    """The text of the two functions for one polynomial, in nanoseconds."""
+    """Source text of the two functions for one polynomial, in nanoseconds."""
 
     def __init__(self, terms: Sequence[tuple[float, Term]]) -> None:
         self.groups: dict[tuple[Factor, ...], list[tuple[float, Sequence[Factor]]]] = {}
@@ -204,7 +204,7 @@ class _Source:
         self.constant = self.groups.pop((), [])
 
     def lines(self, constants: Sequence[str]) -> list[str]:
-        """Statements that bind the features and fold everything that is constant over a run into c0, c1, ..."""
+        """Return statements that bind the features and fold the parts that are constant over a run into c0, c1, ..."""
         texts = [*constants, *(_sum(group) for group in self.groups.values())]
         used = {name for name in (*FEATURES, PREFILL_SAMPLED) if any(re.search(rf"\b{name}\b", t) for t in texts)}
         used |= {part for name in used & set(_SUMS) for part in _SUMS[name]}
@@ -223,7 +223,7 @@ class _Source:
         lines += [f"c{i} = {_sum(group)}" for i, group in enumerate(self.groups.values(), 1)]
         if used != {"decode_seqs"}:
             return lines
-        # They depend on the number of decodes alone, and steps come again with the same number: kept by it.
+        # They depend only on the number of decodes, which recurs from step to step: cached by it.
         names = ", ".join(f"c{i}" for i in range(len(self.groups) + 1)) + ","
         bound, rest = lines[0], lines[1:]
         return [bound, "known = folded.get(decode_seqs)", "if known is None:", *(f"    {line}" for line in rest),
@@ -233,8 +233,8 @@ class _Source:
         return "c0" + "".join(f" + c{i}{_monomial(key, True)}" for i, key in enumerate(self.groups, 1))
 
     def sums(self) -> list[str]:
-        """Statements that add up `ns` over a run, in the order of `total`. What lies below its knot in every step adds
-        nothing, and is left out."""
+        """Return statements that add up `ns` over a run, in the order of `total`. A part below its knot in every step
+        adds nothing, and is left out."""
         lines = ["ns = c0"]
         for i, key in enumerate(self.groups, 1):
             above = " and ".join(f"{f.feature}_last > {f.knot!r}" for f in key if f.knot is not None)
@@ -290,5 +290,5 @@ def compile_terms(
 
 @lru_cache(maxsize=512)
 def _code(text: str) -> CodeType:
-    """Compiled source: groups of clients, and simulations in one process, share profiles."""
+    """Return compiled source, cached: groups of clients, and simulations in one process, share profiles."""
     return compile(text, "<polynomial>", "exec")

@@ -1,9 +1,7 @@
-"""What fits: paged KV blocks, with and without a prefix cache; stores outside the device and who is evicted there."""
+"""KV memory: paged blocks with and without a prefix cache; the extension point for eviction policies of KV tiers."""
 
 from hermes.memory.blocks import BlockPool
+from hermes.memory.eviction import EVICTION, EvictionPolicy
 from hermes.memory.prefix import PrefixBlockPool
-from hermes.memory.ranked import RankedPrefixPool
-from hermes.memory.reference import ReferencePrefixPool
-from hermes.memory.size_aware import Gdsf, Tamm
 
-__all__ = ["BlockPool", "Gdsf", "PrefixBlockPool", "RankedPrefixPool", "ReferencePrefixPool", "Tamm"]
+__all__ = ["EVICTION", "BlockPool", "EvictionPolicy", "PrefixBlockPool"]

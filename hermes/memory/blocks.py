@@ -1,7 +1,8 @@
-"""Paged KV memory without a prefix cache: blocks are counted, not named.
+"""Paged KV memory without a prefix cache: the pool counts blocks and does not name them.
 
-Which physical block a sequence holds changes nothing, so the pool is one integer and each sequence's count. What the
-branches of a prompt share is counted by a `CommonPrompt`. `PrefixBlockPool` has the same methods and names its blocks.
+It does not matter which physical block a sequence holds, so the pool is one integer plus a count per sequence. A
+`CommonPrompt` counts the blocks that branches of a prompt share. `PrefixBlockPool` has the same methods and names
+blocks.
 """
 
 from __future__ import annotations
@@ -16,43 +17,45 @@ __all__ = ["BlockHolder", "BlockPool"]
 
 
 class BlockHolder(Protocol):
-    """What the memory needs to know of a sequence."""
+    """The fields of a sequence that the memory reads."""
 
     num_blocks: int      # blocks held, common ones included
     num_computed: int    # tokens whose KV is in those blocks
     num_tokens: int      # prompt and outputs so far
     grouped: bool        # decodes in a group, whose clock implies the two above
     prompt_tokens: int
-    common: CommonPrompt | None   # what it shares with others of one prompt
+    common: CommonPrompt | None   # prompt blocks shared with other branches
 
     def block_key(self, index: int, block_size: int) -> object:
-        """Identity of the content of full block `index` and of everything before it (a chained hash)."""
+        """Return a key for the content of full block `index` and everything before it (a chained hash)."""
         ...
 
     def name_runs(self, block_size: int) -> NameRuns:
-        """The same for many blocks at once (`hermes.core.block_hashes`). What comes after the last run has the
+        """Return the names of many blocks at once (`hermes.core.block_hashes`). Blocks after the last run have the
         `own_name`.
 
-        May be left out, together with `own_name`: the pool asks for each block's key then.
+        May be left out, together with `own_name`: the pool then asks for the key of each block.
         """
         ...
 
     @property
     def own_name(self) -> Hashable:
-        """Name of what no other sequence has."""
+        """Name of blocks that no other sequence has."""
         ...
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens. `free_blocks` never leaves [0, num_blocks].
+    """`num_blocks` blocks of `block_size` tokens. `free_blocks` stays within [0, num_blocks].
 
-    shared_blocks: references to blocks beyond the first of each, so that many more blocks would be in use if nobody
-    shared; peak_shared_blocks: the most there were, and used_at_peak the blocks in use then; copied_blocks: partial
-    blocks of a prompt that branches copied to write into.
+    Attributes:
+        shared_blocks: References to blocks beyond the first of each: the blocks that sharing saves.
+        peak_shared_blocks: Most shared blocks so far.
+        used_at_peak: Blocks in use at that time.
+        copied_blocks: Partial blocks of a prompt that branches copied before writing.
     """
 
     caching = False
-    by_block = False   # whether each sequence has to take its blocks itself (`grow`), also in a decode group
+    by_block = False   # whether each sequence must take its own blocks (`grow`), also in a decode group
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:
@@ -62,18 +65,18 @@ class BlockPool:
         self.shared_blocks = self.peak_shared_blocks = self.used_at_peak = self.copied_blocks = 0
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
+        """Return the blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
         return -(-num_tokens // self.block_size)
 
     def hit_tokens(self, seq: BlockHolder) -> int:
-        """Tokens of a waiting sequence that are in memory already (whole blocks, at most num_tokens - 1)."""
+        """Return the tokens of a waiting sequence already in memory (whole blocks, at most num_tokens - 1)."""
         common = seq.common
         return 0 if common is None or seq.num_blocks or not common.ready else common.num_tokens
 
     def missing_blocks(self, seq: BlockHolder, num_tokens: int) -> int:
-        """Free blocks it would take for `seq` to hold its first `num_tokens` tokens, what is there considered.
+        """Return the free blocks that `seq` needs to hold its first `num_tokens` tokens, beyond those in memory.
 
-        More than there are, where it has to wait for another that computes their common prompt.
+        More than there are, if it must wait for another sequence that computes their common prompt.
         """
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         common = seq.common
@@ -84,9 +87,9 @@ class BlockPool:
         return max(0, need)
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
-        """Take the blocks of a waiting sequence's first `num_tokens` tokens; `missing_blocks` was checked.
+        """Take the blocks of a waiting sequence's first `num_tokens` tokens, after a check of `missing_blocks`.
 
-        known: as for `grow`; tokens that are computed later are not known yet, whoever holds their blocks.
+        known: As for `grow`. Tokens that are computed later are not known yet, even if their blocks are held.
         """
         common = seq.common
         if common is not None and not seq.num_blocks:
@@ -101,9 +104,9 @@ class BlockPool:
         self._note_shared()
 
     def grow(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> bool:
-        """Let `seq` hold `num_tokens` tokens; False, and nothing changes, if the blocks are not there.
+        """Let `seq` hold `num_tokens` tokens; return False, without any change, if the blocks are not free.
 
-        known: of these, tokens whose identity is known, if not all (blocks that hold others cannot be hashed).
+        known: Number of these tokens whose identity is known; all if None. Blocks with unknown tokens get no hash.
         """
         need = -(-num_tokens // self.block_size) - seq.num_blocks
         if need > self.free_blocks:
@@ -114,18 +117,18 @@ class BlockPool:
         return True
 
     def take(self, num_blocks: int) -> None:
-        """A decode group takes so many free blocks, whichever of its members they are for."""
+        """Take `num_blocks` free blocks for a decode group as a whole."""
         self.free_blocks -= num_blocks
 
     def answers_alone(self, seq: BlockHolder) -> bool:
-        """Whether no other sequence can look up what `seq` writes from here on."""
+        """Whether no other sequence can look up the blocks that `seq` writes from here on."""
         return True
 
     def commit(self, seq: BlockHolder, num_tokens: int) -> None:
-        """The first `num_tokens` tokens of `seq`, computed already, are known now; see `grow`."""
+        """Mark the first `num_tokens` tokens of `seq`, already computed, as known; see `grow`."""
 
     def free(self, seq: BlockHolder) -> None:
-        """Return all blocks of `seq` that nobody else holds."""
+        """Return all blocks of `seq` that no other sequence holds."""
         if seq.common is None or not seq.num_blocks:
             self.free_blocks += seq.num_blocks
         else:
@@ -137,7 +140,7 @@ class BlockPool:
     # -- branches of one prompt ------------------------------------------------------------------------------------
 
     def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
-        """`others` have the prompt of `lead`, which holds it now or is going to: its whole blocks are common to all."""
+        """Relate `others` to `lead`, whose prompt they have: its whole blocks are common to all."""
         whole = lead.prompt_tokens // self.block_size
         if not whole:
             return
@@ -148,7 +151,7 @@ class BlockPool:
             seq.common = common
 
     def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
-        """`seq` holds the whole blocks of the prompt of `lead` as well, computed there; this takes no block."""
+        """Let `seq` hold the whole blocks of the prompt that `lead` computed; this takes no block."""
         common = seq.common
         if common is not None:
             common.holders[seq] = None
@@ -156,7 +159,7 @@ class BlockPool:
             self._note_copies(lead, common.num_blocks)
 
     def _note_copies(self, lead: BlockHolder, num_blocks: int) -> None:
-        """A branch shares so many whole blocks; the prompt's rest is copied, since it writes there."""
+        """Count the copy of the prompt's partial block: a branch shares `num_blocks` whole blocks and writes there."""
         self.shared_blocks += num_blocks
         self.copied_blocks += bool(lead.prompt_tokens % self.block_size)
         self._note_shared()

@@ -1,6 +1,7 @@
-"""Who goes when a store is full: eviction policies by name.
+"""Eviction policies by name: the entry that leaves a full store.
 
-A policy sees entries come, be read and go, and names the next victim. It never decides whether an entry fits.
+A store tells its policy of entries that it adds, reads and removes, and asks for the next victim. The store decides
+whether an entry fits.
 """
 
 from __future__ import annotations
@@ -8,24 +9,29 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from hermes.config.registry import Registry
 
-__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru"]
+__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru", "PrefixEviction"]
 
-EVICTION: Registry[Any] = Registry("eviction", "an eviction policy")
+EVICTION: Registry[Any] = Registry("eviction", "an eviction policy", {
+    "gdsf": "hermes.memory.size_aware:Gdsf",
+    "tamm": "hermes.memory.size_aware:Tamm",
+})
+PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
+"""Policies of a prefix cache on the device (`hermes.memory.prefix_eviction`)."""
 
 
 class EvictionPolicy(Protocol):
-    """Called by a store: `added` and `removed` once per entry, `read` at each hit, `victim` while room is needed.
+    """Policy of one store, which calls `added` and `removed` once per entry, `read` at each hit, `victim` to make room.
 
-    Recency is a counter of these calls, never a clock. `victim` is asked only while there is an entry; it names one
-    that is in the store, and does not remove it.
+    Recency is a counter of these calls, never a clock. The store asks for a `victim` only while it has an entry. The
+    policy returns an entry of the store, and does not remove it.
     """
 
     def added(self, key: Hashable, num_bytes: int) -> None:
-        """An entry has come in."""
+        """An entry was added."""
         ...
 
     def read(self, key: Hashable) -> None:
@@ -33,17 +39,17 @@ class EvictionPolicy(Protocol):
         ...
 
     def removed(self, key: Hashable) -> None:
-        """An entry has gone (evicted, or replaced by one of another size)."""
+        """An entry was removed (evicted, or replaced by one of another size)."""
         ...
 
     def victim(self) -> Hashable:
-        """The entry to go next."""
+        """Return the entry to evict next."""
         ...
 
 
 @EVICTION.register("lru")
 class Lru:
-    """The entry that was not read for the longest time."""
+    """Evict the least recently read entry."""
 
     def __init__(self) -> None:
         self._order: OrderedDict[Hashable, None] = OrderedDict()
@@ -63,7 +69,7 @@ class Lru:
 
 @EVICTION.register("fifo")
 class Fifo(Lru):
-    """The entry that came first."""
+    """Evict the entry that was added first."""
 
     def read(self, key: Hashable) -> None:
         pass
@@ -71,10 +77,10 @@ class Fifo(Lru):
 
 @EVICTION.register("lfu")
 class Lfu:
-    """The entry read least often; among equals the one that was not read for the longest time."""
+    """Evict the least often read entry; among equals the least recently read one."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Hashable]] = []   # entries of earlier reads stay until they come up
+        self._heap: list[tuple[int, int, Hashable]] = []   # outdated entries stay until they reach the top
         self._rank: dict[Hashable, tuple[int, int]] = {}
         self._count = 0
 

@@ -1,6 +1,6 @@
-"""A binary heap that knows where its items are, so that a key can change in place.
+"""A binary heap with an index of its items, so that an item's key can change in place.
 
-`heapq` cannot say where an item is: changing a key there means a search, or leaving the old entry behind. Here every
+`heapq` does not know the position of an item: a change of key needs a search, or leaves the old entry behind. Here each
 item has its position, and `update`, `decrease_key`, `increase_key` and `remove` take O(log n) comparisons.
 """
 
@@ -17,8 +17,9 @@ T = TypeVar("T", bound=Hashable)
 class IndexedHeap(Generic[T]):
     """Items by key: the least first, or the greatest with `max_first`.
 
-    Keys are anything that compares; equal keys come out in the order in which they were given. Items are hashable and
-    in the heap once. In a min-heap a decreased key moves its item towards the front, in a max-heap an increased one.
+    Keys are any comparable values. Items of equal keys come out in the order in which they were added. Items are
+    hashable and are in the heap once. A decreased key moves its item to the front of a min-heap, an increased one to
+    the front of a max-heap.
     """
 
     def __init__(self, *, max_first: bool = False) -> None:
@@ -40,29 +41,29 @@ class IndexedHeap(Generic[T]):
         return (entry[2] for entry in entries)
 
     def key(self, item: T) -> Any:
-        """The key of an item. Raises `KeyError` where it is not in the heap."""
+        """Return the key of an item. Raises `KeyError` if it is not in the heap."""
         return self._heap[self._at[item]][0]
 
     def push(self, item: T, key: Any) -> None:
         """Add an item. Raises `ValueError` if it is in the heap already."""
         if item in self._at:
-            raise ValueError(f"an item that is not in the heap: {item!r}")
+            raise ValueError(f"{item!r} is in the heap already; use update to change its key")
         self._given += 1
         self._heap.append((key, self._given, item))
         self._up(len(self._heap) - 1)
 
     def peek(self) -> T:
-        """The first item. Raises `IndexError` where there is none."""
+        """Return the first item. Raises `IndexError` if the heap is empty."""
         return self._heap[0][2]
 
     def pop(self) -> T:
-        """Remove and return the first item. Raises `IndexError` where there is none."""
+        """Remove and return the first item. Raises `IndexError` if the heap is empty."""
         first = self._heap[0][2]
         self.remove(first)
         return first
 
     def remove(self, item: T) -> None:
-        """Take an item out, wherever it is. Raises `KeyError` where it is not in the heap."""
+        """Remove an item. Raises `KeyError` if it is not in the heap."""
         at = self._at.pop(item)
         last = self._heap.pop()
         if at < len(self._heap):
@@ -70,22 +71,22 @@ class IndexedHeap(Generic[T]):
             self._settle(at)
 
     def update(self, item: T, key: Any) -> None:
-        """Give an item another key; it counts as given now. Raises `KeyError` where it is not in the heap."""
+        """Give an item another key, as if added now. Raises `KeyError` if it is not in the heap."""
         at = self._at[item]
         self._given += 1
         self._heap[at] = (key, self._given, item)
         self._settle(at)
 
     def decrease_key(self, item: T, key: Any) -> None:
-        """`update` to a key that is not greater. Raises `ValueError` if it is, `KeyError` without the item."""
+        """Like `update`, to a key that is not greater. Raises `ValueError` if it is, `KeyError` without the item."""
         if key > self.key(item):
-            raise ValueError(f"a key not above {self.key(item)!r}: {key!r}")
+            raise ValueError(f"the new key must not be above {self.key(item)!r}, got {key!r}")
         self.update(item, key)
 
     def increase_key(self, item: T, key: Any) -> None:
-        """`update` to a key that is not less. Raises `ValueError` if it is, `KeyError` without the item."""
+        """Like `update`, to a key that is not less. Raises `ValueError` if it is, `KeyError` without the item."""
         if key < self.key(item):
-            raise ValueError(f"a key not below {self.key(item)!r}: {key!r}")
+            raise ValueError(f"the new key must not be below {self.key(item)!r}, got {key!r}")
         self.update(item, key)
 
     def _before(self, a: tuple[Any, int, T], b: tuple[Any, int, T]) -> bool:

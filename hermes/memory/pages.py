@@ -1,11 +1,11 @@
-"""Pages of tokens that sequences share, and copy when one of them writes: the paged KV memory with its tokens.
+"""Copy-on-write pages of tokens that sequences share: paged KV memory with the tokens themselves.
 
-A full page is known by the SHA-256 of its tokens chained with that of the page before, so equal hashes mean equal
-content of the whole prefix, and two prompts share as many leading pages as they have in common. Pages are
+A full page is identified by the SHA-256 of its tokens, chained with that of the page before. Equal hashes mean equal
+content of the whole prefix, and two prompts share all leading pages that they have in common. Pages are
 reference-counted, freed at zero, and copied when a sequence writes into one that others hold.
 
-The clients' pools (`BlockPool`, `PrefixBlockPool`) do the same without tokens: there, content has keys
-(`hermes.core.block_hashes`), which for prompts whose tokens are known are these hashes.
+The clients' pools (`BlockPool`, `PrefixBlockPool`) do the same without tokens: their content has keys
+(`hermes.core.block_hashes`), which are these hashes for prompts whose tokens are known.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["SharedPages", "page_hashes", "shared_savings"]
 
 
 def page_hashes(tokens: Sequence[int], page_tokens: int) -> Iterator[bytes]:
-    """SHA-256 of each full page, chained: of the hash before it (none for the first) and the page's tokens as 64-bit
-    little-endian integers."""
+    """Yield the chained SHA-256 of each full page: of the hash before it (none for the first page) and the page's
+    tokens as 64-bit little-endian integers."""
     if page_tokens < 1:
-        raise ValueError(f"pages of at least one token: {page_tokens}")
+        raise ValueError(f"page_tokens must be at least 1, got {page_tokens}")
     data, before = np.asarray(tokens, dtype="<i8"), b""
     for start in range(0, len(data) - page_tokens + 1, page_tokens):
         before = hashlib.sha256(before + data[start:start + page_tokens].tobytes()).digest()
@@ -30,14 +30,14 @@ def page_hashes(tokens: Sequence[int], page_tokens: int) -> Iterator[bytes]:
 
 
 def shared_savings(prefix_tokens: int, total_tokens: int, sequences: int, page_tokens: int) -> float:
-    """Share of the pages that are not needed where `sequences` of `total_tokens` have `prefix_tokens` in common:
+    """Return the share of the pages that `sequences` of `total_tokens` save by a common prefix of `prefix_tokens`:
     floor(p / page) (N - 1) / (N ceil(total / page))."""
     whole = prefix_tokens // page_tokens
     return whole * (sequences - 1) / (sequences * -(-total_tokens // page_tokens))
 
 
 class _Page:
-    """One page: its tokens (of the last page of a sequence, those written so far), its holders, its hash once full."""
+    """One page: its tokens (in a partial page those written so far), its holders, and its hash once full."""
 
     __slots__ = ("digest", "refs", "tokens")
 
@@ -46,12 +46,12 @@ class _Page:
 
 
 class SharedPages:
-    """Sequences of tokens in pages. `num_pages` at most, without limit where None; an operation that finds no free page
-    raises `MemoryError` and changes nothing."""
+    """Sequences of tokens in at most `num_pages` pages (None: no limit). An operation that finds no free page raises
+    `MemoryError` and changes nothing."""
 
     def __init__(self, page_tokens: int, num_pages: int | None = None) -> None:
         if page_tokens < 1:
-            raise ValueError(f"pages of at least one token: {page_tokens}")
+            raise ValueError(f"page_tokens must be at least 1, got {page_tokens}")
         self.page_tokens, self.num_pages = page_tokens, num_pages
         self.used_pages = self.copies = 0
         self._known: dict[bytes, _Page] = {}
@@ -59,17 +59,17 @@ class SharedPages:
 
     @property
     def saved_pages(self) -> int:
-        """Pages that there would be more, if every sequence had its own."""
+        """Pages that sharing saves."""
         return sum(len(pages) for pages in self._held.values()) - self.used_pages
 
     def tokens(self, seq: Hashable) -> list[int]:
-        """What a sequence holds. Raises `KeyError` where there is none."""
+        """Return the tokens of a sequence. Raises `KeyError` for an unknown one."""
         return [token for page in self._held[seq] for token in page.tokens]
 
     def add(self, seq: Hashable, tokens: Sequence[int]) -> int:
-        """A sequence comes; how many of its tokens were there already (whole pages, from the first on)."""
+        """Add a sequence; return how many of its tokens were in memory already (whole pages, from the first on)."""
         if seq in self._held:
-            raise ValueError(f"a sequence that is not there: {seq!r}")
+            raise ValueError(f"sequence {seq!r} exists already")
         found: list[_Page] = []
         for digest in page_hashes(tokens, self.page_tokens):
             page = self._known.get(digest)
@@ -85,24 +85,24 @@ class SharedPages:
         return len(found) * self.page_tokens
 
     def fork(self, seq: Hashable, child: Hashable) -> None:
-        """`child` begins as `seq` is, its last, partial page included; no page is taken."""
+        """Make `child` a copy of `seq`, its partial last page included; this takes no page."""
         if child in self._held:
-            raise ValueError(f"a sequence that is not there: {child!r}")
+            raise ValueError(f"sequence {child!r} exists already")
         pages = list(self._held[seq])
         for page in pages:
             page.refs += 1
         self._held[child] = pages
 
     def append(self, seq: Hashable, tokens: Sequence[int]) -> None:
-        """More tokens; into the last page, if it has room, or into a copy of it, if it is shared."""
+        """Append tokens to the last page if it has room, or to a copy of it if it is shared."""
         self.rewrite(seq, sum(len(page.tokens) for page in self._held[seq]), tokens)
 
     def rewrite(self, seq: Hashable, position: int, tokens: Sequence[int]) -> None:
-        """Everything from token `position` on becomes `tokens`: KV depends on all tokens before it, so nothing behind
-        a change can stay. What is not shared is reused in place."""
+        """Replace all tokens from `position` on by `tokens`: KV depends on all tokens before it, so that nothing behind
+        a change can stay. Pages that are not shared are reused in place."""
         pages, size = self._held[seq], self.page_tokens
         if not 0 <= position <= sum(len(page.tokens) for page in pages):
-            raise ValueError(f"a position within the sequence: {position}")
+            raise ValueError(f"position must be within the sequence, got {position}")
         keep, into = divmod(position, size)
         partial = pages[keep].tokens[:into] if into else []
         dropped = pages[keep:]
@@ -117,13 +117,13 @@ class SharedPages:
         self._write(pages, new)
 
     def free(self, seq: Hashable) -> None:
-        """A sequence goes; pages that nobody else holds are free."""
+        """Remove a sequence; pages that no other sequence holds become free."""
         for page in self._held.pop(seq):
             self._drop(page)
 
     def _check_room(self, pages: int) -> None:
         if self.num_pages is not None and self.used_pages + pages > self.num_pages:
-            raise MemoryError(f"{pages} free pages: {self.num_pages - self.used_pages}")
+            raise MemoryError(f"{pages} pages are needed and {self.num_pages - self.used_pages} are free")
 
     def _drop(self, page: _Page) -> None:
         page.refs -= 1
@@ -133,7 +133,7 @@ class SharedPages:
                 del self._known[page.digest]
 
     def _write(self, pages: list[_Page], tokens: list[int]) -> None:
-        """New pages behind `pages`, each hashed once it is full (the first that carries a hash is the one found)."""
+        """Write new pages behind `pages`, each hashed once full (a lookup finds the oldest with a hash)."""
         before = pages[-1].digest if pages else b""
         for start in range(0, len(tokens), self.page_tokens):
             page = _Page(tokens[start:start + self.page_tokens])

@@ -1,18 +1,18 @@
-"""Paged KV memory with a prefix cache, as vLLM V1's block pool keeps it; in segments.
+"""Paged KV memory with a prefix cache, as vLLM V1's block pool does it, in segments.
 
-`hermes.memory.reference` says block by block what a prefix cache does; docs/vllm-v1.md gives the rules. Which physical
-block a sequence holds cannot be observed, so this pool does the same with ranges of blocks that have one history
-(`hermes.memory.segments`). A request costs it a few operations for each name in its prompt, not one for each block.
+`hermes.memory.reference` defines the prefix cache block by block; docs/background/vllm.md gives the rules. It cannot be
+observed which physical block a sequence holds, so this pool does the same with ranges of blocks that have one history
+(`hermes.memory.segments`). A request costs a few operations for each name in its prompt, not one for each block.
 
-- A content gives its names in runs (`hermes.core.block_hashes.name_runs`); a sequence that shares nothing is one
+- A content gives its names in runs (`hermes.core.block_hashes.name_runs`). A sequence that shares nothing is one
   segment.
-- Blocks without a hash have no identity. Those at the very front of the free queue are one number: with the engine's
+- Blocks without a hash have no identity. Those at the very front of the free queue are a count; with the engine's
   present rule that is all of them.
-- A hit of a part of a segment splits it. Nothing is put together again, except what a sequence hashes right after
-  what it hashed last, where nobody could tell the difference.
-- A decode group takes blocks as a number (`take`). What a member writes is its own: no lookup can hit it before it has
-  left the group, so that is when its blocks are hashed (`commit`). Members whose answers have names that others may
-  look up (`answers_alone` is False) are hashed as they go.
+- A hit of a part of a segment splits it. Segments are not merged, except what a sequence hashes right after what it
+  hashed last, where the result cannot differ.
+- A decode group takes blocks as a number (`take`). The blocks that a member writes are its own: no lookup can hit them
+  before it has left the group, so that they are hashed then (`commit`). Members whose answers have names that others
+  may look up (`answers_alone` is False) are hashed as they decode.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Hit = tuple[Segment, int, int]   # (segment, first block, block after the last)
 class PrefixBlockPool(BlockPool):
     """See the module's docstring.
 
-    unhashed_to_front: a freed block without a hash goes to the front of the free queue, as in vLLM 0.32; otherwise to
-        the back, as in 0.19
+    Args:
+        unhashed_to_front: Freed blocks without a hash go to the front of the free queue (vLLM 0.32), otherwise to the
+            back (vLLM 0.19).
     """
 
     caching = True
@@ -44,7 +45,7 @@ class PrefixBlockPool(BlockPool):
         self._queue = FreeQueue()
         self._num_unhashed = num_blocks   # blocks without a hash in front of `_queue`
         self._chains: dict[BlockHolder, Chain] = {}
-        # The latest lookup, which holds as long as no segment has changed: whose, of how many tokens, and the hits.
+        # The latest lookup (sequence, its tokens, hits), valid until a segment changes.
         self._version = 0
         self._hits_of: BlockHolder | None = None
         self._hits_version = self._hits_tokens = 0
@@ -53,7 +54,7 @@ class PrefixBlockPool(BlockPool):
     # -- lookups -------------------------------------------------------------------------------------------------
 
     def _find(self, seq: BlockHolder) -> list[Hit]:
-        """The blocks that `seq` would hit: whole ones, up to the first miss, at most num_tokens - 1 tokens."""
+        """Return the blocks that `seq` would hit: whole ones, up to the first miss, at most num_tokens - 1 tokens."""
         num_tokens = seq.num_tokens
         if self._hits_of is seq and self._hits_version == self._version and self._hits_tokens == num_tokens:
             return self._hits
@@ -85,13 +86,13 @@ class PrefixBlockPool(BlockPool):
         hits = self._find(seq)
         if not hits:
             return need
-        # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
+        # A hit block without a holder is in the free queue: taking it costs a free block just as a new one does.
         return max(0, need - hits[-1][2]) + sum([end - first for segment, first, end in hits if not segment.refs])
 
     # -- taking --------------------------------------------------------------------------------------------------
 
     def _chain(self, seq: BlockHolder) -> Chain:
-        """A sequence that holds nothing yet."""
+        """Return the chain of a sequence that holds nothing yet."""
         chain = self._chains[seq] = Chain(name_runs(seq, self.block_size), getattr(seq, "own_name", None))
         return chain
 
@@ -100,15 +101,15 @@ class PrefixBlockPool(BlockPool):
             hits = self._find(seq)
             chain = self._chain(seq)
             if hits:
-                # before new blocks are taken, so that a sequence never evicts its own hits
+                # before taking new blocks, so that a sequence never evicts its own hits
                 chain.parts = [self._hold(*hit) for hit in hits]
                 chain.end = seq.num_blocks = hits[-1][2]
             self._note_shared()
         self.grow(seq, num_tokens, known)
 
     def _hold(self, segment: Segment, first: int, end: int) -> Segment:
-        """One more sequence holds these blocks of `segment`; returns the segment that is just these."""
-        while segment.hi <= first:   # split since it was found
+        """Add a holder to these blocks of `segment`; return the segment of exactly these blocks."""
+        while segment.hi <= first:   # split since the lookup
             assert segment.rest is not None
             segment = segment.rest
         if segment.refs:
@@ -124,7 +125,7 @@ class PrefixBlockPool(BlockPool):
             self._queue.remove(segment)
             segment.refs = 1
             return segment
-        # The others stay where they are in the free queue.
+        # The other parts stay in their place in the free queue.
         self._version += 1
         if end < segment.hi:
             if segment.lo < first:
@@ -142,7 +143,7 @@ class PrefixBlockPool(BlockPool):
         return part
 
     def _split(self, segment: Segment, block: int) -> Segment:
-        """Split a segment that somebody holds; returns the part from `block` on."""
+        """Split a segment that has holders; return the part from `block` on."""
         part = Segment(segment.name, block, segment.hi)
         part.refs, part.rest = segment.refs, segment.rest
         segment.hi, segment.rest = block, part
@@ -166,7 +167,7 @@ class PrefixBlockPool(BlockPool):
         return True
 
     def take(self, num_blocks: int) -> None:
-        """Take blocks from the front of the free queue; what they held is evicted."""
+        """Take blocks from the front of the free queue, which evicts their content."""
         if num_blocks > self.free_blocks:
             raise ValueError(f"{num_blocks} blocks taken of {self.free_blocks} free ones")
         self.free_blocks -= num_blocks
@@ -187,7 +188,7 @@ class PrefixBlockPool(BlockPool):
             if segment.name is not None:
                 remove(segment)
             gone, segment = segment, segment.after
-            del gone.before, gone.after   # else they would keep each other in memory: no collector runs meanwhile
+            del gone.before, gone.after   # or they would keep each other alive: garbage collection is paused
         ring.after, segment.before = segment, ring
 
     # -- hashing -------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class PrefixBlockPool(BlockPool):
             self._hash(chain, full)
 
     def _hash(self, chain: Chain, full: int) -> None:
-        """The blocks up to `full` are full (visible within the same step)."""
+        """Hash the blocks up to `full`, which are full (visible within the same step)."""
         self._version += 1
         by_name, parts = self._index.by_name, chain.parts
         while chain.end < full:
@@ -210,8 +211,8 @@ class PrefixBlockPool(BlockPool):
             known = by_name.get(name)
             if known is not None and parts:
                 last = parts[-1]
-                # What it hashed last is held by nobody else, and of this name nothing is younger (which it would be
-                # after a split): it is one segment.
+                # The segment that it hashed last has no other holder and is the youngest of this name (unless it was
+                # split): extend it.
                 if last.refs == 1 and (known is last or (type(known) is list and known[-1] is last)):
                     last.hi = end
                     continue
@@ -247,7 +248,7 @@ class PrefixBlockPool(BlockPool):
             else:
                 self._queue.append(Segment(None, 0, unhashed))
         ring = self._queue.ring
-        for segment in reversed(chain.segments()):   # the tail is to be evicted first
+        for segment in reversed(chain.segments()):   # the tail is evicted first
             size = segment.hi - segment.lo
             segment.refs -= 1
             if segment.refs:
@@ -255,14 +256,14 @@ class PrefixBlockPool(BlockPool):
             else:
                 self.free_blocks += size
                 segment.rest = None
-                last = ring.before   # `FreeQueue.append`, written out
+                last = ring.before   # `FreeQueue.append`, inlined
                 segment.before, segment.after = last, ring
                 last.after = ring.before = segment
 
     # -- branches of one prompt ------------------------------------------------------------------------------------
 
     def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
-        """`others` find what they have in common with `lead` by its content, which may have changed just now."""
+        """Forget the latest lookup: `others` find their common blocks by the content of `lead`, which may be new."""
         chain = self._chains.get(lead)
         if chain is not None:
             chain.rename(name_runs(lead, self.block_size))

@@ -1,16 +1,16 @@
-"""The reference prefix cache: vLLM V1's block pool, block by block.
+"""Reference prefix cache: vLLM V1's block pool, block by block.
 
 `hermes.memory.prefix.PrefixBlockPool` does the same for ranges of blocks at a time, and is what simulations use. This
-module is the definition that it is compared with: tests drive both with the same operations, and `stepping: every_step`
-uses this one. The eviction policies other than LRU (`hermes.memory.ranked`) build on it, since they rank single blocks.
+module is its definition: tests drive both with the same operations, and `stepping: every_step` uses this one. The
+eviction orders other than LRU (`hermes.memory.prefix_eviction`) rank single blocks and build on it.
 
-Blocks have numbers here, because a freed block that still carries the hash of its content can be hit by a later request
-until it is allocated to something else. The free queue is the eviction order: allocation takes from its front; a freed
-sequence's blocks go tail first, those with a hash to the back, those without to the front (engine versions before
-0.32: all to the back). Two blocks may carry the same hash; a lookup returns the older one.
+Blocks have numbers here, because a later request can hit a freed block that still carries the hash of its content,
+until the block is allocated again. The free queue is the eviction order. Allocation takes from its front. The blocks of
+a freed sequence enter tail first, those with a hash at the back, those without at the front (engine versions before
+0.32: all at the back). Two blocks may carry the same hash; a lookup returns the older one.
 
 A block's hash chains its parent's with its tokens, so equal keys mean equal content of the whole prefix. The simulator
-has no tokens; `block_key` of a sequence plays that role.
+has no tokens; `block_key` of a sequence replaces the hash.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ __all__ = ["ReferencePrefixPool"]
 class ReferencePrefixPool(BlockPool):
     """Reference-counted blocks with hashes.
 
-    unhashed_to_front: a freed block without a hash goes to the front of the free queue, as in vLLM 0.32; otherwise to
-        the back, as in 0.19
+    Args:
+        unhashed_to_front: Freed blocks without a hash go to the front of the free queue (vLLM 0.32), otherwise to the
+            back (vLLM 0.19).
     """
 
     caching = True
@@ -41,9 +42,9 @@ class ReferencePrefixPool(BlockPool):
         self._queue: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._refs = [0] * num_blocks
         self._key_of: list[Any] = [None] * num_blocks
-        self._cached: dict[Any, int | list[int]] = {}   # key -> the block that carries it, or several, oldest first
+        self._cached: dict[Any, int | list[int]] = {}   # key -> the block with that key, or several, oldest first
         self._blocks: dict[Any, list[int]] = {}         # sequence -> its blocks, in order
-        self._committed: dict[Any, int] = {}            # sequence -> how many of its blocks were offered to the cache
+        self._committed: dict[Any, int] = {}            # sequence -> number of its blocks offered to the cache
 
     def _hits(self, seq: BlockHolder) -> list[int]:
         cached, bs, block_key = self._cached, self.block_size, seq.block_key
@@ -64,7 +65,7 @@ class ReferencePrefixPool(BlockPool):
             return max(0, self.blocks_for(num_tokens) - len(held))
         hits = self._hits(seq)
         refs = self._refs
-        # A hit block nobody holds lies in the free queue: taking it costs a free block just as a new one does.
+        # A hit block without a holder is in the free queue: taking it costs a free block just as a new one does.
         return max(0, self.blocks_for(num_tokens) - len(hits)) + sum(1 for b in hits if refs[b] == 0)
 
     def admit(self, seq: BlockHolder, num_tokens: int, known: int | None = None) -> None:
@@ -136,7 +137,7 @@ class ReferencePrefixPool(BlockPool):
                     carriers.append(block)  # type: ignore[union-attr]
 
     def relate(self, lead: BlockHolder, others: Sequence[BlockHolder]) -> None:
-        """Nothing to do: `others` find what they have in common with `lead` by its content."""
+        """Do nothing: `others` find their common blocks by the content of `lead`."""
 
     def share(self, lead: BlockHolder, seq: BlockHolder) -> None:
         held = self._blocks[lead][: lead.prompt_tokens // self.block_size]
@@ -162,6 +163,6 @@ class ReferencePrefixPool(BlockPool):
                     unhashed.append(block)
                 else:
                     queue[block] = None
-        for block in reversed(unhashed):   # the tail block ends up at the very front
+        for block in reversed(unhashed):   # the tail block comes to the very front
             queue[block] = None
             queue.move_to_end(block, last=False)

@@ -1,6 +1,6 @@
-"""A prompt cache without a clock: which share of a trace's blocks a store of some size would have found.
+"""Replay a trace through a prompt cache without a clock: the share of its blocks that a store would have found.
 
-Every prompt is looked up and then stored, one after the other in order of arrival: an upper bound for caches on the
+Prompts are looked up and then stored one after the other in order of arrival. This is an upper bound for caches on the
 clock, in which a prompt is of use only once it has been computed.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Replay", "replay"]
 
 
 class Replay(NamedTuple):
-    """Blocks of all prompts, how many of them were found, distinct ones, evictions."""
+    """Blocks of all prompts, blocks found, distinct blocks, and evictions."""
 
     blocks: int
     hits: int
@@ -30,8 +30,15 @@ class Replay(NamedTuple):
 
 
 def replay(prompts: Iterable[Sequence[Hashable]], capacity_blocks: int | None = None, policy: str = "lru") -> Replay:
-    """prompts: chained block hashes of each prompt; capacity_blocks: None for a store without limit; policy: a name of
-    `EVICTION`. A block counts as found if all blocks before it are found as well."""
+    """Replay prompts through one store.
+
+    Args:
+        prompts: Chained block hashes of each prompt.
+        capacity_blocks: Size of the store, None for no limit.
+        policy: A name of `EVICTION`.
+
+    A block counts as found if all blocks before it are found as well.
+    """
     store = Store(1 << 62 if capacity_blocks is None else capacity_blocks, EVICTION.get(policy)())
     blocks = hits = 0
     distinct: set[Hashable] = set()
@@ -39,7 +46,7 @@ def replay(prompts: Iterable[Sequence[Hashable]], capacity_blocks: int | None = 
         blocks += len(keys)
         hits += len(find_chain([store], keys))
         distinct.update(keys)
-        for key in reversed(keys):   # the head of the chain is the last to go
+        for key in reversed(keys):   # the head of the chain is evicted last
             if key not in store:
                 store.put(key, 1)
     return Replay(blocks, hits, len(distinct), store.evictions)

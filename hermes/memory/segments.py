@@ -1,11 +1,11 @@
 """Segments: ranges of blocks of a prefix cache that are taken, hashed, hit and freed together.
 
-A *name* stands for the content of consecutive blocks: block `index` of a name is one content, `(name, index)` is its
-hash. A `Segment` is a range of such blocks that have the same number of holders and, if that is none, lie next to each
-other in the free queue, last block foremost. `SegmentIndex` finds the segment that carries a block's hash,
-`FreeQueue` keeps the free segments in eviction order, and a `Chain` is what one sequence holds.
+A *name* stands for the content of consecutive blocks: block `index` of a name has one content, and `(name, index)` is
+its hash. A `Segment` is a range of such blocks with the same number of holders; without holders, its blocks are
+adjacent in the free queue, the last block foremost. `SegmentIndex` finds the segment with a block's hash, `FreeQueue`
+keeps the free segments in eviction order, and a `Chain` is what one sequence holds.
 
-Nothing here counts blocks; that is the pool's (`hermes.memory.prefix`).
+The pool (`hermes.memory.prefix`) counts the blocks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ ENDLESS = 1 << 62   # blocks
 
 
 class Segment:
-    """Blocks `lo` to `hi` (exclusive) of the content `name`. `name` None: `hi` blocks without a hash.
+    """Blocks `lo` to `hi` (exclusive) of the content `name`. If `name` is None: `hi` blocks without a hash.
 
-    refs: sequences that hold it, each of them whole
-    rest: the segment that was split off at `hi` while sequences held both; meaningless where no holder goes beyond `hi`
-    before, after: its neighbours in the free queue, nearer to its front and to its back
+    Attributes:
+        refs: Sequences that hold it, each the whole of it.
+        rest: The segment split off at `hi` while sequences held both; meaningless if no holder goes beyond `hi`.
+        before, after: Neighbours in the free queue, nearer to its front and to its back.
     """
 
     __slots__ = ("after", "before", "hi", "lo", "name", "refs", "rest")
@@ -43,10 +44,11 @@ class Segment:
 class Chain:
     """The hashed blocks of one sequence: blocks 0 to `end` (exclusive) of its text, in order.
 
-    parts: the segments as they were when the sequence got them; what was split off since follows as their `rest`
-    name, name_end: content of block `end`, and up to which block it goes
-    runs: what follows that name (`hermes.core.block_hashes.name_runs`); None where `name` is the sequence's own and
-        has no end
+    Attributes:
+        parts: The segments as they were when the sequence got them; parts split off since follow as their `rest`.
+        name, name_end: Content of block `end`, and the block up to which it extends.
+        runs: Names after that one (`hermes.core.block_hashes.name_runs`); None if `name` is the sequence's own and has
+            no end.
     """
 
     __slots__ = ("end", "name", "name_end", "own_name", "parts", "runs")
@@ -58,7 +60,7 @@ class Chain:
         self.rename(runs)
 
     def rename(self, runs: Iterable[tuple[Hashable, int]]) -> None:
-        """The blocks from `end` on have these names; `runs` begins with block 0."""
+        """Give the blocks from `end` on new names; `runs` begins with block 0."""
         self.name: Hashable
         self.runs: Iterator[tuple[Hashable, int]] | None
         if runs == ():
@@ -67,7 +69,7 @@ class Chain:
             self.name, self.name_end, self.runs = None, 0, iter(runs)
 
     def next_name(self) -> None:
-        """Let `name` be that of block `end`."""
+        """Set `name` to that of block `end`."""
         for name, end in self.runs or ():
             if end > self.end:
                 self.name, self.name_end = name, end
@@ -75,14 +77,14 @@ class Chain:
         self.name, self.name_end, self.runs = self.own_name, ENDLESS, None
 
     def segments(self) -> list[Segment]:
-        """The segments of blocks 0 to `end` as they are now, in order."""
+        """Return the present segments of blocks 0 to `end`, in order."""
         parts = self.parts
         if len(parts) == 1 and parts[0].hi == self.end:
             return parts
         found: list[Segment] = []
         first = 0
         for part in parts:
-            while first < part.lo:   # the one before was split
+            while first < part.lo:   # the part before was split
                 split = found[-1].rest
                 assert split is not None
                 found.append(split)
@@ -98,17 +100,17 @@ class Chain:
 
 
 class SegmentIndex:
-    """Name -> the segment of that name, or a list of several in the order in which they were hashed.
+    """Index from a name to its segment, or to a list of several in the order in which they were hashed.
 
-    Of several segments that carry a block's hash the oldest counts. Segments that were split stay side by side. (The
-    pool adds new ones itself: it asks at the same time whether the latest one grows instead.)
+    If several segments carry a block's hash, a lookup finds the oldest. Parts of a split segment are adjacent. (The
+    pool adds new segments itself, as it checks at the same time whether the latest one can grow instead.)
     """
 
     def __init__(self) -> None:
         self.by_name: dict[Hashable, Any] = {}
 
     def add_part(self, segment: Segment, part: Segment) -> None:
-        """`part` was split off `segment`: it is as old."""
+        """Add `part`, which was split off `segment` and has the same age."""
         known = self.by_name[segment.name]
         if type(known) is list:
             known.insert(known.index(segment) + 1, part)
@@ -116,7 +118,7 @@ class SegmentIndex:
             self.by_name[segment.name] = [segment, part]
 
     def remove(self, segment: Segment) -> None:
-        """Its blocks carry their hashes no longer."""
+        """Remove a segment whose blocks carry their hashes no longer."""
         known = self.by_name[segment.name]
         if known is segment:
             del self.by_name[segment.name]
@@ -126,8 +128,8 @@ class SegmentIndex:
             self.by_name[segment.name] = known[0]
 
     def match(self, name: Hashable, first: int, end: int, found: list[tuple[Segment, int, int]]) -> int:
-        """Append what carries the hashes of blocks `first` to `end`, as (segment, from, to); returns the first block
-        that nothing carries, or `end`."""
+        """Append the carriers of the hashes of blocks `first` to `end` to `found`, as (segment, from, to); return the
+        first block without a carrier, or `end`."""
         known = self.by_name.get(name)
         if known is None:
             return first
@@ -138,7 +140,7 @@ class SegmentIndex:
                 return int(to)
             return first
         while first < end:
-            to = end   # where an older segment begins
+            to = end   # start of an older segment
             for segment in known:
                 if segment.lo > first:
                     if segment.lo < to:
@@ -155,31 +157,31 @@ class SegmentIndex:
 
 
 class FreeQueue:
-    """Segments in the order in which their blocks are taken: a ring, closed by `ring`."""
+    """Segments in the order in which their blocks are taken: a linked ring, closed by `ring`."""
 
     def __init__(self) -> None:
         self.ring = ring = Segment(None, 0, 0)
         ring.before = ring.after = ring
 
     def append(self, segment: Segment) -> None:
-        """To the back."""
+        """Append a segment at the back."""
         ring = self.ring
         last = ring.before
         segment.before, segment.after = last, ring
         last.after = ring.before = segment
 
     def put_before(self, segment: Segment, other: Segment) -> None:
-        """Just before `other`, which is in the queue."""
+        """Insert a segment before `other`, which is in the queue."""
         before = other.before
         segment.before, segment.after = before, other
         before.after = other.before = segment
 
     def remove(self, segment: Segment) -> None:
-        """From anywhere."""
+        """Remove a segment from any place."""
         segment.before.after, segment.after.before = segment.after, segment.before
 
     def __iter__(self) -> Iterator[Segment]:
-        """From the front to the back."""
+        """Iterate from the front to the back."""
         segment = self.ring.after
         while segment is not self.ring:
             yield segment

@@ -1,9 +1,9 @@
-"""Eviction policies that look at how large an entry is: a large one has to be worth its room.
+"""Size-aware eviction policies: a large entry must be used more to stay.
 
-- `tamm`, token-aware LRU: the entry with the least recency per token goes first. Recency is the number of the access at
-  which the entry was last used; accesses are counted, time is not looked at, so shifting all times changes nothing.
-- `gdsf`, greedy dual size frequency (Cherkasova, HP Labs 1998): the entry with the least `L + reads / size` goes first,
-  where L is the rank of the last one that went, so that entries nobody reads any more age away.
+- `tamm`, token-aware LRU: evict the entry with the least recency per token. Recency is the number of the access that
+  last used the entry. The policy counts accesses and does not read the time, so that shifting all times has no effect.
+- `gdsf`, greedy dual size frequency (Cherkasova, HP Labs 1998): evict the entry with the least `L + reads / size`. L is
+  the rank of the last evicted entry, so that entries without further reads age.
 
 Stores count bytes. KV of one model has a fixed number of bytes per token, so an order by bytes is an order by tokens.
 """
@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from hermes.memory.eviction import EVICTION
 from hermes.memory.indexed_heap import IndexedHeap
 
 __all__ = ["Gdsf", "Tamm"]
 
 
-@EVICTION.register("tamm")
 class Tamm:
-    """The entry with the least recency per token."""
+    """Evict the entry with the least recency per token."""
 
     def __init__(self) -> None:
         self._heap: IndexedHeap[Hashable] = IndexedHeap()
@@ -46,9 +44,8 @@ class Tamm:
         return self._heap.peek()
 
 
-@EVICTION.register("gdsf")
 class Gdsf:
-    """The entry with the fewest reads per byte, entries nobody reads any more ageing away."""
+    """Evict the entry with the fewest reads per byte; entries without further reads age."""
 
     def __init__(self) -> None:
         self._heap: IndexedHeap[Hashable] = IndexedHeap()

@@ -1,4 +1,4 @@
-"""Count-Min sketch: how often was a key seen, in constant memory, never too low.
+"""Count-Min sketch: upper estimates of how often keys were seen, in constant memory.
 
 Cormode and Muthukrishnan, "An improved data stream summary" (J. Algorithms 55, 2005): with width w = ceil(e / epsilon)
 and depth d = ceil(ln(1 / delta)), an estimate lies between the true count f and f + epsilon * N (N: all counts) with
@@ -20,11 +20,11 @@ _PRIME = (1 << 61) - 1
 
 
 class CountMinSketch:
-    """Counts of keys. `width` counters in each of `depth` rows; the hash functions follow from `seed`."""
+    """Counts of keys: `width` counters in each of `depth` rows, with hash functions derived from `seed`."""
 
     def __init__(self, width: int = 2048, depth: int = 4, seed: int = 0) -> None:
         if width < 1 or depth < 1:
-            raise ValueError(f"a width and a depth of at least 1: {width}, {depth}")
+            raise ValueError(f"width and depth must be at least 1, got {width} and {depth}")
         self.width, self.depth = width, depth
         self.total = 0
         self._rows = np.zeros((depth, width), dtype=np.int64)
@@ -35,7 +35,7 @@ class CountMinSketch:
 
     @property
     def epsilon(self) -> float:
-        """Error as a share of all counts."""
+        """Error bound as a share of all counts."""
         return math.e / self.width
 
     @property
@@ -48,9 +48,9 @@ class CountMinSketch:
         return [((a * x + b) % _PRIME) % self.width for a, b in zip(self._a, self._b, strict=True)]
 
     def add(self, key: Hashable, count: int = 1) -> int:
-        """Count a key `count` times more; its estimate afterwards."""
+        """Add `count` to a key's count; return its estimate."""
         if count < 0:
-            raise ValueError(f"a count of at least 0: {count}")
+            raise ValueError(f"count must be at least 0, got {count}")
         self.total += count
         rows = self._rows
         least = None
@@ -62,7 +62,7 @@ class CountMinSketch:
         return least
 
     def estimate(self, key: Hashable) -> int:
-        """How often a key was counted: at least as often as it was, seldom much more."""
+        """Return how often a key was counted: never less than the truth, and rarely much more."""
         return min(int(self._rows[row, column]) for row, column in enumerate(self._columns(key)))
 
     def add_many(self, keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> None:
@@ -73,7 +73,7 @@ class CountMinSketch:
         self.total += len(columns)
 
     def halve(self) -> None:
-        """Age: every count halves, rounded down (the reset of TinyLFU, Einziger et al. 2017, section 3.3)."""
+        """Halve every count, rounded down (the reset of TinyLFU, Einziger et al. 2017, section 3.3)."""
         self._rows >>= 1
         self.total >>= 1
 
@@ -83,7 +83,7 @@ def _plain(keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> Sequence[Hashabl
 
 
 def _number(key: Hashable) -> int:
-    """The same number for equal keys in every process: Python's own hash of text is not."""
+    """Return the same number for equal keys in every process, unlike Python's hash of text."""
     if isinstance(key, int | np.integer):   # 5 and numpy's 5 are equal
         key = int(key)
         if 0 <= key < _PRIME:

@@ -1,10 +1,10 @@
-"""Stores of KV outside the device: capacity, eviction, and the expected cost of a hierarchy of them.
+"""KV stores outside the device: capacity, eviction, and the expected time of a hierarchy of stores.
 
 `expected_s` is the HERMES formula (arXiv 2504.09775v3, section on KV retrieval):
 
     f(size, n) = hit_n * (lookup_n + size / bandwidth_n) + (1 - hit_n) * f(size, n + 1)
 
-and past the last level the context is recomputed. A lookup is charged only where it hits.
+Past the last level the context is recomputed. A lookup is charged only if it hits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Level", "Store", "expected_s", "find_chain"]
 
 
 class Level(NamedTuple):
-    """What one level of a hierarchy costs: seconds per lookup, bytes/s, share of the requests that find theirs."""
+    """One level of a hierarchy: seconds per lookup, bytes/s, and the share of requests that find their entry."""
 
     lookup_s: float
     bandwidth: float
@@ -28,9 +28,9 @@ class Level(NamedTuple):
 def expected_s(
     num_bytes: float, levels: Sequence[Level], recompute_s: float, exposed: Callable[[float], float] | None = None,
 ) -> float:
-    """Expected seconds to get `num_bytes` of KV from a hierarchy; `recompute_s` where no level has them.
+    """Return the expected seconds to get `num_bytes` of KV from a hierarchy; `recompute_s` if no level has them.
 
-    exposed: where reads overlap with the prefill, the bytes of a read at so many bytes/s that delay it.
+    exposed: If reads overlap with the prefill, a function from bytes/s to the bytes of a read that delay it.
     """
     seconds = recompute_s
     for level in reversed(levels):
@@ -41,9 +41,10 @@ def expected_s(
 
 
 class Store:
-    """Entries of known size within a capacity. Never holds more; an entry larger than that is refused.
+    """Entries of known size within a capacity. An entry larger than the capacity is refused.
 
-    frequency: decides what may come in while it is full (`admits`), None for everything
+    Args:
+        frequency: Admission filter of a full store (`admits`), None to admit all entries.
     """
 
     def __init__(self, capacity_bytes: int, policy: Any, frequency: Frequency | None = None) -> None:
@@ -55,7 +56,7 @@ class Store:
         self.peak_bytes = 0
 
     def get(self, key: Hashable) -> int | None:
-        """Bytes under `key`, or None. Counts as a read."""
+        """Return the bytes under `key`, or None. Counts as a read."""
         num_bytes = self.entries.get(key)
         if num_bytes is None:
             self.missed([key])
@@ -67,15 +68,15 @@ class Store:
         return num_bytes
 
     def missed(self, keys: Sequence[Hashable]) -> None:
-        """These were looked for and are not of use here."""
+        """Count keys that were looked up in vain."""
         self.misses += len(keys)
         if self.frequency is not None:
             for key in keys:
                 self.frequency.seen(key)
 
     def admits(self, key: Hashable, num_bytes: int) -> bool:
-        """Whether an entry may come in: there is room, or it was asked for more often than the first that would go.
-        `put` does not ask."""
+        """Whether an entry may come in: there is room, or it was requested more often than the first victim. `put` does
+        not check this."""
         if self.frequency is None or key in self.entries or self.used_bytes + num_bytes <= self.capacity_bytes:
             return True
         if self.entries and not self.frequency.prefers(key, self.policy.victim()):
@@ -87,8 +88,8 @@ class Store:
         return key in self.entries
 
     def put(self, key: Hashable, num_bytes: int) -> list[tuple[Hashable, int]] | None:
-        """Keep an entry (in place of an older one of that key). Those evicted for it, with their sizes, in order; None
-        if it is larger than the store, which then stays as it is."""
+        """Store an entry (in place of an older one of that key). Return the evicted entries with their sizes, in order;
+        None, without any change, if it is larger than the store."""
         if num_bytes > self.capacity_bytes:
             self.refused += 1
             return None
@@ -112,11 +113,10 @@ class Store:
 
 
 def find_chain(stores: Sequence[Store], keys: Iterable[Hashable]) -> list[int]:
-    """Where a prompt's leading blocks are: the index of the store, nearest first, of each block up to the first that
-    no store has.
+    """Return, for each leading block of a prompt that some store has, the index of the nearest such store.
 
-    keys: chained hashes of the prompt's blocks, so that a block is of use only behind all those before it. What comes
-    after the first one missing counts as missed everywhere: it has to be computed.
+    keys: Chained hashes of the prompt's blocks: a block is of use only if all blocks before it are found. Blocks after
+    the first missing one count as missed in all stores, since they must be computed.
     """
     chain = list(keys)
     found: list[int] = []
@@ -125,7 +125,7 @@ def find_chain(stores: Sequence[Store], keys: Iterable[Hashable]) -> list[int]:
         if depth is None:
             break
         found.append(depth)
-    # The last block is read first: the head of a chain, without which the rest is of no use, is to go last.
+    # Read the last block first, so that the head of a chain, without which the rest is useless, is evicted last.
     for key, depth in zip(reversed(chain[:len(found)]), reversed(found), strict=True):
         stores[depth].get(key)
         for nearer in stores[:depth]:

@@ -1,7 +1,7 @@
-"""What the rest of hermes knows of a network: bytes go in at one node and come out at another, later.
+"""Network components: the configuration protocol, and what all networks share.
 
-A network component (`kind:` in YAML) is a pydantic model registered in `NETWORKS`; its `build(env, nodes)` makes the
-`Network` of one run. Nodes are client names. How the time comes about is each implementation's own business:
+A network component (`kind:` in YAML) is a pydantic model registered in `NETWORKS`. Its `build(env, nodes)` makes the
+`Network` of one run. Nodes are client names. Each implementation computes times in its own way:
 `hermes.network.components` has the simple ones, `hermes.network.topology` the graph of shared links.
 """
 
@@ -13,17 +13,24 @@ from typing import Any, NamedTuple, Protocol
 from simpy.core import Environment
 
 from hermes.config.registry import Registry
-from hermes.core.clock import TRANSFER, calls_of
+from hermes.core.clock import TRANSFER, bind_at
 from hermes.core.network import LinkUse, Network
 from hermes.errors import InputError, suggest
 
 __all__ = ["NETWORKS", "BaseNetwork", "NetworkComponent", "Site"]
 
-NETWORKS: Registry[Any] = Registry("network", "a network")
+NETWORKS: Registry[Any] = Registry("network", "a network", {
+    "hgx_box": "hermes.network.cluster:HgxBox",
+    "ideal": "hermes.network.ideal:Ideal",
+    "link": "hermes.network.components:Link",
+    "multi_rack": "hermes.network.cluster:MultiRack",
+    "rack": "hermes.network.cluster:Rack",
+    "topology": "hermes.network.topology:Topology",
+})
 
 
 class Site(NamedTuple):
-    """A client as a network sees it. platform: its box or rack, "" if it does not matter; gpus: 0 for a CPU machine."""
+    """A client as a network places it. platform: its box or rack, "" for any; gpus: 0 for a CPU machine."""
 
     name: str
     platform: str = ""
@@ -31,29 +38,29 @@ class Site(NamedTuple):
 
 
 class NetworkComponent(Protocol):
-    """What stands in YAML: a frozen pydantic model with a literal `kind`.
+    """A network in YAML: a frozen pydantic model with a literal `kind`.
 
-    One that lays the clients out by itself also has `build_at(env, sites)`, which is called in place of `build`.
+    A component that places the clients itself also has `build_at(env, sites)`, which is called instead of `build`.
     """
 
     kind: str
 
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
-        """The network of one run between these nodes. `InputError` if the description does not fit them."""
+        """Build the network of one run between these nodes. `InputError` if the description does not fit them."""
         ...
 
 
 class BaseNetwork:
-    """Node names, byte counters and completion: what all networks have in common."""
+    """Base of networks: node names, byte counters and completion."""
 
     def __init__(self, env: Environment, nodes: Sequence[str]) -> None:
-        self.env, self._at = env, calls_of(env)
+        self.env, self._at = env, bind_at(env)
         self.nodes = frozenset(nodes)
         self.bytes_sent = 0
         self.bytes_received = 0
 
     def known(self, node: str) -> str:
-        """The node, or `InputError`."""
+        """Return the node, or raise `InputError` for an unknown one."""
         if node not in self.nodes:
             raise InputError("a node of the network", node, suggestion=suggest(node, sorted(self.nodes)))
         return node
@@ -70,7 +77,7 @@ class BaseNetwork:
         raise NotImplementedError
 
     def stream(self, src: str, dst: str, num_bytes: int, over_ns: int, out: Callable[[], None]) -> None:
-        """As if all bytes could move at once, but for the end: right where no other transfer is slowed by these."""
+        """Send all bytes at once but end the stream on time: correct if other transfers do not slow these down."""
         missing = 2
 
         def one(_: Any = None) -> None:
@@ -83,7 +90,7 @@ class BaseNetwork:
         self._at(int(self.env._now) + over_ns, TRANSFER, one)
 
     def deliver(self, delay_ns: int, num_bytes: int, done: Callable[[], None]) -> None:
-        """`num_bytes` arrive in `delay_ns` nanoseconds, whatever else happens."""
+        """Deliver `num_bytes` after `delay_ns` nanoseconds, in all cases."""
 
         def arrive(_: Any) -> None:
             self.bytes_received += num_bytes

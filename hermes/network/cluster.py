@@ -1,15 +1,15 @@
-"""Topologies that need no list of links: boxes of GPUs, racks of boxes, several racks behind a spine.
+"""Topologies without a list of links: boxes of GPUs, racks of boxes, several racks behind a spine.
 
     box     GPUs joined by an NVLink switch; a host beside them, reached over PCIe
     rack    boxes and servers on one non-blocking switch: a GPU client has the NICs of its GPUs, a host has its own
     racks   rack switches on a spine, each over one uplink, which may be oversubscribed
 
-`place` puts the clients into boxes. A client with GPUs takes as many as it has devices; it has their NVLinks, PCIe
-links and NICs to itself. Clients without GPUs (retrieval, processing, KV stores) that name a box sit at its host;
-others are servers of their own, spread evenly over the racks.
+`place` puts the clients into boxes. A client with GPUs takes as many as it has devices, and their NVLinks, PCIe links
+and NICs are its own. Clients without GPUs (retrieval, processing, KV stores) that name a box sit at its host. Others
+are separate servers, spread evenly over the racks.
 
-The defaults are those of an HGX H100: NVLink 4 with 450 GB/s a direction and GPU, PCIe 5.0 x16 with 64 GB/s, a NIC of
-400 Gbit/s for each GPU. Latencies are round figures of such links, not measurements.
+The defaults are those of an HGX H100: NVLink 4 with 450 GB/s per direction and GPU, PCIe 5.0 x16 with 64 GB/s, one NIC
+of 400 Gbit/s per GPU. Latencies are round figures of such links, not measurements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import Network
-from hermes.errors import InputError
-from hermes.network.base import NETWORKS, Site
+from hermes.errors import InputError, Verbatim
+from hermes.network.base import Site
 from hermes.network.components import LinkBandwidth
-from hermes.network.topology import TopologyLink, TopologyNetwork, refuse_odd_links
+from hermes.network.topology import TopologyLink, TopologyNetwork, check_links
 
 __all__ = ["Box", "HgxBox", "Layout", "MultiRack", "Rack"]
 
@@ -33,7 +33,7 @@ SPINE = "spine"
 
 
 class Box(NamedTuple):
-    """A box and who is in it: clients with GPUs, clients at its host. name: `RACK/BOX`."""
+    """A box, named `RACK/BOX`, with its clients on GPUs and its clients at the host."""
 
     name: str
     gpu_clients: list[Site]
@@ -45,48 +45,49 @@ class Box(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Who is where: per rack its boxes, and the clients that are servers of their own."""
+    """Places of the clients: per rack its boxes, and its separate servers."""
 
     boxes: dict[str, list[Box]]
     servers: dict[str, list[Site]]
 
 
 class _Parts(ConfigModel):
-    """What a box is made of."""
+    """Parts of a box."""
 
     gpus_per_box: int = Field(default=8, ge=1, le=4096)
-    """GPUs of a box; clients are put into boxes by their number of devices."""
+    """GPUs of a box. Clients are put into boxes by their number of devices."""
     nvlink: LinkBandwidth = 450e9
     """Bytes/s of a GPU to the NVLink switch of its box, in each direction."""
     nvlink_latency: Duration = 1e-6
-    """Time a byte takes from a GPU to the switch."""
+    """Time of a byte from a GPU to the switch."""
     pcie: LinkBandwidth = 64e9
     """Bytes/s between a GPU and the host of its box, in each direction."""
     pcie_latency: Duration = 1e-6
-    """Time a byte takes from a GPU to the host."""
+    """Time of a byte from a GPU to the host."""
 
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
-        """The network of one run between clients of which nothing is known: one GPU each."""
+        """Build the network of one run between clients with one GPU each."""
         return self.build_at(env, [Site(node) for node in nodes])
 
     def build_at(self, env: Environment, sites: Sequence[Site]) -> Network:
-        """The network of one run. `InputError` if the clients do not fit."""
+        """Build the network of one run. `InputError` if the clients do not fit."""
         layout = self.place(sites)
         links, places = self._links(layout)
         nodes = dict.fromkeys(site.name for site in sites)
         for name in _inner_names(layout):
             if name in nodes:
-                raise InputError("a client that is not called like a part of the network", name, field="clients")
-        refuse_odd_links(links)
+                raise InputError(Verbatim(f"client {name!r} has the name of a part of the network; rename the client"),
+                                 field="clients")
+        check_links(links)
         ends = dict.fromkeys([*(end for link in links for end in (link.a, link.b)), *places.values()])
         return TopologyNetwork(env, list(nodes), [end for end in ends if end not in nodes], links, places)
 
     def place(self, sites: Sequence[Site]) -> Layout:
-        """Who is where."""
+        """Place the clients."""
         raise NotImplementedError
 
     def _links(self, layout: Layout) -> tuple[list[TopologyLink], dict[str, str]]:
-        """All links, and the place of the clients that have none of their own."""
+        """Return all links, and the node of each client without links of its own."""
         links: list[TopologyLink] = []
         places: dict[str, str] = {}
         for boxes in layout.boxes.values():
@@ -102,7 +103,7 @@ class _Parts(ConfigModel):
         places |= {site.name: f"{box.name}/host" for site in box.host_clients}
 
     def _fill(self, sites: Sequence[Site], rack: str, limit: int | None) -> list[Box]:
-        """Boxes of one rack: by the clients' platform where it names one, else in order, as they fit."""
+        """Fill the boxes of one rack: by the clients' platform if it names a box, otherwise in order, as they fit."""
         named: dict[str, Box] = {}
         free: list[Site] = []
         for site in sites:
@@ -130,11 +131,10 @@ class _Parts(ConfigModel):
         return boxes
 
     def _box_of(self, site: Site) -> str | None:
-        """The box that a client's platform names, or None."""
+        """Return the box that a client's platform names, or None."""
         return site.platform or None
 
 
-@NETWORKS.register("hgx_box")
 class HgxBox(_Parts):
     """One box: GPUs joined by an NVLink switch, and their host over PCIe."""
 
@@ -153,15 +153,15 @@ class _Racked(_Parts):
     """Boxes and servers with NICs on rack switches."""
 
     nics_per_box: int | None = Field(default=None, ge=1, le=4096)
-    """NICs of a box, a client has its GPUs' share of them; one for each GPU where left out."""
+    """NICs of a box; a client has the share of its GPUs. Left out, one per GPU."""
     nic: LinkBandwidth = 50e9
     """Bytes/s of a NIC, in each direction."""
     nic_latency: Duration = 2e-6
-    """Time a byte takes from a box or server to the rack switch."""
+    """Time of a byte from a box or server to the rack switch."""
     host_nic: LinkBandwidth = 50e9
     """Bytes/s of a host or server without GPUs to the rack switch, in each direction."""
     boxes_per_rack: int | None = Field(default=None, ge=1, le=100_000)
-    """Boxes that a rack has room for."""
+    """Boxes that fit into a rack."""
 
     @model_validator(mode="after")
     def _nearest_is_fastest(self) -> Self:
@@ -183,7 +183,6 @@ class _Racked(_Parts):
         return links, places
 
 
-@NETWORKS.register("rack")
 class Rack(_Racked):
     """Boxes and servers on one switch. A client's `platform` is its box; without one, boxes fill in order."""
 
@@ -197,27 +196,26 @@ class Rack(_Racked):
         return f"rack/{site.platform}" if site.platform else None
 
 
-@NETWORKS.register("multi_rack")
 class MultiRack(_Racked):
     """Racks on a spine. A client's `platform` is its rack, or `RACK/BOX`; without one, racks fill in order."""
 
     kind: Literal["multi_rack"] = "multi_rack"
     boxes_per_rack: int = Field(default=8, ge=1, le=100_000)
-    """Boxes that a rack has room for."""
+    """Boxes that fit into a rack."""
     racks: int | None = Field(default=None, ge=1, le=100_000)
-    """Racks over which clients without a platform are spread, as many as needed where left out."""
+    """Racks over which clients without a platform are spread. Left out, as many as needed."""
     oversubscription: float | None = Field(default=None, gt=0, le=1e6)
-    """Bandwidth of all NICs of a full rack over that of its uplink; 1 is non-blocking. Left out, as `uplink` says, or
+    """Bandwidth of all NICs of a full rack over that of its uplink; 1 is non-blocking. Left out, `uplink` applies, or
     else 1."""
     uplink: LinkBandwidth | None = None
-    """Bytes/s between a rack switch and the spine, in each direction, in place of `oversubscription`."""
+    """Bytes/s between a rack switch and the spine, in each direction, instead of `oversubscription`."""
     uplink_latency: Duration = 2e-6
-    """Time a byte takes from a rack switch to the spine; between racks it counts twice."""
+    """Time of a byte from a rack switch to the spine; between racks it counts twice."""
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Self:
         if self.uplink is not None and self.oversubscription is not None:
-            raise InputError("either an uplink or an oversubscription", "both", field="uplink")
+            raise InputError(Verbatim("uplink and oversubscription exclude each other; give one"), field="uplink")
         return self
 
     @property
@@ -234,7 +232,7 @@ class MultiRack(_Racked):
         return Layout(boxes, servers)
 
     def _racks(self, sites: Sequence[Site]) -> dict[str, list[Site]]:
-        """The clients of each rack."""
+        """Return the clients of each rack."""
         racks: dict[str, list[Site]] = {}
         size = self.gpus_per_box * self.boxes_per_rack
         free = [site for site in sites if not site.platform and site.gpus]
@@ -263,7 +261,7 @@ class MultiRack(_Racked):
         return max(1, -(-boxes // self.boxes_per_rack))
 
     def _deal(self, sites: Sequence[Site], names: list[str], per_rack: int, racks: dict[str, list[Site]]) -> None:
-        """Clients in order: so many to a rack, or until its boxes are full."""
+        """Deal clients to racks in order: a fixed number to each rack, or until its boxes are full."""
         rack, boxes, room, held = 0, 0, 0, 0
         for site in sites:
             full = site.gpus > room and boxes == self.boxes_per_rack

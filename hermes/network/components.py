@@ -1,4 +1,4 @@
-"""The networks without a graph: none at all, a link for each pair of nodes, one link for everybody."""
+"""Networks without a graph: a link for each pair of nodes, or one link for all."""
 
 from __future__ import annotations
 
@@ -11,34 +11,17 @@ from simpy.core import Environment
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.core.clock import TRANSFER, at
 from hermes.core.network import LinkUse, Network, nothing
-from hermes.network.base import NETWORKS, BaseNetwork
+from hermes.network.base import BaseNetwork
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Ideal", "IdealNetwork", "Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
+__all__ = ["Link", "LinkBandwidth", "LinkNetwork", "SharedLinkNetwork"]
 
-LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below a byte/s, integer rates would get coarse
-
-
-class IdealNetwork(BaseNetwork):
-    """Everything is there at once."""
-
-    def transfer(self, src: str, dst: str, num_bytes: int, done: Callable[[], None]) -> None:
-        self.known(src)
-        self.known(dst)
-        self.bytes_sent += num_bytes
-        self.deliver(0, num_bytes, done)
-
-    def estimate_ns(self, src: str, dst: str, num_bytes: int) -> int:
-        self.hops(src, dst)    # checks the names
-        return 0
-
-    def hops(self, src: str, dst: str) -> int:
-        return int(self.known(src) != self.known(dst))
+LinkBandwidth = Annotated[Bandwidth, Field(ge=1)]    # below one byte/s, integer rates would be too coarse
 
 
 class LinkNetwork(BaseNetwork):
-    """Every pair of nodes has a link of its own on which transfers do not wait for each other."""
+    """A network with a link for each pair of nodes; transfers do not wait for each other."""
 
     def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
         super().__init__(env, nodes)
@@ -67,7 +50,7 @@ class LinkNetwork(BaseNetwork):
 
 
 class SharedLinkNetwork(LinkNetwork):
-    """One link carries all transfers; those under way at the same time have equal shares of it."""
+    """One link for all transfers; concurrent ones have equal shares of it."""
 
     def __init__(self, env: Environment, nodes: Sequence[str], bandwidth: float, latency_s: float) -> None:
         super().__init__(env, nodes, bandwidth, latency_s)
@@ -96,27 +79,16 @@ class SharedLinkNetwork(LinkNetwork):
         return self._engine.uses(["link"], [self.bandwidth])
 
 
-@NETWORKS.register("ideal")
-class Ideal(ConfigModel):
-    """A network that takes no time."""
-
-    kind: Literal["ideal"] = "ideal"
-
-    def build(self, env: Environment, nodes: Sequence[str]) -> Network:
-        return IdealNetwork(env, nodes)
-
-
-@NETWORKS.register("link")
 class Link(ConfigModel):
-    """A transfer takes bytes / bandwidth + latency between any two clients."""
+    """A network in which a transfer between any two clients takes bytes / bandwidth + latency."""
 
     kind: Literal["link"] = "link"
     bandwidth: LinkBandwidth
     """Bytes/s of a link, e.g. `50 GB/s`."""
     latency: Duration = 0.0
-    """Time until the first byte is there, e.g. `10 us`."""
+    """Time until the first byte arrives, e.g. `10 us`."""
     shared: bool = False
-    """One link for everybody, shared fairly by the transfers under way, in place of a link for each pair of clients."""
+    """One link for all clients, shared fairly by concurrent transfers, instead of a link for each pair of clients."""
 
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
         cls = SharedLinkNetwork if self.shared else LinkNetwork

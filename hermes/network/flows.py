@@ -1,18 +1,18 @@
-"""Bytes on shared links: flows that start, share bandwidth max-min fairly, and end.
+"""Flows of bytes on shared links: they start, share bandwidth max-min fairly, and end.
 
 The fluid model of a network: a flow is a number of bytes over a path of links, all of which it uses at the same rate.
 Rates (`hermes.network.sharing`) change only when a flow starts or ends, so these are the only events.
 
-Nothing is counted per flow. Each link keeps a clock of what it has served, in bytes, to a flow that it stops: it runs
-at the link's level. Each stream (the flows over one path) keeps the offset of its own clock from that of its
-bottleneck, and each flow the reading of its stream's clock at which it ends. A change of rates then costs one addition
-for each link whose level changed, and for each stream whose bottleneck changed; not one for each flow.
+The engine keeps no counters per flow. Each link has a clock: the bytes it has served to a flow that it stops, at the
+link's level. Each stream (the flows over one path) stores the offset of its own clock from that of its bottleneck. Each
+flow stores the reading of its stream's clock at which it ends. A change of rates then costs one addition for each link
+whose level changed and each stream whose bottleneck changed, and nothing for the other flows.
 
-A flow that nobody shares a link with is not part of any of this: it has the rate of its narrowest link from its first
-byte to its last. It joins the others, as if it had always been among them, when one starts on one of its links.
+A flow alone on its links is kept apart: it has the rate of its narrowest link from its first byte to its last. When
+another flow starts on one of its links, it joins the others, with the clocks that it would have had all along.
 
-Everything is integer: work is counted in rate units x nanoseconds, so that bytes are neither lost nor made. A flow ends
-in the nanosecond nearest to the exact moment (half to even, as everywhere in the kernel).
+All numbers are integers: work is counted in rate units x nanoseconds, so that no bytes are lost or created. A flow ends
+in the nanosecond nearest to the exact time (half to even, as everywhere in the kernel).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from typing import Any
 
 from simpy.core import Environment
 
-from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, calls_of
+from hermes.core.clock import MAX_CLIENTS, START, TRANSFER, bind_at
 from hermes.core.network import LinkUse
 from hermes.network.sharing import NO_LIMIT, RATE_UNIT, MaxMin, Stream
 from hermes.units import NS_PER_S
 
 __all__ = ["WORK_PER_BYTE", "FlowEngine", "capacity_of", "serial_ns"]
 
-WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # a byte is this many rate units x nanoseconds
-_MAX_SAMPLES, _FIRST_SAMPLE_NS = 64, 10_000_000    # of what links have carried: at most so many, at first so far apart
-SETTLE = START + MAX_CLIENTS            # after everything else that happens at a time: one new set of rates for all
+WORK_PER_BYTE = RATE_UNIT * NS_PER_S    # rate units x nanoseconds in a byte
+_MAX_SAMPLES, _FIRST_SAMPLE_NS = 64, 10_000_000    # of the links' work: largest number, and first distance
+SETTLE = START + MAX_CLIENTS            # after all other events of an instant: one computation of rates for all of them
 
 
 def capacity_of(bandwidth: float) -> int:
-    """Bytes/s as integer rate units."""
+    """Return bytes/s as integer rate units."""
     return round(bandwidth * RATE_UNIT)
 
 
 def serial_ns(work: int, rate: int) -> int:
-    """Nanoseconds that `work` (rate units x ns) takes at `rate` (rate units), rounded half to even."""
+    """Return the nanoseconds of `work` (rate units x ns) at `rate` (rate units), rounded half to even."""
     whole, rest = divmod(work, rate)
     twice = 2 * rest
     return whole + (twice > rate or (twice == rate and whole % 2 == 1))
@@ -50,13 +50,14 @@ def serial_ns(work: int, rate: int) -> int:
 class _Path(Stream):
     """A stream with its clock.
 
-    ends: heap of (reading of the stream's clock at which the flow ends, flow number, what to call)
-    offset: the stream's clock minus that of its bottleneck
-    num_bytes: bytes of the flows that ended
-    begun: readings of the stream's clock at which the flows that have not ended began, added up
-    limit: index of a link that is there only to limit its one flow; -1 if there is none
-    narrowest: of its links, the (first) one with the least capacity
-    alone_ns: since when its one flow is the only one on its links; -1 if it is not
+    Attributes:
+        ends: Heap of (reading of the stream's clock at which a flow ends, flow number, callback).
+        offset: The stream's clock minus that of its bottleneck.
+        num_bytes: Bytes of the flows that ended.
+        begun: Sum of the readings of the stream's clock at which the present flows began.
+        limit: Index of a link that exists only to limit its one flow; -1 for none.
+        narrowest: The (first) one of its links with the least capacity.
+        alone_ns: Time since which its one flow is the only one on its links; -1 if it is not.
     """
 
     __slots__ = ("alone_ns", "begun", "ends", "index", "limit", "narrowest", "num_bytes", "offset")
@@ -76,44 +77,44 @@ class _Path(Stream):
 class FlowEngine:
     """Flows over links with the given bandwidths (bytes/s), on the clock of `env`.
 
-    Flows that start at the same time, and those that start where others end, get their rates from one settlement at
-    the end of that time. Flows that end at the same time end in the order in which they started.
+    Flows that start at the same time, or at the end of others, get their rates from one settlement at the end of that
+    instant. Flows that end at the same time end in order of their start.
     """
 
     def __init__(self, env: Environment, bandwidths: Sequence[float]) -> None:
-        self.env, self._at = env, calls_of(env)
+        self.env, self._at = env, bind_at(env)
         self.share = MaxMin([capacity_of(bandwidth) for bandwidth in bandwidths])
         self.num_events = 0                       # flows started and ended
         num_links = len(bandwidths)
-        self._served = [0] * num_links            # the link's clock ...
+        self._served = [0] * num_links            # each link's clock ...
         self._since = [0] * num_links             # ... at this time
         self._paths: dict[tuple[int, ...], _Path] = {}
         self._alone: list[_Path | None] = [None] * num_links    # the path whose flow has the link to itself
         self._unsettled: dict[_Path, None] = {}   # paths on which flows started or ended
         self._settling = False
-        # per link: (reading of its clock at which a stream's first flow ends, stream). Entries are left where they are
-        # when they become void; one is good if it agrees with its stream.
+        # Per link: (reading of its clock at which a stream's first flow ends, stream). Outdated entries stay; an entry
+        # is valid if it agrees with its stream.
         self._next: list[list[tuple[int, int, _Path]]] = [[] for _ in bandwidths]
         self._due: list[tuple[int, int, int]] = []     # (time of a link's next end, link, its stamp)
         self._stamp = [0] * num_links
         self._wake_ns: int | None = None
-        # what `uses` reports
+        # figures that `uses` reports
         self._active = [0] * num_links            # flows on the link
-        self._busy = [0] * num_links              # ns in which there were any ...
-        self._busy_since = [0] * num_links        # ... up to this time, if there are any
-        self._full = [0] * num_links              # ns in which the link stopped some ...
+        self._busy = [0] * num_links              # ns with at least one flow ...
+        self._busy_since = [0] * num_links        # ... until this time, if there is one
+        self._full = [0] * num_links              # ns in which the link stopped flows ...
         self._full_since = [0] * num_links
-        self._samples: list[tuple[int, list[int]]] = []     # (time, work done by each link until then)
+        self._samples: list[tuple[int, list[int]]] = []     # (time, work of each link until then)
         self._sample_after_ns = _FIRST_SAMPLE_NS
         self._settled_ns = 0
         self._num_paths = 0
-        self._limits: list[int] = []              # links that limited a flow and can limit another
+        self._limits: list[int] = []              # links that limited a flow and can be used again
         self._gone = [0] * num_links              # bytes of such flows
 
     def start(self, links: tuple[int, ...], num_bytes: int, ended: Callable[[], None], over_ns: int = 0) -> None:
-        """Send `num_bytes` (> 0) over `links` (at least one). `ended()` is called when the last byte is out.
+        """Send `num_bytes` (> 0) over `links` (at least one). Call `ended()` when the last byte has left.
 
-        over_ns: the bytes come about evenly in so many nanoseconds: the flow is never faster than that.
+        over_ns: Nanoseconds in which the bytes become ready evenly; they limit the flow's rate.
         """
         limit = -1
         if over_ns > 0:
@@ -146,7 +147,7 @@ class FlowEngine:
             self._start_alone(path, now)
 
     def _start_alone(self, path: _Path, now: int) -> None:
-        """Nobody else is on the links of the path, and nobody has left them at this time."""
+        """Start a flow that is alone on its path, on links that no flow left at this time."""
         self._rates_change(now)
         path.alone_ns = now
         alone = self._alone
@@ -159,7 +160,7 @@ class FlowEngine:
         self._sleep()
 
     def _join(self, path: _Path) -> None:
-        """A flow that was alone is one among others from now on, with the clocks that it would have had all along."""
+        """Move a flow that was alone to the others, with the clocks that it would have had all along."""
         since, path.alone_ns, path.bottleneck = path.alone_ns, -1, -1
         for link in path.links:
             self._alone[link] = None
@@ -171,7 +172,7 @@ class FlowEngine:
         heappush(self._next[link], (path.ends[0][0], path.index, path))
 
     def _limit(self, rate: int) -> int:
-        """A link of that rate for one flow."""
+        """Return a link of that rate for one flow."""
         if self._limits:
             link = self._limits.pop()
             self.share.resize(link, rate)
@@ -191,15 +192,15 @@ class FlowEngine:
         self._limits.append(path.limit)
 
     def rates(self) -> list[tuple[tuple[int, ...], int, int]]:
-        """(links, flows, rate of each in rate units) of the paths in use, as last settled."""
+        """Return (links, flows, rate of each in rate units) of the paths in use, as last settled."""
         return [(p.links, p.flows or 1, self._rate(p)) for p in self._paths.values() if p.bottleneck >= 0]
 
     def _rate(self, path: _Path) -> int:
-        """The rate of each of the path's flows, which are there."""
+        """Return the rate of each of the path's flows; the path must have flows."""
         return self.share.rate(path) if path.flows else max(1, self.share.capacity[path.bottleneck])
 
     def bytes_on(self) -> list[int]:
-        """Bytes of the flows that ended, per link."""
+        """Return the bytes of the flows that ended, per link."""
         total = list(self._gone)
         for path in self._paths.values():
             for link in path.links:
@@ -207,7 +208,7 @@ class FlowEngine:
         return total
 
     def uses(self, names: Sequence[str], bandwidths: Sequence[float]) -> list[LinkUse]:
-        """What went over each link up to now; `names` and `bandwidths` are how reports call them."""
+        """Return the use of each link so far; `names` and `bandwidths` are those of reports."""
         now = int(self.env._now)
         samples = [*self._samples, (now, self._work(now))] if self.num_events else []
         times = tuple(time for time, _ in samples)
@@ -227,7 +228,7 @@ class FlowEngine:
         ]
 
     def _work(self, now: int, ago: int = 0) -> list[int]:
-        """Work done by each link until `ago` nanoseconds before now, a time not before the last settlement."""
+        """Return the work of each link until `ago` nanoseconds before now, not before the last settlement."""
         total = [num_bytes * WORK_PER_BYTE for num_bytes in self._gone]
         for path in self._paths.values():
             work = path.num_bytes * WORK_PER_BYTE
@@ -244,15 +245,15 @@ class FlowEngine:
         return total
 
     def _rates_change(self, now: int) -> None:
-        """Rates are about to change, for the first time since `_settled_ns`."""
+        """Prepare for a change of rates, the first since `_settled_ns`."""
         if not self._samples or now - self._samples[-1][0] >= self._sample_after_ns:
             self._sample(now)
         self._settled_ns = now
 
     def _sample(self, now: int) -> None:
-        """Keep how much each link has done, before rates change; half as often each time there are many samples."""
+        """Store the work of each link before rates change; halve the samples when there are too many."""
         samples, last = self._samples, self._settled_ns
-        if samples and last > samples[-1][0]:     # rates have not changed since then
+        if samples and last > samples[-1][0]:     # rates have not changed since that sample
             samples.append((last, self._work(now, now - last)))
         samples.append((now, self._work(now)))
         if len(samples) > _MAX_SAMPLES:
@@ -270,7 +271,7 @@ class FlowEngine:
             self._at(int(self.env._now), SETTLE, self._settle)
 
     def _settle(self, _: Any) -> None:
-        """New rates for the flows that are there now."""
+        """Compute new rates for the present flows."""
         now = int(self.env._now)
         share, served, since = self.share, self._served, self._since
         self._rates_change(now)
@@ -303,7 +304,7 @@ class FlowEngine:
         for link in touched:
             if share.count[link]:
                 self._predict(link)
-            else:    # nobody refers to its clock: keep the numbers small
+            else:    # no stream refers to its clock: keep the numbers small
                 served[link] = 0
                 self._next[link].clear()
                 self._stamp[link] += 1
@@ -313,7 +314,7 @@ class FlowEngine:
         self._sleep()
 
     def _predict(self, link: int) -> None:
-        """Note when the first of the flows that the link stops will end."""
+        """Store the end of the first of the flows that the link stops."""
         entries = self._next[link]
         while True:
             reading, _, path = entries[0]
@@ -325,7 +326,7 @@ class FlowEngine:
         heappush(self._due, (time, link, self._stamp[link]))
 
     def _sleep(self) -> None:
-        """Wake up when the next flow ends, unless an earlier waking will see to it."""
+        """Schedule a wake-up at the end of the next flow, unless an earlier one is scheduled."""
         due = self._due
         while due and due[0][2] != self._stamp[due[0][1]]:
             heappop(due)
@@ -334,10 +335,10 @@ class FlowEngine:
             self._at(due[0][0], TRANSFER, self._wake)
 
     def _wake(self, _: Any) -> None:
-        """End the flows whose time has come."""
+        """End the flows that are due."""
         now = int(self.env._now)
         if now != self._wake_ns:
-            return    # an earlier waking was asked for after this one, and has asked for the next
+            return    # an earlier wake-up was scheduled after this one, and has scheduled the next
         self._wake_ns = None
         ended: list[tuple[int, Callable[[], None]]] = []
         while self._due and self._due[0][0] <= now:
@@ -352,7 +353,7 @@ class FlowEngine:
         self._sleep()
 
     def _end(self, link: int, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
-        """Take the flows off the link that end now; the settlement that follows sees to its next end."""
+        """Remove the flows that end now from the link; the settlement that follows schedules the link's next end."""
         alone = self._alone[link]
         if alone is not None:
             self._end_alone(alone, now, ended)
@@ -380,7 +381,7 @@ class FlowEngine:
                 heappush(entries, (path.ends[0][0] - path.offset, path.index, path))
 
     def _end_alone(self, path: _Path, now: int, ended: list[tuple[int, Callable[[], None]]]) -> None:
-        """Take a flow off the links that it had to itself."""
+        """Remove a flow from the links that it had to itself."""
         _work, number, num_bytes, call = path.ends.pop()
         path.num_bytes += num_bytes
         path.begun = 0

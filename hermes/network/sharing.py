@@ -1,19 +1,19 @@
-"""Max-min fair rates of flows over shared links, kept up to date as flows start and end.
+"""Max-min fair rates of flows over shared links, updated as flows start and end.
 
-Progressive filling: the rates of all flows grow together; where a link is full, the flows through it stop growing. A
-flow's *bottleneck* is the link that stopped it: full, and no flow on it is faster. Rates for which every flow has a
-bottleneck are the max-min fair ones, and there is only one such set (Bertsekas and Gallager, Data Networks, 6.5.2).
+Progressive filling: the rates of all flows grow together; when a link is full, the flows through it stop growing. A
+flow's *bottleneck* is the link that stopped it: it is full, and no flow on it is faster. Rates for which every flow has
+a bottleneck are max-min fair, and there is only one such set (Bertsekas and Gallager, Data Networks, 6.5.2).
 
-So what has to be known is one number per link: its *level*, the rate of the flows that it stops. With 1,000 flows over
-four racks, the end of one flow changes the rates of hundreds of flows but the levels of some ten or twenty links, and
-two or three flows change their bottleneck. `MaxMin` therefore repairs levels link by link, lowest first, and touches
-flows (in fact streams: all flows over one path) only when they change their bottleneck. Links that nothing reaches are
-not looked at: flows in other connected components cost nothing.
+So the state is one number per link: its *level*, the rate of the flows that it stops. With 1,000 flows over four racks,
+the end of one flow changes the rates of hundreds of flows, but the levels of only ten or twenty links and the
+bottlenecks of two or three flows. `MaxMin` therefore repairs levels link by link, lowest first. It touches flows (in
+fact streams: all flows over one path) only when they change their bottleneck. Links that no change reaches, such as
+those of other connected components, cost nothing.
 
-Rates are integers (`RATE_UNIT` of them are one byte/s): sums are exact, no link is ever over its capacity by a rounding
-error, a repair leaves no residue that accumulates, and its ripples die out in the last digit instead of running on.
+Rates are integers (`RATE_UNIT` of them are one byte/s): sums are exact, rounding never puts a link over its capacity,
+repairs leave no residue that accumulates, and their ripples end in the last digit.
 
-This module knows no time; `hermes.network.flows` moves the bytes.
+This module has no notion of time; `hermes.network.flows` moves the bytes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from heapq import heapify, heappop, heappush
 
 __all__ = ["NO_LIMIT", "RATE_UNIT", "MaxMin", "Stream", "fair_levels"]
 
-RATE_UNIT = 1 << 32    # rate units in one byte/s: a share of 1 byte/s is still exact to ten digits
-NO_LIMIT = 1 << 100    # level of a link that stops nobody; above every capacity
+RATE_UNIT = 1 << 32    # rate units in one byte/s: a share of 1 byte/s is exact to ten digits
+NO_LIMIT = 1 << 100    # level of a link that stops no flow; above every capacity
 
 
 class Stream:
-    """The flows over one path. They all have the same rate: the level of the stream's bottleneck.
+    """The flows over one path. All have the same rate: the level of the stream's bottleneck.
 
-    links: indices of the links on the path, each at most once
-    flows: how many flows `MaxMin` shares among
-    bottleneck: index of the link that stops them; -1 while there are no flows
+    Attributes:
+        links: Indices of the links on the path, each at most once.
+        flows: Number of flows that share.
+        bottleneck: Index of the link that stops them; -1 without flows.
     """
 
     __slots__ = ("bottleneck", "flows", "links")
@@ -46,12 +47,12 @@ class Stream:
 class MaxMin:
     """Max-min fair shares of `capacities` (integer rate units, one per link).
 
-    Call `change` for every stream whose number of flows changed, then `settle` once. `level[link]` is the rate of
-    every stream whose bottleneck is `link`. After `settle`, `changed` holds the old level of every link whose level
-    changed and `moved` the old bottleneck of every stream whose bottleneck changed, since the last `settle`.
+    Call `change` for every stream whose number of flows changed, then `settle` once. `level[link]` is the rate of every
+    stream whose bottleneck is `link`. After `settle`, `changed` holds the old level of every link whose level changed,
+    and `moved` the old bottleneck of every stream whose bottleneck changed, since the last `settle`.
 
-    effort: after this many link repairs per link in one `settle`, start from scratch instead (0: always). Repairs go
-    upwards in level and end by themselves; this bounds what an unforeseen tie could cost.
+    effort: Link repairs per link in one `settle` after which it starts from scratch instead (0: always). Repairs
+    proceed upwards in level and end by themselves; this bounds the cost of an unforeseen tie.
     """
 
     def __init__(self, capacities: Sequence[int], effort: int = 8) -> None:
@@ -62,7 +63,7 @@ class MaxMin:
         self.count = [0] * num_links           # flows that the link stops
         self.changed: dict[int, int] = {}
         self.moved: dict[Stream, int] = {}
-        # what a link leaves to the flows that it stops; below zero only while it waits for its repair
+        # capacity that a link leaves to the flows that it stops; negative only until its repair
         self._spare = list(capacities)
         self._stopped: list[dict[Stream, None]] = [{} for _ in capacities]
         # flows stopped by `a` that also cross `b`: _out[a][b] == _in[b][a]
@@ -73,7 +74,7 @@ class MaxMin:
         self._exceeded = bytearray(num_links)       # a stream through the link may be faster than the link's level
 
     def add_link(self, capacity: int) -> int:
-        """A further link; its index."""
+        """Add a link and return its index."""
         for column, value in ((self.capacity, capacity), (self.level, NO_LIMIT), (self.count, 0),
                               (self._spare, capacity)):
             column.append(value)
@@ -85,15 +86,15 @@ class MaxMin:
         return len(self.capacity) - 1
 
     def resize(self, link: int, capacity: int) -> None:
-        """Another capacity for a link that no stream with flows crosses."""
+        """Change the capacity of a link that no stream with flows crosses."""
         self.capacity[link] = self._spare[link] = capacity
 
     def rate(self, stream: Stream) -> int:
-        """The rate of each flow of the stream; 0 if it has none."""
+        """Return the rate of each flow of the stream; 0 without flows."""
         return self.level[stream.bottleneck] if stream.flows else 0
 
     def change(self, stream: Stream, flows: int) -> None:
-        """The stream has `flows` flows from now on."""
+        """Set the number of flows of a stream."""
         delta = flows - stream.flows
         if not delta:
             return
@@ -110,7 +111,7 @@ class MaxMin:
             self._add(stream, stream.bottleneck, delta)
 
     def settle(self) -> tuple[dict[int, int], dict[Stream, int]]:
-        """Repair all levels. Returns (and forgets) `changed` and `moved`."""
+        """Repair all levels. Return (and reset) `changed` and `moved`."""
         work = self.effort * len(self.capacity)
         queue, queued = self._queue, self._queued
         while queue:
@@ -126,7 +127,7 @@ class MaxMin:
         return changed, moved
 
     def _place(self, stream: Stream, flows: int) -> None:
-        """Give a new stream the bottleneck that would allow it least if nobody else moved."""
+        """Give a new stream the bottleneck that would allow it least if no other stream changed."""
         best, least = -1, NO_LIMIT
         for link in stream.links:
             share = self._spare[link] // (self.count[link] + flows)
@@ -139,14 +140,14 @@ class MaxMin:
         self._stopped[best][stream] = None
         self._add(stream, best, flows)
         if stops_first:
-            self._mark(best, NO_LIMIT)   # until now the link let everybody pass: others may be faster than its level
+            self._mark(best, NO_LIMIT)   # the link stopped no flow before: others may be faster than its level
 
     def _set_level(self, link: int, level: int) -> None:
         self.changed.setdefault(link, self.level[link])
         self.level[link] = level
 
     def _add(self, stream: Stream, link: int, flows: int) -> None:
-        """`link` stops `flows` more (or fewer) flows over the stream's path, at its present level."""
+        """Let `link` stop `flows` more (or fewer) flows over the stream's path, at its present level."""
         level = self.level[link]
         for other in stream.links:
             if other != link:
@@ -173,7 +174,7 @@ class MaxMin:
             heappush(self._queue, (min(old, new), link))
 
     def _repair(self, link: int) -> None:
-        """Give one link the level that the streams stopped elsewhere leave to it."""
+        """Set the level of one link to what the streams stopped elsewhere leave."""
         level, count = self.level, self.count[link]
         old = level[link]
         spare = self._spare[link]
@@ -184,7 +185,7 @@ class MaxMin:
             flows = self._in[link]
             joins = [other for other in flows if level[other] > new]
             if joins:
-                # streams stopped elsewhere at a higher level are stopped here from now on, the fastest first
+                # stop streams here that were stopped elsewhere at a higher level, the fastest first
                 joins.sort(key=lambda other: (-level[other], other))
                 num_joins = 0
                 for other in joins:
@@ -197,7 +198,7 @@ class MaxMin:
                 del joins[num_joins:]
                 lowest = min(old, new)
                 if self._queue and self._queue[0][0] < lowest:
-                    # only now is it known how far up the link is: others come first and may yet change what it sees
+                    # the link's place is known only now: lower links come first and may change its input
                     self._exceeded[link] = self._queued[link] = 1
                     heappush(self._queue, (lowest, link))
                     return
@@ -210,7 +211,7 @@ class MaxMin:
             self._take(link, other)
 
     def _push(self, link: int, rise: int, new: int) -> None:
-        """Tell the other links of the streams that `link` stops that those are faster by `rise`."""
+        """Tell the other links of the streams that `link` stops that these are faster by `rise`."""
         spare, level, count = self._spare, self.level, self.count
         queue, queued, exceeded = self._queue, self._queued, self._exceeded
         for other, flows in self._out[link].items():
@@ -230,7 +231,7 @@ class MaxMin:
                 heappush(queue, (0, other))
 
     def _take(self, link: int, other: int) -> None:
-        """The streams through `link` that `other` stopped are stopped by `link` from now on."""
+        """Move the streams through `link` that `other` stopped to `link`."""
         streams = [stream for stream in self._stopped[other] if link in stream.links]
         moved, stopped, stopped_before = self.moved, self._stopped[link], self._stopped[other]
         crossing: dict[int, int] = {}
@@ -261,7 +262,7 @@ class MaxMin:
         self._mark(link, 0)
 
     def _cross(self, link: int, other: int, flows: int) -> None:
-        """`flows` more of the flows that `link` stops cross `other`."""
+        """Add `flows` to the flows that `link` stops and that cross `other`."""
         out = self._out[link]
         left = out.get(other, 0) + flows
         if left:
@@ -270,7 +271,7 @@ class MaxMin:
             del out[other], self._in[other][link]
 
     def _start_over(self) -> None:
-        """All levels and bottlenecks anew, by progressive filling."""
+        """Compute all levels and bottlenecks from scratch by progressive filling."""
         streams = [stream for stopped in self._stopped for stream in stopped]
         levels, bottlenecks = fair_levels(self.capacity, [(s.links, s.flows) for s in streams])
         self._queue.clear()
@@ -298,10 +299,10 @@ class MaxMin:
 def fair_levels(
     capacities: Sequence[int], paths: Iterable[tuple[Sequence[int], int]]
 ) -> tuple[list[int], list[int]]:
-    """Progressive filling from scratch.
+    """Compute fair levels by progressive filling from scratch.
 
-    paths: (links, number of flows) of each stream. Returns the level of each link (`NO_LIMIT` where it stops nobody)
-    and the bottleneck of each stream. Links fill in order of level, then index.
+    paths: (links, number of flows) of each stream. Returns the level of each link (`NO_LIMIT` if it stops no flow) and
+    the bottleneck of each stream. Links fill in order of level, then index.
     """
     streams = list(paths)
     through: list[list[int]] = [[] for _ in capacities]
@@ -318,7 +319,7 @@ def fair_levels(
         level, link = heappop(queue)
         if not growing[link]:
             continue
-        if spare[link] // growing[link] > level:    # flows were stopped elsewhere since: it fills later
+        if spare[link] // growing[link] > level:    # flows were stopped elsewhere since, so it fills later
             heappush(queue, (spare[link] // growing[link], link))
             continue
         levels[link] = level = max(1, level)

@@ -1,12 +1,12 @@
-"""A graph of links that transfers share: switches, NICs, NVLinks, PCIe, racks.
+"""Topology network: a graph of shared links (switches, NICs, NVLinks, PCIe, racks).
 
 A transfer takes the path of least latency; of paths with equal latency the one with fewest links; of those the one
-whose first differing link is listed first in the scenario. One path for each pair of nodes, found when it is first
-needed. On the path, the bytes flow at the max-min fair rate (`hermes.network.flows`), all links at once, and the last
-byte arrives the sum of the links' latencies after it left: latency is paid once, after the bytes, so that the sender's
-links are busy from the moment it asks.
+whose first differing link is listed first in the scenario. Each pair of nodes has one path, found at its first use. The
+bytes flow at the max-min fair rate (`hermes.network.flows`) on all links of the path at once. The last byte arrives the
+sum of the links' latencies after it left. Latency is paid once, after the bytes, so that the sender's links are busy
+from the request on.
 
-A *full-duplex* link is two links, one for each direction; the directions of a half-duplex link share its bandwidth.
+A *full-duplex* link is two links, one per direction; the directions of a half-duplex link share its bandwidth.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from simpy.core import Environment
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.network import LinkUse, Network, nothing
-from hermes.errors import InputError, suggest
-from hermes.network.base import NETWORKS, BaseNetwork
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.network.base import BaseNetwork
 from hermes.network.components import LinkBandwidth
 from hermes.network.flows import WORK_PER_BYTE, FlowEngine, capacity_of, serial_ns
 from hermes.units import s_to_ns
 
-__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "refuse_odd_links"]
+__all__ = ["Attachment", "Topology", "TopologyLink", "TopologyNetwork", "check_links"]
 
 _HOP = 1_000_000    # a path has fewer links than this: weight = latency in ns * _HOP + links, exact and in one integer
 
@@ -44,20 +44,20 @@ class TopologyLink(ConfigModel):
     bandwidth: LinkBandwidth
     """Bytes/s in each direction, or of both together if the link is half-duplex."""
     latency: Duration = 0.0
-    """Time a byte takes from end to end."""
+    """Time of a byte from end to end."""
     duplex: Literal["full", "half"] = "full"
     """`full`: each direction has the bandwidth to itself. `half`: the two share it."""
 
 
 class Attachment(ConfigModel):
-    """A link for each client of a group, from the client to a node."""
+    """A link from each client of a group to a node."""
 
     to: str | list[str]
-    """The node at the other end. Of several, each gets an equal share of the group's clients, in order."""
+    """Node at the other end. Of several, each gets an equal share of the group's clients, in order."""
     bandwidth: LinkBandwidth
     """Bytes/s of each client's link, in each direction, or of both together if it is half-duplex."""
     latency: Duration = 0.0
-    """Time a byte takes from end to end."""
+    """Time of a byte from end to end."""
     duplex: Literal["full", "half"] = "full"
     """As for `links`."""
 
@@ -72,15 +72,15 @@ class _Route:
 class TopologyNetwork(BaseNetwork):
     """A network of shared links between `nodes` (clients) and `inner` nodes.
 
-    places: the node where a client sits, for clients that are not nodes of the graph themselves. Between clients that
-    sit at the same node nothing has to move.
+    places: Node at which a client sits, for clients that are not nodes of the graph. Transfers between clients at the
+    same node take no time.
     """
 
     def __init__(
         self, env: Environment, nodes: Sequence[str], inner: Sequence[str], links: Sequence[TopologyLink],
         places: Mapping[str, str] | None = None,
     ) -> None:
-        import networkx as nx  # a tenth of a second to import: only for those who have a topology
+        import networkx as nx  # takes 0.1 s to import: only with a topology
 
         super().__init__(env, nodes)
         self._places = {node: node for node in nodes} | dict(places or {})
@@ -143,31 +143,31 @@ class TopologyNetwork(BaseNetwork):
             reached = nx.node_connected_component(self._graph, self._places[names[0]])
             for name in names:
                 if self._places[name] not in reached:
-                    raise InputError(f"links that connect {names[0]!r} and {name!r}", "no path between them")
+                    raise InputError(Verbatim(f"no path between {names[0]!r} and {name!r}; add links to connect them"))
 
     def links(self) -> list[LinkUse]:
         return self.engine.uses(self._names, self._bandwidths)
 
     @property
     def graph(self) -> Any:
-        """The networkx graph: edges have their `TopologyLink` as `link`."""
+        """The networkx graph; its edges have their `TopologyLink` as `link`."""
         return self._graph
 
     @property
     def places(self) -> dict[str, str]:
-        """The node at which each client sits; most are nodes themselves."""
+        """Node at which each client sits; most clients are nodes themselves."""
         return dict(self._places)
 
     def path(self, src: str, dst: str) -> list[str]:
-        """The nodes that a transfer passes, both ends included."""
+        """Return the nodes that a transfer passes, both ends included."""
         here, end = self._places[self.known(src)], self._places[self.known(dst)]
         nodes, tail = [here], []
         if here != end and self._graph.degree[end] == 1:
-            # most clients hang on one switch: one search from the switch serves them all
+            # most clients are behind one switch: one search from the switch serves all of them
             tail, (end,) = [end], self._graph.adj[end]
         distance = self._distance(end)
         if here not in distance:
-            raise InputError(f"links that connect {src!r} and {dst!r}", "no path between them")
+            raise InputError(Verbatim(f"no path between {src!r} and {dst!r}; add links to connect them"))
         while here != end:
             left = distance[here]
             here = next(
@@ -177,7 +177,7 @@ class TopologyNetwork(BaseNetwork):
         return nodes + tail
 
     def _distance(self, end: str) -> dict[str, int]:
-        """Weight of the best path from each node to `end`."""
+        """Return the weight of the best path from each node to `end`."""
         import networkx as nx
 
         if end not in self._distances:
@@ -195,18 +195,17 @@ class TopologyNetwork(BaseNetwork):
         return route
 
 
-@NETWORKS.register("topology")
 class Topology(ConfigModel):
     """A graph of links with latency and bandwidth, which transfers share max-min fairly."""
 
     kind: Literal["topology"] = "topology"
     nodes: list[str] = Field(default_factory=list)
-    """Names of switches and whatever else is not a client."""
+    """Names of switches and other nodes that are not clients."""
     links: list[TopologyLink] = Field(default_factory=list)
     """Links between nodes. Clients are nodes: with `count`, each of them (`decode-0`, `decode-1`, ...)."""
     attach: dict[str, str | Attachment] = Field(default_factory=dict)
-    """Where the clients are. The key is a client or a group of clients (`decode` for `decode-0`, `decode-1`, ...; the
-    most exact key counts), the value a node at which they sit, or a link that each of them has to a node."""
+    """Places of the clients. The key is a client or a group of clients (`decode` for `decode-0`, `decode-1`, ...; the
+    most exact key applies). The value is a node at which they sit, or a link that each of them has to a node."""
 
     def build(self, env: Environment, nodes: Sequence[str]) -> Network:
         known = dict.fromkeys([*self.nodes, *nodes])
@@ -222,15 +221,16 @@ class Topology(ConfigModel):
                 _expect_node(target, known, f"attach.{key}")
                 for client in clients:
                     if client in linked:
-                        raise InputError("a client without links of its own", client, field=f"attach.{key}")
+                        raise InputError(Verbatim(f"client {client!r} has links of its own; remove them or this entry"),
+                                         field=f"attach.{key}")
                     places[client] = target
             else:
                 links += _own_links(key, target, clients, known)
-        refuse_odd_links(links, len(self.links))
+        check_links(links, len(self.links))
         return TopologyNetwork(env, nodes, [*self.nodes, *places.values()], links, places)
 
     def _groups(self, nodes: Sequence[str]) -> dict[str, list[str]]:
-        """The clients of each key of `attach`."""
+        """Return the clients of each key of `attach`."""
         groups: dict[str, list[str]] = {key: [] for key in self.attach}
         for node in nodes:
             group = re.sub(r"-\d+\Z", "", node)
@@ -267,13 +267,14 @@ def _own_links(key: str, target: Attachment, clients: Sequence[str], known: Mapp
     ]
 
 
-def refuse_odd_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
-    """`InputError` for a link from a node to itself, or a second one between the same two."""
+def check_links(links: Sequence[TopologyLink], num_listed: int = 0) -> None:
+    """Raise `InputError` for a link from a node to itself, or a second one between the same two nodes."""
     seen = set()
     for index, link in enumerate(links):
         field = f"links.{index}" if index < num_listed else "attach"
         if link.a == link.b:
-            raise InputError("a link between two different nodes", link.a, field=field)
+            raise InputError(Verbatim(f"the link connects {link.a!r} with itself; name two nodes"), field=field)
         if frozenset((link.a, link.b)) in seen:
-            raise InputError("one link between two nodes (add up the bandwidths)", [link.a, link.b], field=field)
+            raise InputError(Verbatim(f"a second link between {link.a!r} and {link.b!r}; write one with the sum of the "
+                                      "bandwidths"), field=field)
         seen.add(frozenset((link.a, link.b)))

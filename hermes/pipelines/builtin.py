@@ -1,63 +1,40 @@
-"""Pipelines that come with hermes: graphs with parameters.
+"""Built-in pipelines: graphs with parameters.
 
-Each is a `GraphTemplate`: its fields are the parameters a workload may set (`pipeline: {name: rag, documents: 10}`),
-`nodes()` gives the graph, as it would stand in YAML under `pipelines: {NAME: {stages: ...}}`. `hermes pipeline show
-NAME` prints it, as a start for a graph of one's own.
+Each is a `GraphTemplate`: its fields are the parameters of a workload (`pipeline: {name: rag, documents: 10}`), and
+`nodes()` returns the graph as YAML would state it under `pipelines: {NAME: {stages: ...}}`. `hermes pipeline show NAME`
+prints it as a template for another graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from hermes.config import ConfigModel
-from hermes.config.validation import validate
-from hermes.pipelines.base import PIPELINES
-from hermes.pipelines.graph import Graph, GraphPipeline, Node
-from hermes.pipelines.needs import check_fields
+from hermes.pipelines.template import GraphTemplate, Stages
 
-__all__ = ["GraphTemplate", "Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
+__all__ = ["Guarded", "KvRetrieval", "Rag", "RagDisaggregated", "RagReasoning", "RewardRanked"]
 
-Stages = dict[str, dict[str, Any]]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Name = Annotated[str, Field(max_length=4096)]
 
 
-class GraphTemplate(ConfigModel):
-    """A graph with parameters: subclass it, make its fields the parameters, and register it in `PIPELINES`."""
-
-    def nodes(self) -> Stages:
-        """The graph's nodes, by name, as in YAML."""
-        raise NotImplementedError
-
-    def graph(self) -> Graph:
-        """The checked graph. Raises `InputError` for what no graph may have."""
-        graph = Graph({name: validate(Node, node) for name, node in self.nodes().items()})
-        check_fields(graph)
-        return graph
-
-    def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
-        """The pipeline; `name` and `seed` give each request its own random numbers."""
-        return GraphPipeline(name, self.graph(), seed)
-
-
 class _Passages(ConfigModel):
-    """What is found for a question."""
+    """Parameters of the passages found for a question."""
 
     documents: Count = 20
-    """Passages that go into the prompt."""
+    """Passages in the prompt."""
     document_tokens: Count = 512
     """Tokens of a passage."""
     bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
-    """Bytes of a token of text, for what moves over the network."""
+    """Bytes per token of text, for transfers over the network."""
     nprobe: Count | None = None
-    """Lists a query scans; the index's own where left out."""
+    """Lists that a query scans; default: the index's own number."""
     dimension: Count = 768
-    """Length of an embedding, 4 bytes each: what moves where another client searches than embeds."""
+    """Length of an embedding, 4 bytes each. It is sent if another client searches than embeds."""
     embed_model: Name = ""
-    """Model of the client that embeds; any where left out."""
+    """Model of the embedding client; default: any."""
 
     def _prompt(self) -> str:
         return f"prompt + {self.documents} * {self.document_tokens}"
@@ -77,9 +54,9 @@ def _without_defaults(**node: Any) -> dict[str, Any]:
     return {key: value for key, value in node.items() if value not in ("", None)}
 
 
-@PIPELINES.register("rag")
 class Rag(_Passages, GraphTemplate):
-    """Embed the question, find passages, answer with them in the prompt. The passages' text moves to the answer."""
+    """Embed the question, retrieve passages, and answer with them in the prompt. The passages' text moves to the
+    LLM."""
 
     def nodes(self) -> Stages:
         answer = {"kind": "generate", "after": "retrieve", "prompt": self._prompt(),
@@ -87,15 +64,14 @@ class Rag(_Passages, GraphTemplate):
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 
-@PIPELINES.register("rag-disaggregated")
 class RagDisaggregated(_Passages, GraphTemplate):
-    """The same with reranking: more passages than are kept are found, move to a reranker, and are read in pairs with
-    the question."""
+    """RAG with reranking: retrieve more passages than needed, send them to a reranker, and score each with the
+    question."""
 
     candidates: Annotated[int, Field(ge=0, le=1_000_000)] = 100
-    """Passages found, of which the best `documents` are kept; 0 leaves the reranking out."""
+    """Passages retrieved, of which the best `documents` are kept; 0 skips the reranking."""
     rerank_model: Name = ""
-    """Model of the client that reranks; any where left out."""
+    """Model of the reranking client; default: any."""
 
     def nodes(self) -> Stages:
         reranks = self.candidates > 0
@@ -116,14 +92,13 @@ class RagDisaggregated(_Passages, GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("kv-retrieval")
 class KvRetrieval(GraphTemplate):
-    """Past context comes from a hierarchy of stores; what is found needs no prefill. Written back afterwards."""
+    """Fetch the KV of past context from a hierarchy of stores, answer without prefilling it, and write it back."""
 
     past: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    """Tokens of past context; those of the workload's `contexts` where left out."""
+    """Tokens of past context; default: those of the workload's `contexts`."""
     write_back: bool = True
-    """Whether the context is stored again once the answer is there; the request does not wait for it."""
+    """Whether to store the context again after the answer; the request does not wait for it."""
 
     def nodes(self) -> Stages:
         past = "past" if self.past is None else self.past
@@ -136,16 +111,15 @@ class KvRetrieval(GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("rag-reasoning")
 class RagReasoning(_Passages, GraphTemplate):
-    """RAG whose answer is long thought about: a longer output, on one path or on several side by side."""
+    """RAG with a reasoning answer: a longer output, on one path or on several side by side."""
 
     scale: Annotated[float, Field(gt=0, le=10_000)] = 8.0
-    """How many times longer than the workload's the output of each path is."""
+    """Length of each path's output, as a multiple of the workload's output."""
     branches: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Paths side by side, each with an output of its own; they share the prompt's KV."""
+    """Paths side by side, each with its own output; they share the prompt's KV."""
     branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How far the lengths of the paths lie from their mean: 0.3 is uniform from 0.7 to 1.3 of it."""
+    """Spread of the paths' lengths around their mean: 0.3 is uniform from 0.7 to 1.3 of it."""
 
     def nodes(self) -> Stages:
         answer: dict[str, Any] = {
@@ -157,21 +131,20 @@ class RagReasoning(_Passages, GraphTemplate):
         return {"embed": self._embed(), "retrieve": self._retrieve(self.documents), "answer": answer}
 
 
-@PIPELINES.register("guarded")
 class Guarded(GraphTemplate):
-    """Tokenize, answer, then a safety filter and a word lookup side by side, detokenize. An answer that the filter
-    refuses is written again, and read again by both."""
+    """Tokenize, answer, run a safety filter and a word lookup side by side, detokenize. The LLM writes a refused answer
+    again, and both checks read it again."""
 
     filter_reads: Literal["output", "prompt + output"] = "output"
-    """What the filter reads."""
+    """Text that the filter reads."""
     filter_model: Name = ""
-    """Model of the client that filters; any where left out."""
+    """Model of the filtering client; default: any."""
     refused: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the answers that the filter refuses."""
+    """Probability that the filter refuses an answer."""
     retries: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How often a refused answer is written again at most."""
+    """Most times that a refused answer is written again."""
     bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
-    """Bytes of a token of text, for what moves over the network."""
+    """Bytes per token of text, for transfers over the network."""
 
     def nodes(self) -> Stages:
         moved = f"output * {self.bytes_per_token:g}"
@@ -181,7 +154,7 @@ class Guarded(GraphTemplate):
         )
         lookup = {"kind": "word_lookup", "after": "answer", "tokens": "output", "input_bytes": moved}
         nodes: Stages = {"tokenize": {"kind": "tokenize", "tokens": "prompt"}}
-        if self.refused:   # both read the answer as it comes from the LLM, whichever attempt it is
+        if self.refused:   # both checks read the LLM's answer of every attempt
             nodes["attempt"] = {
                 "kind": "loop", "after": "tokenize", "again": self.refused, "max_times": 1 + self.retries,
                 "stages": {"answer": {"kind": "generate"}, "filter": check, "lookup": lookup},
@@ -193,17 +166,16 @@ class Guarded(GraphTemplate):
         return nodes
 
 
-@PIPELINES.register("reward-ranked")
 class RewardRanked(GraphTemplate):
-    """Several answers side by side; a reward model scores each as soon as it is there. With the last score the best is
-    known, and the request complete."""
+    """Write several answers side by side; a reward model scores each as soon as it is complete. The request completes
+    with the last score."""
 
     candidates: Annotated[int, Field(ge=1, le=256)] = 4
-    """Answers."""
+    """Number of answers."""
     reward_model: Name = ""
-    """Model of the client that scores; any where left out."""
+    """Model of the scoring client; default: any."""
     bytes_per_token: Annotated[float, Field(ge=0, le=1e6)] = 4.0
-    """Bytes of a token of text, for what moves over the network."""
+    """Bytes per token of text, for transfers over the network."""
 
     def nodes(self) -> Stages:
         nodes: Stages = {f"answer-{i}": {"kind": "generate"} for i in range(1, self.candidates + 1)}

@@ -1,18 +1,17 @@
-"""Requests that want a vector, not an answer."""
+"""Pipeline of embedding requests."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hermes.core.stage import ServiceStage
-from hermes.pipelines.base import PIPELINES, Pipeline
+from hermes.pipelines.base import Pipeline
 
 __all__ = ["embedding"]
 
 
-@PIPELINES.register("embedding")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def embedding(request: Any) -> Pipeline:
-    """The prompt is embedded, nothing else; output tokens are not looked at."""
+    """Embed the prompt; output tokens are ignored."""
     yield ServiceStage("embed", tokens=request.prompt_tokens, priority=request.priority)
 
 

@@ -1,7 +1,7 @@
-"""Amounts in a pipeline's YAML: small arithmetic over what is known of a request, `prompt + 20 * 512`.
+"""Amounts in a pipeline's YAML: arithmetic over a request's tokens, such as `prompt + 20 * 512`.
 
-Numbers, the names given, + - * / // %, parentheses, `min` and `max` of two amounts or more, and `ceil` of one. Nothing
-else of Python.
+An amount consists of numbers, the names below, + - * / // %, parentheses, `min` and `max` of two amounts or more, and
+`ceil` of one. Other Python is refused.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from hermes.errors import InputError, Verbatim, suggest
 __all__ = ["NAMES", "Amount"]
 
 NAMES = ("prompt", "output", "past")
-"""What an amount may name: the request's prompt and output tokens, and those of the past context it brings along."""
+"""Names in an amount: prompt and output tokens of the request, and tokens of its past context."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }
-_FAILURES = (ArithmeticError, ValueError)   # ceil of what is no number is a ValueError
+_FAILURES = (ArithmeticError, ValueError)   # ceil of NaN is a ValueError
 _DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
 _LONGEST = 200
 
 
 def _known(values: tuple[float, ...]) -> tuple[float, ...]:
-    """`min` and `max` of something that is no number would depend on its place among them."""
+    """Refuse NaN: `min` and `max` of it would depend on its place among the values."""
     total = sum(values)
     if total != total:
         raise OverflowError
@@ -42,12 +42,13 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 class Amount:
-    """A parsed amount. Calling it with the values of the names gives an integer of at least 0."""
+    """A parsed amount. Call it with the values of the names to get an integer of at least 0."""
 
     def __init__(self, text: str | int | float, names: tuple[str, ...] = NAMES, field: str | None = None) -> None:
-        """Raises `InputError` for anything but small arithmetic over `names`. field: where it stands, for errors."""
+        """Parse an amount. Raises `InputError` for text that is not arithmetic over `names`. field: its place, for
+        errors."""
         self.text, self.field = str(text), field
-        self.constant: int | None = None   # its value, if it names nothing
+        self.constant: int | None = None   # its value, if it has no names
         if len(self.text) > _LONGEST:
             raise self._error(f"an amount of at most {_LONGEST} characters", self.text)
         try:
@@ -59,7 +60,7 @@ class Amount:
             self._value = _compiled(tree)
         except _FAILURES:
             raise self._error("an amount that can be computed", self.text) from None
-        self._name = tree.id if isinstance(tree, ast.Name) else ""   # it is nothing but a name
+        self._name = tree.id if isinstance(tree, ast.Name) else ""   # it is a single name
         self.names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & {*names}
         if not self.names:
             self.constant = self({})
@@ -110,9 +111,9 @@ class Amount:
 
 
 def _compiled(node: Any) -> Callable[[Mapping[str, float]], float]:
-    """A checked tree as nested functions: an amount is asked for every stage of every request.
+    """Compile a checked tree to nested functions: every stage of every request evaluates an amount.
 
-    What names nothing is computed here, so that what cannot be is found before a run.
+    Parts without names are computed here, so that errors in them are found before a run.
     """
     if isinstance(node, ast.Name):
         return operator.itemgetter(node.id)
@@ -139,7 +140,7 @@ def _always(constant: float) -> Callable[[Mapping[str, float]], float]:
 
 
 def _constant(tree: ast.AST) -> bool:
-    """Whether a part of an amount depends on nothing: the names in it are functions."""
+    """Whether a part of an amount is constant: the only names in it are functions."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return not any(isinstance(node, ast.Name) and id(node) not in called for node in ast.walk(tree))
 

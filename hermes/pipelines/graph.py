@@ -1,129 +1,45 @@
-"""Pipelines as graphs of stages, written in YAML, compiled to the generators that hand-written pipelines are.
+"""Pipelines as graphs of stages, written in YAML and compiled to generators.
 
-A graph is a set of named nodes with `after:` edges (no cycles). A node starts when all nodes it comes after are done;
-nodes that are ready at the same time run side by side. Three things make a graph more than a fixed order:
+A graph is a set of named nodes with `after:` edges (no cycles). A node starts when all nodes of its `after` are done;
+nodes that are ready at the same time run side by side. Three keys make the order vary:
 
-- `choice: LABEL` and `weight`: of the nodes with one label, one is taken; the others, and what comes only after them,
-  are left out. A node that joins several runs if one of them ran.
-- `probability`: the node itself is left out now and then; what comes after it runs all the same.
+- `choice: LABEL` and `weight`: of the nodes with one label, one is taken. The others, and nodes that come only after
+  them, are left out. A node that joins several runs if one of them ran.
+- `probability`: the node itself is sometimes left out; the nodes after it run in any case.
 - `kind: loop`: a graph of its own that runs again with probability `again`, at most `max_times` times.
 
-`copies` runs a stage several times side by side; the next starts when all copies are done.
+`copies` runs a stage several times side by side; the next node starts when all copies are done.
 
-What a request draws depends on its number and on the graph alone: everything is drawn when a graph (or a loop's round)
-begins, in the order of its nodes, never in the order in which stages happen to end.
+The random choices of a request depend only on its number and on the graph: all are drawn when a graph (or a loop's
+round) begins, in the order of its nodes, and not in the order in which stages end.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
-
-from hermes.config import ConfigModel
+from hermes.config.streams import request_stream
 from hermes.core.branches import branch_into
+from hermes.core.request import Pipeline
 from hermes.core.sequence import Sequence as Generate
 from hermes.core.stage import AnyOf, ServiceStage
 from hermes.errors import InputError, suggest
 from hermes.pipelines.expressions import Amount
+from hermes.pipelines.nodes import GenerateNode, LoopNode, Node, StageNode, limited
 
-__all__ = ["Graph", "GraphPipeline", "Node"]
+__all__ = ["Graph", "GraphPipeline"]
 
-MAX_COPIES = 1024
-MAX_NODES = 250    # of one graph: where nodes are left out, the next are looked at from within
-_LIMITS = {"copies": (0, MAX_COPIES), "branches": (1, MAX_COPIES), "prompt": (1, 2**53), "output": (1, 2**53)}
-
-
-def _names(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-_NAMES = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
-
-
-class Node(ConfigModel):
-    """One stage of a graph, or a loop."""
-
-    kind: Annotated[str, Field(min_length=1, max_length=200)]
-    """Kind of stage: `generate`, whatever a client serves (`embed`, `retrieve`, ...), or `loop`."""
-    after: Annotated[list[str], BeforeValidator(_names), _NAMES] = Field(default_factory=list)
-    """Nodes that have to be done before: a name, or a list of them."""
-    model: Annotated[str, Field(max_length=4096)] = ""
-    """Model that serves it; the workload's where left out."""
-    tokens: str | int | float = "prompt"
-    """Tokens a stage reads, e.g. `prompt` or `20 * 512`."""
-    items: str | int | float = 1
-    """Queries or documents of a stage."""
-    prompt: str | int | float = "prompt"
-    """Prompt tokens of a generation."""
-    output: str | int | float = "output"
-    """Output tokens of a generation."""
-    branches: str | int | float = 1
-    """Of a generation: answers side by side that share the prompt's KV; it is done with the last of them."""
-    branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How far the lengths of its branches lie from `output`: 0.3 is uniform from 0.7 to 1.3 of it."""
-    kv: Annotated[str, Field(max_length=200)] = ""
-    """Of a generation: the `fetch_kv` node whose tokens need no prefill."""
-    background: bool = False
-    """Whether the request is complete without it (a write-back); nothing can come after it."""
-    input_bytes: str | int | float = 0
-    """Bytes that come from the client of each node it comes after, over the network; from that of the `kv` node, what
-    it found."""
-    copies: str | int | float = 1
-    """How many of it run side by side."""
-    probability: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How often it runs at all; what comes after it does not depend on it."""
-    choice: Annotated[str, Field(max_length=200)] = ""
-    """Of all nodes with this label, one runs."""
-    weight: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """How often it is the one, relative to the others with its label; 1 where left out."""
-    stages: dict[str, Node] = Field(default_factory=dict)
-    """The graph that a loop repeats."""
-    max_times: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """A loop's rounds at most; 1 where left out."""
-    again: Annotated[float, Field(ge=0, le=1)] | None = None
-    """How often a loop goes round once more; never where left out."""
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """What else the service reads: `nprobe`, `top_k`, ..."""
-
-    _amounts: dict[str, Amount] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in ("tokens", "items", "prompt", "output", "branches", "input_bytes", "copies"):
-            self._amounts[name] = Amount(getattr(self, name), field=name)
-            constant = self._amounts[name].constant
-            if constant is not None:
-                _limited(name, constant)
-        if self.options and self.kind == "loop":
-            raise InputError("options at the stages of a loop", next(iter(self.options)), field="options")
-        if (self.kind == "loop") != bool(self.stages):
-            raise InputError("stages for a loop, and only for a loop", self.kind, field="kind")
-        if self.branches != 1 and self.kind != "generate":
-            raise InputError("branches for `generate` only", self.kind, field="branches")
-        if self.branch_spread and self.branches == 1:
-            raise InputError("several branches for a spread among them", self.branches, field="branch_spread")
-        return self
-
-    @property
-    def share(self) -> float:
-        """Its weight among the nodes with its label."""
-        return 1.0 if self.weight is None else self.weight
-
-    @property
-    def amounts(self) -> dict[str, Amount]:
-        """Its amounts, by the names of their fields, to be called with what is known of a request."""
-        return self._amounts
+MAX_NODES = 250    # of one graph: skipping nodes visits the next ones recursively
 
 
 class Graph:
-    """Checked nodes: order, parents, alternatives."""
+    """Checked nodes with their order, parents and alternatives."""
 
     def __init__(self, nodes: Mapping[str, Node], path: str = "") -> None:
-        """Raises `InputError` for names that are not there and for cycles. path: where it stands, for a loop's."""
-        import networkx as nx  # takes longer to import than all of the package's pipelines
+        """Check the nodes. Raises `InputError` for unknown names and for cycles. path: of a loop's graph, its place."""
+        import networkx as nx  # its import takes longer than that of all pipelines
 
         if len(nodes) > MAX_NODES:
             raise InputError(f"at most {MAX_NODES} stages in a graph", len(nodes))
@@ -146,51 +62,54 @@ class Graph:
             cycle = []
         if cycle:
             raise InputError("stages without a cycle", " after ".join([*reversed(cycle), cycle[-1]]), field=cycle[-1])
-        # What every request asks of the graph, looked up once.
-        self.amounts = {name: node.amounts for name, node in nodes.items()}
+        # Looked up once, since every request needs it.
+        self.amounts = {name: node.amounts for name, node in nodes.items() if isinstance(node, StageNode)}
         self.waits = {name: len(node.after) for name, node in nodes.items()}
         self.children = {name: list(self.net.successors(name)) for name in nodes}
         order = {name: i for i, name in enumerate(nodes)}
         self.order = list(nx.lexicographical_topological_sort(self.net, key=order.__getitem__))
         for name, node in nodes.items():
-            if node.kv and node.kv not in node.after:
+            if not isinstance(node, GenerateNode) or not node.kv:
+                continue
+            if node.kv not in node.after:
                 raise InputError(f"one of the nodes it comes after: {', '.join(node.after)}", node.kv,
                                  field=f"{name}.kv")
-            if node.kv and (node.kind != "generate" or nodes[node.kv].kind not in ("fetch_kv", "loop")):
+            if nodes[node.kv].kind not in ("fetch_kv", "loop"):
                 raise InputError("a generation that reads what a `fetch_kv` node found", f"{node.kind} of {node.kv}",
                                  field=f"{name}.kv")
         for name, node in nodes.items():
             later = next((n for n, other in nodes.items() if name in other.after), None)
-            if node.background and later is not None:
+            if _in_background(node) and later is not None:
                 raise InputError(f"nothing after a node in the background, and {later!r} is", name,
                                  field=f"{name}.background")
-        # whose results a loop passes on
-        waited = {parent for node in nodes.values() if not node.background for parent in node.after}
-        self.last = [name for name in self.order if name not in waited and not nodes[name].background]
+        # a loop passes their results on
+        waited = {parent for node in nodes.values() if not _in_background(node) for parent in node.after}
+        self.last = [name for name in self.order if name not in waited and not _in_background(nodes[name])]
         self.choices: dict[str, list[str]] = {}
         for name, node in nodes.items():
             if node.choice:
                 self.choices.setdefault(node.choice, []).append(name)
         self.loops: dict[str, Graph] = {}
         for name, node in nodes.items():
-            if node.kind == "loop":
+            if isinstance(node, LoopNode):
                 try:
                     self.loops[name] = Graph(node.stages, f"{path}{name}.stages.")
                 except InputError as error:
                     raise error.located(field=f"{name}.stages") from None
+            elif not node.after and not path and node.input_bytes != 0:
+                raise InputError("a node before it that sends them (`after`)", node.input_bytes,
+                                 field=f"{name}.input_bytes")
 
     @property
     def random(self) -> bool:
-        """Whether two requests may take different ways."""
-        return bool(self.choices) or any(
-            node.probability < 1 or node.kind == "loop" or node.branch_spread for node in self.nodes.values()
-        )
+        """Whether random choices make two requests differ."""
+        return bool(self.choices) or any(node.probability < 1 or _draws(node) for node in self.nodes.values())
 
-    def asked(self) -> Iterator[tuple[str, str]]:
-        """(kind, model) of all stages it may ask for."""
+    def requested_stages(self) -> Iterator[tuple[str, str]]:
+        """Yield (kind, model) of all stages that it may request."""
         for name, node in self.nodes.items():
-            if node.kind == "loop":
-                yield from self.loops[name].asked()
+            if isinstance(node, LoopNode):
+                yield from self.loops[name].requested_stages()
             else:
                 yield node.kind, node.model
 
@@ -203,26 +122,26 @@ class _Execution:
         rng: random.Random | None,
     ) -> None:
         self.graph, self.run, self.done = graph, run, done
-        self.inputs = inputs                          # stages whose results the graph's first nodes read
+        self.inputs = inputs                          # stages that the graph's first nodes read
         self.left = graph.waits.copy()
-        self.alive: dict[str, bool] = {}              # nodes that are through: whether what comes after may run
-        self.results: dict[str, list[Any]] = {}       # their stages, for moving data
+        self.alive: dict[str, bool] = {}              # finished nodes: whether the nodes after may run
+        self.results: dict[str, list[Any]] = {}       # their stages, the sources of data
         self.open = len(graph.order)
-        self.dead: set[str] = set()                   # not taken of their choices
-        self.skipped: set[str] = set()                # left out by their probability
-        self.rounds: dict[str, random.Random] = {}    # what a loop, or the lengths of branches, are drawn from
+        self.dead: set[str] = set()                   # the alternatives not taken
+        self.skipped: set[str] = set()                # left out by probability
+        self.rounds: dict[str, random.Random] = {}    # random numbers of a loop, or of the lengths of branches
         if rng is not None:
             self._draw(graph, rng)
 
     def _draw(self, graph: Graph, rng: random.Random) -> None:
-        """Everything that this pass leaves to chance."""
+        """Draw all random choices of this pass."""
         for names in graph.choices.values():
             taken = rng.choices(names, [graph.nodes[name].share for name in names])[0]
             self.dead.update(name for name in names if name != taken)
         for name, node in graph.nodes.items():
             if node.probability < 1 and rng.random() >= node.probability:
                 self.skipped.add(name)
-            if node.kind == "loop" or node.branch_spread:
+            if _draws(node):
                 self.rounds[name] = random.Random(rng.getrandbits(64))
 
     def begin(self) -> None:
@@ -240,8 +159,11 @@ class _Execution:
             inputs = self.results[parents[0]]
         else:
             inputs = [stage for parent in parents for stage in self.results[parent]] if parents else self.inputs
-        if node.kind == "loop" and name not in self.skipped:
-            self._round(name, node, inputs, 1)
+        if isinstance(node, LoopNode):
+            if name in self.skipped:
+                self._through(name, True, inputs)
+            else:
+                self._round(name, node, inputs, 1)
             return
         try:
             stages = [] if name in self.skipped else self._stages(name, node, inputs)
@@ -252,7 +174,7 @@ class _Execution:
             self.skipped.add(name)
             self._through(name, True, inputs)
             return
-        if node.background:   # nothing comes after it, and nobody waits
+        if node.background:   # the request does not wait for it
             run.background.update(stages)
             for stage in stages:
                 run.start(stage, _nothing)
@@ -272,23 +194,25 @@ class _Execution:
         for stage in stages:
             run.start(stage, one_done)
 
-    def _stages(self, name: str, node: Node, inputs: list[Any]) -> list[Any]:
-        """The copies of a node's stage. `InputError` for amounts that are none, now that the request is known."""
+    def _stages(self, name: str, node: StageNode, inputs: list[Any]) -> list[Any]:
+        """Return the copies of a node's stage. Raises `InputError` for amounts that are invalid for this request."""
         run, amounts = self.run, self.graph.amounts[name]
-        copies = amounts["copies"].constant   # if it is one, it has been checked
+        copies = amounts["copies"].constant   # a constant was checked when the graph was built
         if copies is None:
-            copies = _limited("copies", amounts["copies"](run.values))
+            copies = limited("copies", amounts["copies"](run.values))
+        if not isinstance(node, GenerateNode):
+            return [run.stage(node, amounts, inputs, []) for _ in range(copies)]
         found = node.kv and self.alive[node.kv] and node.kv not in self.skipped
         fetched = self.results[node.kv] if found else []
         stages = [run.stage(node, amounts, inputs, fetched) for _ in range(copies)]
         if node.branches != 1:
-            count = _limited("branches", amounts["branches"](run.values))
+            count = limited("branches", amounts["branches"](run.values))
             for stage in stages:
                 branch_into(stage, _outputs(stage.output_tokens, count, node.branch_spread, self.rounds.get(name)))
         return stages
 
-    def _round(self, name: str, node: Node, inputs: list[Any], number: int) -> None:
-        """One round of a loop, and further ones as long as nothing of a round has to be waited for."""
+    def _round(self, name: str, node: LoopNode, inputs: list[Any], number: int) -> None:
+        """Run one round of a loop, and further rounds as long as a round completes at once."""
         rng, over, waiting = self.rounds[name], False, False
 
         def done(results: list[Any]) -> None:
@@ -326,7 +250,7 @@ class _Execution:
 
 
 class _Run:
-    """A request on its way through a pipeline."""
+    """One request in a pipeline."""
 
     def __init__(self, request: Any, pipeline: str) -> None:
         self.request, self.pipeline = request, pipeline
@@ -337,12 +261,12 @@ class _Run:
         self.running: dict[Any, Callable[[Any], None]] = {}
         self.background: set[Any] = set()
 
-    def stage(self, node: Node, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
+    def stage(self, node: StageNode, amounts: Mapping[str, Amount], inputs: list[Any], fetched: list[Any]) -> Any:
         values = self.values
         num_bytes = amounts["input_bytes"](values)
         moved = tuple([(stage, num_bytes) for stage in inputs if stage not in fetched]) if num_bytes else ()
         if fetched:
-            moved += tuple(   # KV that was found comes along, and no more
+            moved += tuple(   # only the KV that was found is moved
                 (stage, round(stage.cached_tokens * stage.client.kv_bytes_per_token)) for stage in fetched
                 if stage.cached_tokens
             )
@@ -365,11 +289,11 @@ class _Run:
 
 
 class GraphPipeline:
-    """A graph as a pipeline: calling it with a request gives the generator."""
+    """A graph as a pipeline: call it with a request to get the generator."""
 
     def __init__(self, name: str, graph: Graph, seed: int) -> None:
         self.name, self.graph, self.seed = name, graph, seed
-        self.stages = tuple(dict.fromkeys(graph.asked()))
+        self.stages = tuple(dict.fromkeys(graph.requested_stages()))
         self._random = any(g.random for g in self._graphs(graph))
 
     def _graphs(self, graph: Graph) -> Iterator[Graph]:
@@ -377,31 +301,32 @@ class GraphPipeline:
         for inner in graph.loops.values():
             yield from self._graphs(inner)
 
-    def __call__(self, request: Any) -> Iterator[Any]:
-        # a generator of its own for each request: what one takes does not depend on the others
-        rng = random.Random(f"{self.seed}/{self.name}/{request.id}") if self._random else None
+    def __call__(self, request: Any) -> Pipeline:
+        # random numbers of the request's own: its choices do not depend on other requests
+        rng = request_stream(self.seed, f"{self.name}/{request.id}") if self._random else None
         run = _Run(request, self.name)
         finished: list[bool] = []
         _Execution(self.graph, run, lambda results: finished.append(True), [], rng).begin()
         running = run.running
         while len(running) > len(run.background):
-            # most of the time one runs: the same, with less to look through
+            # usually one stage runs: cheaper than an AnyOf
             stage = yield next(iter(running)) if len(running) == 1 else AnyOf(*running)
             run.background.discard(stage)
             running.pop(stage)(stage)
         assert finished, "a graph ended before its last node"
 
 
-def _limited(name: str, value: int) -> int:
-    """An amount, if it is one that its field may be."""
-    low, high = _LIMITS.get(name, (0, value))
-    if not low <= value <= high:
-        raise InputError(f"{low} to {high} {name}", value, field=name)
-    return value
+def _in_background(node: Node) -> bool:
+    return isinstance(node, StageNode) and node.background
+
+
+def _draws(node: Node) -> bool:
+    """Whether the node draws random numbers beyond its choice and its probability."""
+    return isinstance(node, LoopNode) or (isinstance(node, GenerateNode) and node.branch_spread > 0)
 
 
 def _outputs(tokens: int, branches: int, spread: float, rng: random.Random | None) -> tuple[int, ...]:
-    """Output tokens of each branch of a generation of `tokens`."""
+    """Return the output tokens of each branch of a generation of `tokens`."""
     if rng is None:
         return (tokens,) * branches
     return tuple(max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) for _ in range(branches))

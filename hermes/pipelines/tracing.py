@@ -1,4 +1,4 @@
-"""A hand-written pipeline as a graph: what it asks for when it runs for one request whose stages are served at once."""
+"""Trace a hand-written pipeline into a graph, by running it for one request whose stages complete at once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from typing import Any
 from hermes.core.client import ClientView
 from hermes.core.stage import AnyOf
 from hermes.errors import InputError
-from hermes.pipelines.graph import Graph, Node
+from hermes.pipelines.graph import Graph
+from hermes.pipelines.nodes import GenerateNode, Node, ServiceNode
 
 __all__ = ["IDLE", "OUTPUT", "PROMPT", "trace"]
 
 PROMPT, OUTPUT = 512, 128
 """Tokens of the request that a pipeline is traced with."""
 IDLE = ClientView("client", "", 2**20, 2**20, 2**20, 16, 0, 0, 256, 8192)
-"""What it sees of its clients: one that has nothing to do."""
+"""The clients that a traced pipeline sees: idle ones."""
 _CLIENT = SimpleNamespace(kv_bytes_per_token=0.0, name="", platform="")
 _MOST = 500
 
 
 def trace(pipeline: Callable[[Any], Any]) -> Graph:
-    """The stages that `pipeline` asks for, each after those that it had waited for by then.
+    """Return the stages that `pipeline` requests, each after those that it had waited for by then.
 
-    Raises `InputError` for a pipeline that asks for hundreds of stages: no picture shows those.
+    Raises `InputError` for a pipeline with more than 500 stages, too many to draw.
     """
     run = _Trace()
     running = pipeline(run.request)
@@ -52,10 +53,10 @@ class _Trace:
             id=0, prompt_tokens=PROMPT, output_tokens=OUTPUT, priority=0, session=-1, content=None, arrival_ns=0,
             now=0.0, model="", client=None, past_tokens=0, context=None, start=self.ask, note=lambda name, value: None,
             branch_outputs=(), view=lambda kind, model="": (IDLE,),
-            beside=lambda pipeline: pipeline.close(),   # that is not its graph
+            beside=lambda pipeline: pipeline.close(),   # a pipeline beside it has a graph of its own
         )
         self._names: dict[int, str] = {}
-        self._stages: list[Any] = []       # keeps them alive: names go by identity
+        self._stages: list[Any] = []       # kept alive, since names go by identity
         self._before: dict[str, set[str]] = {}
         self._served: set[str] = set()
 
@@ -66,15 +67,16 @@ class _Trace:
             raise InputError(f"a pipeline of at most {_MOST} stages, to draw it", f"more, for a prompt of {PROMPT}")
         same = sum(node.kind == stage.kind for node in self.nodes.values())
         name = stage.kind if not same else f"{stage.kind} {same + 1}"
-        # only the latest: what those came after is said by their own edges
+        # only the latest: their own edges lead to the earlier ones
         after = [one for one in self._served if not any(one in self._before[other] for other in self._served)]
         self._before[name] = set(self._served)
-        generates = stage.kind == "generate"
-        self.nodes[name] = Node.model_validate({
-            "kind": stage.kind, "model": stage.model, "after": sorted(after, key=list(self.nodes).index),
-            **({"prompt": stage.prompt_tokens, "output": stage.output_tokens} if generates
-               else {"tokens": stage.prompt_tokens, "items": stage.items, "options": dict(stage.options)}),
-        })
+        edges = sorted(after, key=list(self.nodes).index)
+        self.nodes[name] = GenerateNode(
+            kind="generate", model=stage.model, after=edges, prompt=stage.prompt_tokens, output=stage.output_tokens,
+        ) if stage.kind == "generate" else ServiceNode(
+            kind=stage.kind, model=stage.model, after=edges, tokens=stage.prompt_tokens, items=stage.items,
+            options=dict(stage.options),
+        )
         self._names[id(stage)] = name
         self._stages.append(stage)
         return stage

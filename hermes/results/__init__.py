@@ -1,9 +1,11 @@
-"""From what a simulation leaves behind (`RunRecord`) to metrics, tables, files, plots and comparisons."""
+"""Results of a simulation: metrics, tables, files, plots and comparisons computed from its `RunRecord`.
+
+`hermes.results.stored` reads results from a folder, `hermes.results.export` writes them.
+"""
 
 from hermes.core.record import ClientInfo, RunRecord
-from hermes.results.export import write_results
+from hermes.results.measure import steps_within
 from hermes.results.results import Results
 from hermes.results.slo import SloConfig, Slowdowns
-from hermes.results.stored import StoredResults, open_run
 
-__all__ = ["ClientInfo", "Results", "RunRecord", "SloConfig", "Slowdowns", "StoredResults", "open_run", "write_results"]
+__all__ = ["ClientInfo", "Results", "RunRecord", "SloConfig", "Slowdowns", "steps_within"]

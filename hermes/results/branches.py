@@ -1,8 +1,8 @@
-"""Branches: several answers to one prompt, and what they say of their request.
+"""Metrics of branches: several answers to one prompt.
 
-A generation with branches leaves a row per branch in the table of stages (after a hand-over, one for its prefill and
-one for its decode), with the same `fork` and its own `branch`. Prompt, waiting and computing of these rows are one:
-the prompt is computed once, for all of them.
+A generation with branches has a row per branch in the table of stages (after a KV transfer, one for its prefill and one
+for its decode), with a common `fork` and its own `branch`. These rows have the same prompt, waiting and computing: the
+client computes the prompt once for all of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hermes.units import NS_PER_S
 if TYPE_CHECKING:
     from hermes.results.metrics import Answer, RequestMetrics
 
-__all__ = ["BranchMetrics", "OfRequests", "branch_metrics", "branch_summary", "generations", "of_requests",
-           "once_per_generation"]
+__all__ = ["BranchMetrics", "BranchesByRequest", "branch_metrics", "branch_summary", "branches_by_request",
+           "generations", "once_per_generation"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -32,8 +32,12 @@ FAR = np.iinfo(np.int64).max
 class BranchMetrics:
     """One row per branch that has given all its tokens, by generation and branch; arrays of shape (branches,).
 
-    request, fork, branch: whose; client: where it ended; tokens: output tokens; tpot_s: NaN for a single token;
-    answer: part of a completed request's answer
+    Attributes:
+        request, fork, branch: Its request, generation, and number in the generation.
+        client: Client on which it ended.
+        tokens: Output tokens.
+        tpot_s: NaN for a single token.
+        answer: Whether it is part of a completed request's answer.
     """
 
     request: IntArray
@@ -49,13 +53,13 @@ class BranchMetrics:
 
 
 def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
-    """The branches of a run."""
+    """Return the branches of a run."""
     stages = record.stages
     rows = np.flatnonzero(stages["fork"] >= 0)
     rows = rows[np.lexsort((stages["end_ns"][rows], stages["branch"][rows], stages["fork"][rows]))]
     begins = np.ones(len(rows), dtype=bool)
     begins[1:] = (np.diff(stages["fork"][rows]) != 0) | (np.diff(stages["branch"][rows]) != 0)
-    first = np.flatnonzero(begins)   # of each branch's one or two rows
+    first = np.flatnonzero(begins)   # the first of each branch's one or two rows
     last = rows[np.append(first[1:], len(rows)) - 1] if len(rows) else rows
     whole = np.array([kind != "prefill" for kind in record.stage_kinds], dtype=bool)[stages["kind"][last]]
 
@@ -76,9 +80,14 @@ def branch_metrics(record: RunRecord, parts: Answer) -> BranchMetrics:
 
 
 @dataclass(frozen=True)
-class OfRequests:
-    """What branches say of the requests they answer, shape (requests,): how many there are (1 without), mean and worst
-    TPOT (NaN without, or for single tokens), and time between the first and the last that is done (-1 without)."""
+class BranchesByRequest:
+    """Branches of the requests' answers, each column of shape (requests,).
+
+    Attributes:
+        branches: Number of branches; 1 without.
+        tpot_s, tpot_worst_s: Mean and worst TPOT; NaN without branches, or for single tokens.
+        spread_ns: Time between the first and the last completed branch; -1 without.
+    """
 
     branches: IntArray
     tpot_s: FloatArray
@@ -86,12 +95,12 @@ class OfRequests:
     spread_ns: IntArray
 
 
-def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
-    """Branches of each request's answer taken together."""
+def branches_by_request(found: BranchMetrics, num_requests: int) -> BranchesByRequest:
+    """Aggregate the branches of each request's answer."""
     if not len(found.request):
         undefined = np.full(num_requests, np.nan)
         none = np.full(num_requests, -1, dtype=np.int64)
-        return OfRequests(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
+        return BranchesByRequest(np.ones(num_requests, dtype=np.int64), undefined, undefined, none)
     owner, done = found.request[found.answer], found.last_token_ns[found.answer]
     count = np.bincount(owner, minlength=num_requests)
     first = np.full(num_requests, FAR, dtype=np.int64)
@@ -106,12 +115,12 @@ def of_requests(found: BranchMetrics, num_requests: int) -> OfRequests:
     worst = np.full(num_requests, -np.inf)
     np.maximum.at(worst, owner, tpot)
     worst[number == 0] = np.nan
-    return OfRequests(np.maximum(count, 1), mean, worst, np.where(count > 0, last - first, -1))
+    return BranchesByRequest(np.maximum(count, 1), mean, worst, np.where(count > 0, last - first, -1))
 
 
 def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
-    """(request, time waited, time computed) of all stages, in ns; the branches of a generation at one client are one
-    stage, from the first that starts to the last that ends."""
+    """Return (request, time waited, time computed) of all stages, in ns. The branches of a generation at one client are
+    one stage, from the first start to the last end."""
     stages = record.stages
     request, assigned, start, end = (stages[name] for name in ("request", "assigned_ns", "start_ns", "end_ns"))
     rows, generation, first = generations(record)
@@ -126,7 +135,7 @@ def once_per_generation(record: RunRecord) -> tuple[IntArray, IntArray, IntArray
 
 
 def generations(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
-    """(rows of branches, for each the number of its generation at its client, for each such number one of its rows)."""
+    """Return (rows of branches, number of each row's generation at its client, one row of each such number)."""
     stages = record.stages
     rows = np.flatnonzero(stages["fork"] >= 0)
     key = stages["fork"][rows] * len(record.clients) + stages["client"][rows]
@@ -135,7 +144,7 @@ def generations(record: RunRecord) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def branch_summary(found: BranchMetrics, metrics: RequestMetrics) -> dict[str, Any]:
-    """`branches` of the summary, where there are any: statistics of those of completed requests."""
+    """Return `branches` of the summary, if there are any: statistics of those of completed requests."""
     if not found.answer.any():
         return {}
     mine = found.answer

@@ -1,17 +1,17 @@
-"""Where the time of a request goes, by stage and by cause, so that the parts add up to its latency.
+"""Latency breakdown: a request's time by stage and by cause, in parts that add up to its latency.
 
-A request's *critical path*: its last stage, before that the stage whose end it waited for, and so on back to the
-arrival. Of stages side by side only the one that ended last is on it; the others ran in its shadow, and making them
-faster would not have helped. What comes after completion (a write-back) is not on it either.
+A request's *critical path* is its last stage, before that the stage whose end it waited for, and so on back to the
+arrival. Of parallel stages only the one that ended last is on it; faster others would not have reduced the latency.
+Work after completion (a write-back) is not on it either.
 
 Each stage on the path is split by cause:
 
-    communication   between being handed over and being scheduled, while its data was on its way
+    communication   between assignment and start, while its data was on its way
     queue           the rest of that time
-    compute         from being scheduled to its end; for stages that prefill and decode, up to the first token as well
+    compute         from start to end; for stages that prefill and decode, also up to the first token
 
-The sum over the path is completion - arrival, to the nanosecond: a stage is handed over at the instant at which the
-one before it ended. (`other_ns` is what a pipeline of one's own may leave in between.)
+The sum over the path is completion - arrival, to the nanosecond: a stage is assigned at the instant at which the one
+before it ended. (`other_ns` is time that a custom pipeline may leave in between.)
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ CAUSES = ("queue", "communication", "compute")
 class CriticalPath:
     """Per stage row, shape (stages,): whether it is on the path of a completed request, and its times by cause.
 
-    first_token_ns: of `compute_ns` the part up to the first token, 0 where there is none
-    other_ns: per request, shape (requests,): latency that is in no stage of the path
+    Attributes:
+        first_token_ns: The part of `compute_ns` up to the first token, 0 without one.
+        other_ns: Per request, shape (requests,): latency outside the stages of the path.
     """
 
     on_path: BoolArray
@@ -52,7 +53,7 @@ class CriticalPath:
     other_ns: IntArray
 
     def per_request(self, record: RunRecord, cause: str, rows: BoolArray | None = None) -> IntArray:
-        """Nanoseconds of one of `CAUSES` (or "first_token") on the paths, of some stages only; shape (requests,)."""
+        """Return nanoseconds of one of `CAUSES` (or "first_token") on the paths, of some stages; shape (requests,)."""
         chosen = self.on_path if rows is None else self.on_path & rows
         weights = getattr(self, f"{cause}_ns")[chosen]
         return np.bincount(record.stages["request"][chosen], weights=weights,
@@ -83,17 +84,17 @@ def critical_path(record: RunRecord) -> CriticalPath:
 
 
 def _waited_for(record: RunRecord) -> IntArray:
-    """Per stage row: the row of the stage of its request that ended last before it was handed over; -1 for none.
+    """Return, per stage row, the row of its request's stage that ended last before its assignment; -1 for none.
 
-    Stages are recorded in order of completion, and one is handed over after what it waited for is recorded, so that
-    of several ends at that very time only those of earlier rows count.
+    Stages are recorded in order of completion, and a stage is assigned after the record of the one it waited for, so
+    that of several ends at that very time only those of earlier rows count.
     """
     stages = record.stages
     n = len(stages["end_ns"])
     row = np.arange(n)
     request = np.concatenate((stages["request"], stages["request"]))
     time = np.concatenate((stages["end_ns"], stages["assigned_ns"]))
-    order = np.lexsort((np.concatenate((2 * row + 1, 2 * row)), time, request))   # a stage asks before it ends
+    order = np.lexsort((np.concatenate((2 * row + 1, 2 * row)), time, request))   # a stage's start before its end
     is_end = order < n
     latest = np.maximum.accumulate(np.where(is_end, np.arange(2 * n), -1))
     at = np.flatnonzero(~is_end)
@@ -107,7 +108,7 @@ def _waited_for(record: RunRecord) -> IntArray:
 
 
 def _last_stages(record: RunRecord) -> IntArray:
-    """The row of each completed request's last stage that ended before, or when, it was complete."""
+    """Return the row of each completed request's last stage that ended no later than the request."""
     stages = record.stages
     request = stages["request"]
     counted = (record.status == STATUS_COMPLETED)[request] & (stages["end_ns"] <= record.finish_ns[request])
@@ -118,7 +119,7 @@ def _last_stages(record: RunRecord) -> IntArray:
 
 
 def _on_the_way(record: RunRecord) -> IntArray:
-    """Per stage row: time between hand-over and start in which its data was on its way. Inputs move side by side."""
+    """Return, per stage row, the time between assignment and start in which its data was on its way."""
     stages, sent = record.stages, record.transfers
     n = len(stages["end_ns"])
     transfer, stage = transfers_of_stages(record)
@@ -126,7 +127,7 @@ def _on_the_way(record: RunRecord) -> IntArray:
     upto = np.zeros(n, dtype=np.int64)
     np.minimum.at(begin, stage, sent["start_ns"][transfer])
     np.maximum.at(upto, stage, sent["end_ns"][transfer])
-    rows, generation, first = generations(record)   # the KV of a prompt is that of all its branches
+    rows, generation, first = generations(record)   # a prompt's KV belongs to all its branches
     for column, function in ((begin, np.minimum), (upto, np.maximum)):
         of_all = column[first]
         function.at(of_all, generation, column[rows])
@@ -136,8 +137,8 @@ def _on_the_way(record: RunRecord) -> IntArray:
 
 
 def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
-    """Kinds of stage on the paths, by the mean time from arrival to hand-over where that is not at once (so that a
-    generation after a retrieval stands after it, although other requests begin with theirs)."""
+    """Return the kinds of stage on the paths, by mean time from arrival to assignment, where that is not at once (so
+    that a generation after a retrieval comes after it, although other requests begin with theirs)."""
     stages = record.stages
     kind, since = stages["kind"], stages["assigned_ns"] - record.arrival_ns[stages["request"]]
     later = path.on_path & (since > 0)
@@ -149,10 +150,10 @@ def _in_order(record: RunRecord, path: CriticalPath) -> list[int]:
 
 
 def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
-    """`breakdown` of the summary: statistics over completed requests, by cause and by kind of stage.
+    """Return `breakdown` of the summary: statistics over completed requests, by cause and by kind of stage.
 
-    A request that has no stage of a kind on its path counts with zero, so that means add up to the mean latency. Kinds
-    come in the order in which they are handed over, on average.
+    A request without a stage of a kind on its path counts with zero, so that means add up to the mean latency. Kinds
+    are in the order of their assignment, on average.
     """
     completed = record.status == STATUS_COMPLETED
     latency = (record.finish_ns - record.arrival_ns)[completed]
@@ -173,6 +174,6 @@ def breakdown(record: RunRecord, path: CriticalPath) -> dict[str, Any]:
             "total_s": stats(whole), **{f"{cause}_s": stats(values) for cause, values in parts.items()},
         }
         first = path.per_request(record, "first_token", rows)
-        if first.any() and kind not in ("prefill", "decode"):   # which are what it would be split into
+        if first.any() and kind not in ("prefill", "decode"):   # these are the two parts already
             out[kind]["first_token_s"] = stats(first)
     return {"causes": causes, "stages": out, "other_s": stats(path.other_ns)["mean"]}

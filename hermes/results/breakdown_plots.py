@@ -1,4 +1,4 @@
-"""Figures of where the time goes and what is used how much, from a summary and the table `utilisation`."""
+"""Plots of the latency breakdown and of utilisation, from a summary and the table `utilisation`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BARS = 24
 
 
 def breakdown(results: Results) -> Figure:
-    """Mean time on the critical path by kind of stage and cause; below, where pipelines are mixed, one bar for each.
+    """Plot mean time on the critical path by kind of stage and cause; below, for mixed pipelines, one bar each.
 
     The compute of stages that give tokens is split at the first token.
     """
@@ -84,14 +84,14 @@ def _by_pipeline(axis: Any, by: dict[str, Any], kinds: list[str], scale: float) 
 
 
 def utilisation(results: Results) -> Figure:
-    """The most used links, tiers, machines and clients: bars over the window, ticks at the busiest twentieth."""
+    """Plot the most used links, tiers, machines and clients: bars over the window, ticks at the busiest twentieth."""
     frame = results.utilisation.sort_values(["utilisation", "name"], ascending=[False, True], kind="stable")
     frame = frame.head(MAX_BARS)
     figure, (axis,) = make_figure(1, 1, 8.5, 0.3 * max(len(frame), 1) + 1.2)
     kinds = {"link": "#8c6bb1", "tier": "#e07b39", "machine": "#5b9e6f", "client": "#3a76a8"}
     labels = [f"{kind} {name}" for kind, name in zip(frame["kind"], frame["name"], strict=True)]
     short = [shortened(label, 48) for label in labels]
-    labels = short if len(set(short)) == len(short) else labels   # bars of one label would lie on each other
+    labels = short if len(set(short)) == len(short) else labels   # bars of one label would overlap
     axis.barh(labels, frame["utilisation"] * 100, color=[kinds[str(kind)] for kind in frame["kind"]])
     axis.plot(frame["peak_utilisation"] * 100, labels, "k|", markersize=9, label="busiest twentieth")
     axis.axvline(THRESHOLD * 100, color="gray", linestyle="--", linewidth=1)

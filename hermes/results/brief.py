@@ -1,6 +1,6 @@
-"""The ten lines that a run prints: what was asked and served, latencies, goodput, what binds, memory, cost, what next.
+"""The ten-line report of a run: requests, rates, latencies, goodput, binding resource, memory, cost, next command.
 
-Everything else is a table of `hermes.results.render`. No line is longer than 80 columns.
+The tables of `hermes.results.render` show everything else. No line is longer than 80 columns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from hermes.errors import printable
 from hermes.results.layout import (
     WIDTH,
     fitted,
@@ -32,15 +33,15 @@ __all__ = ["brief", "headline", "to_html", "to_rich", "to_text"]
 LABEL = 9        # columns of a line's first word
 NAME = 24        # most columns of the scenario's name
 REASONS = 3
-OUTSIDE = 0.01   # share of steps outside the measured range that a reader has to know of
+OUTSIDE = 0.01   # share of steps outside the measured range above which the report warns
 NO_SLO = "no SLO is set: --set slo.ttft=1s --set slo.tpot=50ms"
 _LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
 
-Line = tuple[str, str]   # its first word, and the rest
+Line = tuple[str, str]   # the first word of a line, and the rest
 
 
 def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
-    """One line: how many requests in what time, and the medians."""
+    """Return one line: the number of requests, their time, and the median latencies."""
     requests, latency = summary["requests"], summary["latency"]
     parts = [f"{requests['completed']:,} of {requests['total']:,} requests in {format_s(summary['makespan_s'])}"]
     parts += [f"{label} p50 {format_s(latency[metric]['p50'])}" for metric, label in _LATENCIES.items()]
@@ -50,8 +51,8 @@ def headline(summary: dict[str, Any], meta: dict[str, Any]) -> str:
 
 
 def brief(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
-    """The lines, in order; more than ten only where something is wrong. `meta` may say where the files are and what to
-    type next (`files`)."""
+    """Return the lines in order; more than ten only with warnings. `meta` may give the files and the next command
+    (`files`)."""
     latency = summary["latency"]
     out = [("requests", _requests(summary, meta)), *_wrong(summary, meta), ("rate", _rate(summary))]
     out += [(label, f"p50 {format_s(latency[metric]['p50']):<10}  p99 {format_s(latency[metric]['p99'])}")
@@ -77,7 +78,7 @@ def _requests(summary: dict[str, Any], meta: dict[str, Any]) -> str:
 
 
 def _wrong(summary: dict[str, Any], meta: dict[str, Any]) -> list[Line]:
-    """What a reader has to know before any figure."""
+    """Return warnings that a reader must see before any figure."""
     out: list[Line] = []
     reasons = summary["requests"]["reject_reasons"]
     for reason, count in list(reasons.items())[:REASONS]:
@@ -114,7 +115,7 @@ def _per_s(rate: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three significant digits."""
+    """Return a value with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -136,7 +137,10 @@ def _binds(summary: dict[str, Any]) -> str:
     if not binds:
         return "-"
     if binds["what"] == "arrivals":
-        return "arrivals: the load that is offered is served as it comes"
+        found = summary.get("headline") or {}
+        if found.get("window") == "whole" and str(found.get("why")).startswith("too short"):
+            return "unknown: the run is too short to settle; raise workload.requests"
+        return "arrivals: the clients keep up with the offered load"
     if binds["what"] == "nothing":
         return "nothing" if summary["requests"]["completed"] else "nothing: no request was served"
     held = {"compute": "the batch is full of tokens", "slots": "work waits for a place in the batch",
@@ -166,13 +170,13 @@ def _cost(summary: dict[str, Any]) -> str:
     cost, energy = summary.get("cost"), summary["energy"]
     engines = [c for c in summary["clients"].values() if c.get("memory") or c["steps"]]
     wanted = not all(c.get("device") for c in engines)
-    hint = ": say what it runs on, --set clients.0.device=NAME" if wanted else ""
+    hint = ": give the device, --set clients.0.device=NAME" if wanted else ""
     if cost is None and energy is None:
-        return f"no price, no watts{hint}"
+        return f"no price and no power{hint}"
     if found.get("stable") is False:
         return "no figure per token: the queue grows"
     if not summary["tokens"]["output"]:
-        return "no figure per token: there are none"
+        return "no figure per token: no output tokens"
     dollars = found.get("per_million_output_tokens_dollars")
     joules = found.get("per_output_token_j")
     parts = [f"{format_number(found.get('output_tokens_per_s'))} output tokens/s"]
@@ -180,7 +184,7 @@ def _cost(summary: dict[str, Any]) -> str:
         parts.append(f"${format_number(dollars)} per million")
     if energy is not None:
         parts.append(f"{format_number(joules)} J each")
-    missing = [word for word, part in (("price", cost), ("watts", energy)) if part is None]
+    missing = [word for word, part in (("price", cost), ("power", energy)) if part is None]
     if missing:
         parts.append(f"no {missing[0]}" + (" without a `device:`" if wanted else ""))
     return ", ".join(parts)
@@ -196,7 +200,7 @@ def _text_lines(lines: Sequence[Line]) -> list[str]:
 
 
 def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> str:
-    """The ten lines; with `verbose`, every table after them."""
+    """Return the ten lines as text; with `verbose`, every table after them."""
     text = "\n".join(_text_lines(brief(summary, meta))) + "\n"
     if not verbose:
         return text
@@ -204,10 +208,10 @@ def to_text(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
 
 
 def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = False) -> Group:
-    """The same for a terminal."""
+    """Return the same for a terminal."""
     lines = []
     for line in _text_lines(brief(summary, meta)):
-        text = Text(line)
+        text = Text(printable(line))
         text.stylize("bold", 0, LABEL)
         lines.append(text)
     if not verbose:
@@ -217,7 +221,7 @@ def to_rich(summary: dict[str, Any], meta: dict[str, Any], *, verbose: bool = Fa
 
 
 def to_html(summary: dict[str, Any], meta: dict[str, Any]) -> str:
-    """The ten lines as a table, everything else folded below."""
+    """Return the ten lines as a table, with everything else folded below."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(word)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
         for word, text in brief(summary, meta))

@@ -1,8 +1,8 @@
-"""Compare a run with a reference, or with another run: the same metrics of both, and how far apart they are.
+"""Compare a run with a reference, or with another run: the same metrics of both, and their relative errors.
 
 Errors are (ours - reference) / reference. The table compares distributions (all completed requests of ours with all of
-the reference); where requests can be joined, the errors of single requests are given as well. Both sides have to hold
-the same requests (`hermes.results.same_requests`), or nothing is compared.
+the reference). If requests can be joined, it also has errors of single requests. Both sides must have served the same
+requests (`hermes.results.same_requests`); otherwise nothing is compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hermes.results.distribution import Distribution
 from hermes.results.layout import Section, format_number, format_s, sections_html, sections_rich, sections_text
 from hermes.results.reference import Reference, ReferenceMapping, guess_mapping, load_reference, preset
 from hermes.results.results import Results
-from hermes.results.same_requests import Held, check_same, held_by
+from hermes.results.same_requests import ServedRequests, check_same, served_requests
 from hermes.results.stored import open_run
 
 __all__ = ["CompareRow", "CompareTable", "PerRequest", "TotalRow", "compare"]
@@ -32,7 +32,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _STATS = ("mean", "p50", "p90", "p99")
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tbt": "TBT", "itl": "ITL", "e2e": "E2E", "queue": "queueing"}
-_OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # of another run; TBT is splitwise's, ITL comes from the steps
+_OF_RUNS = ("ttft", "tpot", "e2e", "queue")   # comparable with another run; TBT is splitwise's, ITL is from the steps
 _TOTALS = {
     "throughput.requests_per_s": "requests/s", "throughput.output_tokens_per_s": "output tokens/s",
     "goodput.share": "share within the SLO", "energy.total_j": "energy (J)",
@@ -43,7 +43,7 @@ _TOTALS = {
 
 @dataclass(frozen=True)
 class CompareRow:
-    """One statistic of one metric in seconds; `error` is relative (0.02: ours is 2% more), None where undefined."""
+    """One statistic of one metric in seconds; `error` is relative (0.02: ours is 2% more), None if undefined."""
 
     metric: str
     stat: str
@@ -78,12 +78,14 @@ class TotalRow:
 
 @dataclass(frozen=True)
 class CompareTable:
-    """What `compare` found.
+    """Result of `compare`.
 
-    checked: what was compared of the requests (`ids`, `number`, `arrivals`, `prompt tokens`, `output tokens`)
-    different_requests: the first difference between them, where they were compared nevertheless
-    interrupted: which sides are of a run that was interrupted
-    names: what the two sides are called
+    Attributes:
+        checked: Properties of the requests that were compared (`ids`, `number`, `arrivals`, `prompt tokens`, `output
+            tokens`).
+        different_requests: First difference between the requests, if they were compared nevertheless.
+        interrupted: Sides whose run was interrupted.
+        names: Names of the two sides.
     """
 
     rows: Sequence[CompareRow]
@@ -99,7 +101,7 @@ class CompareTable:
     names: tuple[str, str] = ("ours", "reference")
 
     def error(self, metric: str, stat: str = "mean") -> float | None:
-        """The relative error of one statistic; `InputError` if it was not compared."""
+        """Return the relative error of one statistic; `InputError` if it was not compared."""
         for row in self.rows:
             if (row.metric, row.stat) == (metric, stat):
                 return row.error
@@ -107,7 +109,7 @@ class CompareTable:
         raise InputError(f"one of {known}", f"{metric} {stat}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "requests": {"ours": self.ours, "reference": self.reference, "joined": self.joined},
             "metrics": [asdict(row) for row in self.rows], "per_request": [asdict(row) for row in self.per_request],
@@ -118,7 +120,7 @@ class CompareTable:
         }
 
     def notes(self) -> list[str]:
-        """What has to be known to read the table."""
+        """Notes that a reader of the table needs."""
         ours, reference = _called(self.names)
         notes = [f"{self.ours:,} completed requests of {ours}, {self.reference:,} of {reference}"]
         notes += [f"{name} was interrupted: these are the requests until then" for name in self.interrupted]
@@ -178,14 +180,14 @@ def compare(
 ) -> CompareTable:
     """Compare a run (its folder, or `Results`) with a reference: a file, or another run.
 
-    mapping: which column is what, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
-    Raises `InputError` for what cannot be read, naming file, line and column, where nothing can be compared, and where
-    the two sides hold different requests, unless these are allowed.
+    mapping: Columns of the reference, or the name of one of `reference.PRESETS`; None goes by the names of the columns.
+    Raises `InputError` for files that cannot be read (with file, line and column), if nothing can be compared, and if
+    the two sides have different requests, unless these are allowed.
     """
     results = run if isinstance(run, Results) else open_run(run)
     if isinstance(reference, Results) or Path(reference).is_dir():
         if mapping is not None:
-            raise InputError(Verbatim("a run needs no mapping of columns"), field="mapping")
+            raise InputError(Verbatim("a run needs no mapping of columns; leave it out"), field="mapping")
         other = reference if isinstance(reference, Results) else open_run(reference)
         return _compare_runs(results, other, _names(run, reference), allow_different_requests)
     name = os.fspath(reference)
@@ -200,7 +202,7 @@ def compare(
     if not rows:
         raise InputError("a mapping that gives at least one of ttft, tpot, tbt, e2e, token_times", field="mapping",
                          file=name)
-    different, checked = check_same(held_by(results), _held(theirs))
+    different, checked = check_same(served_requests(results), _held(theirs))
     _refuse(different, allow_different_requests, name)
     per_request, joined = _join(results, ours, theirs, shared)
     completed = int((results.record.status == STATUS_COMPLETED).sum())
@@ -216,24 +218,24 @@ def _mapping(mapping: ReferenceMapping | str | None, name: str) -> ReferenceMapp
     return preset(mapping, name) if isinstance(mapping, str) else mapping
 
 
-def _held(theirs: Reference) -> Held:
-    """The requests of a reference; completed are those with any time, or all where there are only pooled ones."""
+def _held(theirs: Reference) -> ServedRequests:
+    """Return the requests of a reference; completed are those with any time, or all if it has only pooled times."""
     columns = theirs.columns
     times = [columns[name] for name in _METRICS if name in columns]
     known = [~np.isnan(column) for column in times] or [np.ones(theirs.count, dtype=bool)]
     arrival, prompt, output = (columns.get(name) for name in ("arrival", "prompt_tokens", "output_tokens"))
-    return Held(theirs.ids, arrival, prompt, output, np.logical_or.reduce(known))
+    return ServedRequests(theirs.ids, arrival, prompt, output, np.logical_or.reduce(known))
 
 
 def _refuse(different: str | None, allowed: bool, file: str | None = None) -> None:
     if different is not None and not allowed:
         raise InputError(
-            Verbatim(f"not the same requests: {different}; compare them all the same with --allow-different-requests"),
+            Verbatim(f"not the same requests: {different}; --allow-different-requests compares them nevertheless"),
             file=file)
 
 
 def _names(run: object, reference: object) -> tuple[str, str]:
-    """What two runs are called: their folders, as short as tells them apart."""
+    """Return short distinct names of two runs, from their folders."""
     paths = [Path(side).resolve() for side in (run, reference) if isinstance(side, str | os.PathLike)]
     if len(paths) < 2 or paths[0] == paths[1]:
         return "first", "second"
@@ -243,14 +245,14 @@ def _names(run: object, reference: object) -> tuple[str, str]:
 
 
 def _called(names: tuple[str, str]) -> tuple[str, str]:
-    """The names of the sides within a sentence."""
+    """Return the names of the sides for use in a sentence."""
     ours, reference = (f"the {name}" if name in ("reference", "first", "second") else name for name in names)
     return ours, reference
 
 
 def _compare_runs(results: Results, other: Results, names: tuple[str, str], allowed: bool) -> CompareTable:
     ours, theirs = _our_columns(results), _our_columns(other)
-    different, checked = check_same(held_by(results), held_by(other), _called(names))
+    different, checked = check_same(served_requests(results), served_requests(other), _called(names))
     _refuse(different, allowed)
     rows: list[CompareRow] = []
     for metric in _METRICS:
@@ -270,7 +272,7 @@ def _compare_runs(results: Results, other: Results, names: tuple[str, str], allo
 
 
 def _totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow]:
-    """Figures of two summaries; those that neither has are left out."""
+    """Return figures of two summaries, without those that neither has."""
     rows = []
     for key in _TOTALS:
         part, name = key.split(".")
@@ -281,7 +283,7 @@ def _totals(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[TotalRow
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """Joules and dollars of a run; empty where it has neither."""
+    """Return joules and dollars of a run; empty if it has neither."""
     energy, cost = summary.get("energy") or {}, summary.get("cost") or {}
     wanted = (
         (energy, "total_j"), (energy, "per_request_j"), (energy, "per_output_token_j"), (cost, "total_dollars"),

@@ -1,8 +1,8 @@
-"""Exact statistics of a pooled sample whose values come with integer weights.
+"""Exact statistics of a pooled sample whose values have integer weights.
 
-Pooled inter-token latencies are the reason: 10^6 requests of 200 tokens have 2*10^8 gaps, but no more distinct values
-than there were steps. A value with weight w counts as w equal values; the quantiles are those of the expanded sample
-with linear interpolation (numpy's default method), computed without expanding it.
+Pooled inter-token latencies need it: 10^6 requests of 200 tokens have 2*10^8 gaps, but no more distinct values than
+there were steps. A value of weight w counts as w equal values. The quantiles are those of the expanded sample with
+linear interpolation (numpy's default method), computed without expanding it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ QUANTILES = (50, 90, 95, 99)
 class Distribution:
     """A sorted sample.
 
-    values: integers (nanoseconds) or floats, shape (n,); NaNs are left out
-    weights: how often each value counts, integers, shape (n,), each at least 1; None for once each
-    divisor: every statistic is divided by it (1e9 for values in nanoseconds, answers in seconds)
+    Args:
+        values: Integers (nanoseconds) or floats, shape (n,); NaNs are left out.
+        weights: Integer weight of each value, shape (n,), at least 1; None for 1 each.
+        divisor: Divisor of every statistic (1e9 for values in nanoseconds and statistics in seconds).
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class Distribution:
         self._divisor = divisor
 
     def _at(self, rank: npt.NDArray[np.int64]) -> FloatArray:
-        """The values at 0-based ranks of the expanded sample."""
+        """Return the values at 0-based ranks of the expanded sample."""
         index = rank if self._upto is None else np.searchsorted(self._upto, rank, side="right")
         return self._values[index].astype(np.float64)
 
     def percentiles(self, percents: Sequence[float]) -> FloatArray:
-        """Percentiles (0 to 100), shape (len(percents),); NaN for an empty sample. Nondecreasing in the percent."""
+        """Return percentiles (0 to 100), shape (len(percents),), nondecreasing in the percent; NaN for no sample."""
         if self.count == 0:
             return np.full(len(percents), np.nan)
         position = np.asarray(percents, dtype=np.float64) * (self.count - 1) / 100
@@ -61,13 +62,13 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """Arithmetic mean, NaN for an empty sample. Never outside [min, max], whatever the rounding."""
+        """Arithmetic mean, never outside [min, max] through rounding; NaN for an empty sample."""
         if self.count == 0:
             return float("nan")
         return min(max(self._total / self.count, float(self._values[0])), float(self._values[-1])) / self._divisor
 
     def share_up_to(self, limit: float) -> float:
-        """The share of the sample that is at most `limit` (in answer units); NaN for an empty sample."""
+        """Return the share of the sample up to `limit` (in units of the statistics); NaN for an empty sample."""
         if self.count == 0:
             return float("nan")
         index = int(np.searchsorted(self._values / self._divisor, limit, side="right"))
@@ -76,12 +77,12 @@ class Distribution:
         return (int(self._upto[index - 1]) if index else 0) / self.count
 
     def cdf(self, points: int = 500) -> tuple[FloatArray, FloatArray]:
-        """At most `points` quantiles for plotting: (values, cumulative shares), both shape (<= points,)."""
+        """Return at most `points` quantiles for plotting: (values, cumulative shares), both shape (<= points,)."""
         share = np.linspace(0.0, 1.0, min(points, max(self.count, 2)))
         return self.percentiles((share * 100).tolist()), share
 
     def stats(self) -> dict[str, Any]:
-        """`{count, mean, p50, p90, p95, p99, min, max}`, None where the sample is empty."""
+        """Return `{count, mean, p50, p90, p95, p99, min, max}`, None for an empty sample."""
         out: dict[str, Any] = {"count": self.count}
         names = ["mean", *(f"p{q}" for q in QUANTILES), "min", "max"]
         if self.count == 0:

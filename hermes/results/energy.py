@@ -1,15 +1,15 @@
-"""Joules of single stages and requests, and dollars.
+"""Energy of stages and requests, and cost of a run.
 
 **Attribution.** A step's energy is split between its prompt tokens and its decodes in proportion to the tokens they
-compute. The prompts' part is shared among the sequences that are between their first step and their first token, in
-proportion to their prompt tokens that were not cached; the decodes' part equally among those between their first token
-and their completion (a preempted sequence stays among them until it is back). A part that nobody is there for goes to
-the other; where there is nobody at all (work of requests that never completed) it stays unattributed. Service without
-steps is shared in proportion to its length. Idle energy belongs to no request:
+compute. The prompts' part is shared by the sequences between their first step and their first token, in proportion to
+their prompt tokens that were not cached. The decodes' part is shared equally by the sequences between their first token
+and their completion (a preempted sequence stays among them until it is back). A part without such sequences goes to the
+other part; if both have none (work of requests that never completed) it stays unattributed. Service without steps is
+shared in proportion to its length. Idle energy belongs to no request:
 
     sum over stages + unattributed + idle = total,   a request's joules = those of its stages
 
-which holds to rounding.
+This holds up to rounding.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ RUN_COLUMNS = ("start_ns", "end_ns", "prefill_seqs", "prefill_tokens", "decode_s
 
 @dataclass(frozen=True)
 class Attribution:
-    """Joules per stage row, shape (stages,), and per request, shape (requests,), and what could not be attributed.
+    """Joules per stage row, shape (stages,), and per request, shape (requests,), and unattributed joules.
 
-    prefill_j: of the stages' joules those for prompt tokens, shape (stages,); all of them where there are no steps
+    prefill_j: The part of the stages' joules for prompt tokens, shape (stages,); all of them without steps.
     """
 
     stage_j: FloatArray
@@ -50,7 +50,7 @@ class Attribution:
 
 @dataclass(frozen=True)
 class _Members:
-    """Intervals of runs (first, last, both included) in which sequences take part, their stage rows and weights."""
+    """Intervals of runs (first, last, both included) in which sequences take part, with stage rows and weights."""
 
     row: IntArray
     first: IntArray
@@ -58,20 +58,20 @@ class _Members:
     weight: FloatArray
 
     def present(self, num_runs: int) -> FloatArray:
-        """Sum of the weights of those taking part in each run."""
+        """Return the sum of the weights of the members of each run."""
         change = np.zeros(num_runs + 1)
         np.add.at(change, self.first, self.weight)
         np.add.at(change, self.last + 1, -self.weight)
-        count = np.zeros(num_runs + 1, dtype=np.int64)   # exact: whether there is anybody at all
+        count = np.zeros(num_runs + 1, dtype=np.int64)   # exact: whether a run has members
         np.add.at(count, self.first, 1)
         np.add.at(count, self.last + 1, -1)
         return np.where(np.cumsum(count)[:-1] > 0, np.cumsum(change)[:-1], 0.0)
 
     def share(self, energy: FloatArray, present: FloatArray, out: FloatArray) -> None:
-        """Hand out each run's energy by weight."""
+        """Distribute each run's energy by weight."""
         per_weight = np.divide(energy, present, out=np.zeros_like(energy), where=present > 0)
         upto = np.concatenate(([0.0], np.cumsum(per_weight)))
-        out[self.row] += self.weight * (upto[self.last + 1] - upto[self.first])   # a row is there once
+        out[self.row] += self.weight * (upto[self.last + 1] - upto[self.first])   # each row occurs once
 
 
 def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
@@ -99,8 +99,8 @@ def attribute(record: RunRecord, usages: list[ClientUsage]) -> Attribution:
 
 
 def stage_energy(record: RunRecord, attributed: Attribution) -> dict[str, Any]:
-    """Joules by kind of stage, in order of the kinds: what its stages took in all, the mean of one, and for kinds that
-    give tokens the part that was for prompts."""
+    """Return joules by kind of stage, in order of the kinds: the total of its stages, the mean of one, and for kinds
+    that give tokens the part for prompts."""
     kinds, tokens = record.stages["kind"], record.stages["first_token_ns"] >= 0
     out: dict[str, Any] = {}
     for code, name in enumerate(record.stage_kinds):
@@ -115,7 +115,7 @@ def stage_energy(record: RunRecord, attributed: Attribution) -> dict[str, Any]:
 
 def _share_runs(record: RunRecord, info: Any, stages: dict[str, IntArray], runs: dict[str, IntArray],
                 prefill_j: FloatArray, decode_j: FloatArray) -> float:
-    """Share the energy of one client's runs; what is left over."""
+    """Share the energy of one client's runs; return the unattributed rest."""
     watts = np.where(runs["prefill_seqs"] > 0, info.prefill_w, info.decode_w)
     energy = watts * (runs["end_ns"] - runs["start_ns"]) / NS_PER_S
     tokens = runs["prefill_tokens"] + runs["decode_seqs"]
@@ -134,17 +134,17 @@ def _share_runs(record: RunRecord, info: Any, stages: dict[str, IntArray], runs:
 def _members(
     record: RunRecord, stages: dict[str, IntArray], runs: dict[str, IntArray]
 ) -> tuple[_Members, _Members]:
-    """Who takes part in the client's runs with prompt tokens, and who with decodes. Starts and ends of stages are
-    starts and ends of runs; first tokens of prompts are too."""
+    """Return the members of the client's runs with prompt tokens, and those with decodes. Starts and ends of stages,
+    and first tokens of prompts, are starts and ends of runs."""
     last = len(runs["end_ns"]) - 1
     start = np.minimum(np.searchsorted(runs["start_ns"], stages["start_ns"]), last)
     end = np.minimum(np.searchsorted(runs["end_ns"], stages["end_ns"]), last)
     first = np.minimum(np.searchsorted(runs["end_ns"], stages["first_token_ns"]), last)
     continued = np.array([name == "decode" for name in record.stage_kinds], dtype=bool)[stages["kind"]]
     gives = stages["first_token_ns"] >= 0
-    begins = np.where(continued | ~gives, start, first + 1)   # a hand-over's prompt was computed elsewhere
+    begins = np.where(continued | ~gives, start, first + 1)   # another client computed a transferred prompt
     computed = np.maximum(stages["prompt_tokens"] - stages["cached_tokens"], 1).astype(np.float64)
-    # The prompt of branches is computed once, for the first of them.
+    # The prompt of branches is computed once, and counts for the first of them.
     prompt, answer = ~continued & gives & (first >= start) & (stages["branch"] <= 0), begins <= end
     return (
         _Members(stages["row"][prompt], start[prompt], first[prompt], computed[prompt]),
@@ -153,7 +153,7 @@ def _members(
 
 
 def _share_service(energy_j: float, stages: dict[str, IntArray], out: FloatArray) -> float:
-    """Share the energy of a client without steps; what is left over."""
+    """Share the energy of a client without steps; return the unattributed rest."""
     length = (stages["end_ns"] - stages["start_ns"]).astype(np.float64)
     total = float(length.sum())
     if not total:
@@ -163,7 +163,7 @@ def _share_service(energy_j: float, stages: dict[str, IntArray], out: FloatArray
 
 
 def cost_summary(record: RunRecord, window_s: float, output: int, total: int, completed: int) -> dict[str, Any] | None:
-    """Dollars of the window: price per hour times hours, busy or not; None where no client has a price."""
+    """Return the dollars of the window: price per hour times hours, busy or not; None if no client has a price."""
     if not any(info.price_per_hour for info in record.clients):
         return None
     per_hour = math.fsum(info.price_per_hour for info in record.clients)

@@ -1,14 +1,14 @@
-"""Results on disk: what is written (`hermes.results.stored` reads it back).
+"""Write results to a folder (`hermes.results.stored` reads them back).
 
-    summary.json             the summary, and under `run` what it is a summary of
+    summary.json             the summary, and under `run` the run's name, seed and version
     requests.parquet, stages.parquet, runs.parquet, transfers.parquet, clients.parquet, utilisation.parquet
-    steps.parquet            when each step of each client ended: every token's time
+    steps.parquet            end times of the steps of each client: the time of every token
     token_steps.parquet      steps of the stages whose tokens do not come from consecutive ones
-    resources.json           what links, tiers, machines and shared memory did
+    resources.json           use of links, tiers, machines and shared memory
     scenario.resolved.yaml   the scenario with every default filled in
-    trace.json.gz            a Chrome trace (open it in https://ui.perfetto.dev)
+    trace.json.gz            a Chrome trace, where one is asked for (open it in https://ui.perfetto.dev)
 
-Every file is written beside its place and renamed into it. `summary.json` is removed first and written last: a folder
+Every file is written under a temporary name and renamed. `summary.json` is removed first and written last: a folder
 that has one is complete. Equal results give equal bytes (with one version of pyarrow).
 """
 
@@ -16,51 +16,39 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
+import numpy.typing as npt
 
+from hermes.config.writing import locked, remove_strays, replacing, write_text
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.record import RunRecord
 from hermes.errors import HermesError, InputError
 from hermes.results.frames import TABLES, Coded, Columns, step_decodes
 from hermes.results.resource_file import RESOURCES, resources_json
 from hermes.results.results import Results
-from hermes.results.stored import FORMAT, KEPT_META
-from hermes.results.trace import MAX_TRACE_EVENTS, write_trace
+from hermes.results.stored import KEPT_META
+from hermes.results.stored_summary import FORMAT
+from hermes.results.trace import write_trace
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TRACE", "replacing", "write_results", "written_files"]
+__all__ = ["TRACE", "write_results", "written_files"]
 
 TRACE = "trace.json.gz"
 _ROWS = 1 << 20
 
 
 def written_files() -> list[str]:
-    """The names of the files that a run writes; `summary.json` first."""
+    """Return the names of the files that a run writes; `summary.json` first."""
     return ["summary.json", *(f"{name}.parquet" for name in TABLES), RESOURCES, "scenario.resolved.yaml", TRACE]
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place if the block succeeds, and vanishes if it does not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _arrow(columns: Columns) -> pa.Table:
@@ -68,12 +56,40 @@ def _arrow(columns: Columns) -> pa.Table:
 
     def array(column: Any) -> pa.Array:
         if isinstance(column, Coded):
-            missing = column.codes < 0
-            codes = pa.array(column.codes, mask=missing if missing.any() else None)
-            return pa.DictionaryArray.from_arrays(codes, pa.array(column.names, pa.string()))
-        return pa.array(column, from_pandas=False) if isinstance(column, np.ndarray) else pa.array(column, pa.string())
+            return pa.DictionaryArray.from_arrays(_numbers(column.codes, column.codes < 0), _texts(column.names))
+        return _numbers(column) if isinstance(column, np.ndarray) else _texts(column)
 
     return pa.table({name: array(column) for name, column in columns.items()})
+
+
+def _numbers(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Build an Arrow array from its buffers: `pa.array` imports pandas (0.35 s), which a run does not need."""
+    import pyarrow as pa
+
+    valid = None if missing is None or not missing.any() else _bits(~missing)
+    content = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, content])
+
+
+def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+    import pyarrow as pa
+
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def _texts(values: Sequence[str | None]) -> pa.Array:
+    """Build a string array; None is missing."""
+    import pyarrow as pa
+
+    encoded = [b"" if text is None else text.encode() for text in values]
+    ends = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
+    wide = bool(ends[-1] > np.iinfo(np.int32).max)
+    missing = np.array([text is None for text in values], dtype=np.bool_)
+    return pa.Array.from_buffers(pa.large_string() if wide else pa.string(), len(encoded), [
+        _bits(~missing) if missing.any() else None, pa.py_buffer(ends if wide else ends.astype(np.int32)),
+        pa.py_buffer(b"".join(encoded)),
+    ])
 
 
 def _coded_names(schema: pa.Schema) -> list[str]:
@@ -90,7 +106,7 @@ def _write_table(path: Path, columns: Columns) -> None:
 
 
 def _write_steps(record: RunRecord, path: Path) -> None:
-    """Client by client, so that the steps of all clients never stand in memory twice."""
+    """Write steps client by client, so that memory never holds the steps of all clients twice."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -128,7 +144,7 @@ def _scenario_yaml(results: Results) -> str | None:
     if "scenario_text" in results.meta:
         return str(results.meta["scenario_text"])
     if "scenario" in results.meta:
-        return str(yaml.safe_dump(results.meta["scenario"], sort_keys=False, allow_unicode=True))
+        return to_yaml(results.meta["scenario"])
     return None
 
 
@@ -139,13 +155,16 @@ def _write_trace(results: Results, path: Path, max_events: int) -> None:
 
 
 def write_results(
-    results: Results, out_dir: str | os.PathLike[str], *, trace: bool = True, max_trace_events: int = MAX_TRACE_EVENTS,
+    results: Results, out_dir: str | os.PathLike[str], *, trace_events: int | None = None, held: bool = False,
 ) -> Path:
-    """Write everything into `out_dir` (made if need be; files of an earlier run are replaced) and return it.
+    """Write all files into `out_dir` (created if necessary; files of an earlier run are replaced) and return it.
 
-    A trace of more than `max_trace_events` is cut; `results.meta["trace_cut"]` then says where.
+    trace_events: Write a Chrome trace, too, of at most this many events. A longer one is cut;
+        `results.meta["trace_cut"]` then says where. A trace takes longer to write than all tables.
+    held: Whether the caller holds the folder's lock (`hermes.config.writing.locked`).
 
-    Raises `InputError` when `out_dir` is something other than a folder, `HermesError` when it cannot be written.
+    Raises `InputError` if `out_dir` is not a folder, or another process is writing into it; `HermesError` if it cannot
+    be written.
     """
     folder = Path(out_dir)
     if folder.exists() and not folder.is_dir():
@@ -157,22 +176,23 @@ def write_results(
         for name in TABLES if name != "steps"
     }
     files["steps.parquet"] = lambda path: _write_steps(record, path)
-    files[RESOURCES] = lambda path: _write_text(path, resources_json(record))
-    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: _write_text(path, scenario)
+    files[RESOURCES] = lambda path: write_text(path, resources_json(record))
+    files["scenario.resolved.yaml"] = None if scenario is None else lambda path: write_text(path, scenario)
     results.meta.pop("trace_cut", None)
-    files[TRACE] = (lambda path: _write_trace(results, path, max_trace_events)) if trace else None
+    files[TRACE] = (lambda path: _write_trace(results, path, trace_events)) if trace_events else None
     summary = _summary_json(results)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        for name, write in files.items():
-            if write is None:
-                (folder / name).unlink(missing_ok=True)
-                continue
-            with replacing(folder / name) as path:
-                write(path)
-        with replacing(folder / "summary.json") as path:
-            _write_text(path, summary)
+        with nullcontext() if held else locked(folder):
+            remove_strays(folder)
+            (folder / "summary.json").unlink(missing_ok=True)
+            for name, write in files.items():
+                if write is None:
+                    (folder / name).unlink(missing_ok=True)
+                    continue
+                with replacing(folder / name) as path:
+                    write(path)
+            write_text(folder / "summary.json", summary)
     except OSError as error:
         raise HermesError(f"cannot write results to {folder}: {error}") from error
     return folder

@@ -1,9 +1,9 @@
-"""The tables of a simulation as named columns, for DataFrames and Parquet alike.
+"""Tables of a simulation as named columns, for DataFrames and Parquet.
 
 Tables: `requests`, `stages`, `runs`, `transfers`, `clients`, `utilisation`, `steps`, and `token_steps` for stages whose
-tokens do not come from consecutive steps. Times are seconds (float64, exact to the nanosecond below 52 days; NaN where
-a thing has not happened). Columns of few distinct strings (a client, a kind) are `Coded`: DataFrames get a categorical,
-Parquet a dictionary.
+tokens do not come from consecutive steps. Times are seconds (float64, exact to the nanosecond below 52 days; NaN for
+events that did not happen). Columns of few distinct strings (a client, a kind) are `Coded`: categorical in DataFrames,
+a dictionary in Parquet.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Columns = dict[str, Any]  # name -> array, list of str | None, or Coded
 
 
 def seconds(ns: IntArray, *, undefined: bool = False) -> npt.NDArray[np.float64]:
-    """Nanoseconds to seconds; negative values become NaN where a time can be undefined."""
+    """Convert nanoseconds to seconds; with `undefined`, negative values become NaN."""
     out = ns / NS_PER_S
     if undefined:
         out[ns < 0] = np.nan
@@ -100,7 +100,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> Columns:
 
 
 def _energy(record: RunRecord) -> Attribution:
-    """Joules of stages and requests; NaN where no client has watts."""
+    """Return joules of stages and requests; NaN if no client has a power."""
     if any(info.prefill_w or info.decode_w for info in record.clients):
         return attribute(record, client_usages(record))
     none = np.full(len(record.stages["client"]), np.nan)
@@ -175,7 +175,7 @@ def _steps(record: RunRecord) -> Columns:
 
 
 def step_decodes(record: RunRecord, client: int) -> npt.NDArray[np.bool_]:
-    """Which steps of a client advance all its decoding sequences, shape (steps,)."""
+    """Return which steps of a client advance all its decoding sequences, shape (steps,)."""
     ticks = record.decode_steps[client] if record.decode_steps else None
     out = np.full(len(record.step_ends[client]), ticks is None)
     if ticks is not None:
@@ -193,7 +193,7 @@ def _token_steps(record: RunRecord) -> Columns:
 
 
 def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
-    """The branches of a run as columns."""
+    """Return the branches of a run as columns."""
     return {
         "request": found.request, "fork": found.fork, "branch": found.branch,
         "client": _coded(found.client, client_names(record)), "output_tokens": found.tokens,
@@ -204,7 +204,7 @@ def branch_columns(record: RunRecord, found: BranchMetrics) -> Columns:
 
 
 def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Columns:
-    """The columns of one of `TABLES`."""
+    """Return the columns of one of `TABLES`."""
     names = client_names(record)
     if name == "requests":
         return _requests(record, metrics)
@@ -226,7 +226,7 @@ def table_columns(name: str, record: RunRecord, metrics: RequestMetrics) -> Colu
 
 
 def to_frame(columns: Columns) -> pd.DataFrame:
-    """Columns as a DataFrame."""
+    """Return columns as a DataFrame."""
     import pandas as pd
 
     return pd.DataFrame({

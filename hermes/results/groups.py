@@ -1,4 +1,4 @@
-"""The summary by workload, pipeline or model, where a simulation has several of them."""
+"""Summaries by workload, pipeline or model, for simulations with several of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hermes.results.metrics import RequestMetrics
 from hermes.results.usage import window_ns
 from hermes.units import NS_PER_S
 
-__all__ = ["grouped"]
+__all__ = ["summary_by_label"]
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-def grouped(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
+def summary_by_label(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: BoolArray | None
             ) -> dict[str, Any]:
-    """`by` of the summary: `workload`, `pipeline` and `model`, each with an entry per name; only those of which the
-    requests have more than one. good: requests within the SLO, shape (requests,); None without one."""
+    """Return `by` of the summary: `workload`, `pipeline` and `model`, each with an entry per name, if the requests have
+    more than one. good: Requests within the SLO, shape (requests,); None without one."""
     out: dict[str, Any] = {}
     arrived = record.arrival_ns >= 0
     for label, (codes, names) in record.labels.items():
@@ -55,7 +55,7 @@ def _one(record: RunRecord, metrics: RequestMetrics, path: CriticalPath, good: B
 
 
 def _stage_means(record: RunRecord, path: CriticalPath, done: BoolArray) -> dict[str, float]:
-    """Mean time of each kind of stage on the critical path; they add up to the mean latency."""
+    """Return the mean time of each kind of stage on the critical path; they add up to the mean latency."""
     stages, count = record.stages, int(done.sum())
     chosen = path.on_path & done[stages["request"]]
     spent = np.bincount(stages["kind"][chosen], weights=(stages["end_ns"] - stages["assigned_ns"])[chosen],

@@ -1,7 +1,7 @@
-"""The headline: rates, and cost and energy per token, over the steady state (`hermes.results.steady`).
+"""Headline figures: rates, and cost and energy per token, over the steady state (`hermes.results.steady`).
 
-Served rates count what completes in the window; tokens are those of the steps that end in it. Energy and dollars are
-those of the window, busy or not. The rate's interval is that of 20 batch means.
+Served rates count completions in the window; tokens are those of the steps that end in it. Energy and dollars are those
+of the window, busy or not. The rate's interval comes from 20 batch means.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HOUR_S = 3600.0
 
 def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray | None, window: Window
                      ) -> dict[str, Any]:
-    """`headline` of the summary. good: requests within the SLO, shape (requests,); None without one."""
+    """Return `headline` of the summary. good: Requests within the SLO, shape (requests,); None without one."""
     start, end = window.start_ns, window.end_ns
     length = (end - start) / NS_PER_S
 
     def per_s(count: float) -> float | None:
         return count / length if length > 0 else None
 
-    # the first arrival, which begins a whole run, is in it
+    # include the first arrival, which begins a whole run
     arrived = (record.arrival_ns >= 0) & _inside(record.arrival_ns, start, end)
     arrived |= record.arrival_ns == (start if window.kind == "whole" else -2)
     done = (record.finish_ns >= 0) & _inside(record.finish_ns, start, end)
@@ -63,7 +63,7 @@ def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray
 
 
 def _offered(record: RunRecord) -> float | None:
-    """Arrivals per second of the time in which requests arrive; None where that is a moment."""
+    """Return arrivals per second over the time of arrivals; None if they are simultaneous."""
     times = record.arrival_ns[record.arrival_ns >= 0]
     span = int(times.max() - times.min()) if len(times) else 0
     return (len(times) - 1) * NS_PER_S / span if span else None
@@ -74,7 +74,7 @@ def _inside(times: npt.NDArray[np.int64], start: int, end: int) -> BoolArray:
 
 
 def _output_tokens(record: RunRecord, start: int, end: int) -> int:
-    """Tokens of steps that end in the window, and of stages without steps that do."""
+    """Return the tokens of steps that end in the window, and of stages without steps that end in it."""
     stages = record.stages
     stepless = (stages["first_step"] < 0) & (stages["first_token_ns"] >= 0) & _inside(stages["end_ns"], start, end)
     return int((record.runs["sampled"] * steps_within(record, start, end)).sum()) + int(
@@ -82,7 +82,7 @@ def _output_tokens(record: RunRecord, start: int, end: int) -> int:
 
 
 def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | None]:
-    """The served rate's 95% interval, by batch means."""
+    """Return the served rate's 95% interval, by batch means."""
     edges = np.linspace(window.start_ns, window.end_ns, RATE_BATCHES + 1)
     width = float(edges[1] - edges[0]) / NS_PER_S
     counts = np.histogram(record.finish_ns[record.finish_ns >= 0], edges)[0]
@@ -94,7 +94,7 @@ def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | 
 
 
 def _energy_j(record: RunRecord, start: int, end: int) -> float | None:
-    """Joules of all clients in the window; None where none was given watts."""
+    """Return the joules of all clients in the window; None if no client has a power."""
     if not any(c.idle_w or c.prefill_w or c.decode_w for c in record.clients):
         return None
     runs, stages, n = record.runs, record.stages, len(record.clients)

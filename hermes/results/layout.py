@@ -1,6 +1,6 @@
-"""Small tables for people, as rich tables, plain text and HTML; numbers and durations as text.
+"""Small tables as rich tables, plain text and HTML, and numbers and durations as text.
 
-`fitted` brings a table to a width: long names are shortened in the middle, and what is still too wide is cut into
+`fitted` fits a table to a width: it shortens long names in the middle, and cuts a table that is still too wide into
 several tables that begin with the same column.
 """
 
@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
+
+from hermes.errors import printable
 
 __all__ = ["WIDTH", "Section", "fitted", "format_number", "format_s", "gibibytes", "percent", "sections_html",
            "sections_rich", "sections_text", "shortened"]
@@ -35,7 +37,7 @@ class Section:
 
 
 def format_s(value: float | None) -> str:
-    """A duration with four significant digits and the unit that suits it."""
+    """Format a duration with four significant digits and a suitable unit."""
     if value is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -45,7 +47,7 @@ def format_s(value: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Four significant digits, thousands separated; integers in full."""
+    """Format a number with four significant digits and thousands separators; integers in full."""
     if value is None:
         return "-"
     if isinstance(value, int) or abs(value) >= 1000:
@@ -60,7 +62,7 @@ def percent(value: float | None) -> str:
 
 
 def gibibytes(value: float | None) -> str:
-    """Memory, as GPU people count it."""
+    """Format memory in GiB, as GPU memory is given."""
     if value is None:
         return "-"
     gib = value / 2**30
@@ -68,7 +70,7 @@ def gibibytes(value: float | None) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name of at most `width` characters: cut in the middle, where long names differ least."""
+    """Cut a name in the middle, where long names differ least, to at most `width` characters."""
     if len(name) <= width:
         return name
     head = (width - 1 + 1) // 2
@@ -76,7 +78,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def fitted(part: Section, width: int = WIDTH) -> list[Section]:
-    """The same table, or several, at most `width` columns wide."""
+    """Return the same table, or several, at most `width` columns wide."""
     widths = [max((len(row[i]) for row in (part.head, *part.rows)), default=0) for i in range(len(part.head))]
     gap = 2
     if sum(widths) + gap * (len(widths) - 1) <= width or not widths:
@@ -85,7 +87,7 @@ def fitted(part: Section, width: int = WIDTH) -> list[Section]:
         return [part]
     others = sum(widths[1:]) + gap * (len(widths) - 1)
     first = min(widths[0], max(width - others, SHORTEST_NAME))
-    if first + others > width:   # several tables, then: no need for names that short
+    if first + others > width:   # there will be several tables, so names need not be that short
         first = min(widths[0], LONGEST_NAME)
     rows = [(shortened(row[0], first), *row[1:]) for row in part.rows]
     cuts, used = [1], first
@@ -104,22 +106,22 @@ def fitted(part: Section, width: int = WIDTH) -> list[Section]:
 
 
 def sections_rich(parts: Sequence[Section]) -> Group:
-    """Sections as rich tables. Names come from users: no markup is interpreted."""
+    """Return sections as rich tables. Names come from users, so markup is not interpreted."""
     shown: list[Any] = []
     for part in parts:
-        table = Table(title=Text(part.title, style="bold"), title_justify="left", box=None, pad_edge=False,
+        table = Table(title=Text(printable(part.title), style="bold"), title_justify="left", box=None, pad_edge=False,
                       show_header=any(part.head))
         for index, name in enumerate(part.head):
-            table.add_column(Text(name), justify="left" if index == 0 or not any(part.head) else "right",
+            table.add_column(Text(printable(name)), justify="left" if index == 0 or not any(part.head) else "right",
                              overflow="fold")
         for row in part.rows:
-            table.add_row(*(Text(cell) for cell in row))
-        shown += [table, *([Text(part.note, style="dim")] if part.note else []), Text("")]
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        shown += [table, *([Text(printable(part.note), style="dim")] if part.note else []), Text("")]
     return Group(*shown[:-1])
 
 
 def sections_text(parts: Sequence[Section], width: int = 120) -> str:
-    """Sections as plain text, at most `width` columns wide."""
+    """Return sections as plain text, at most `width` columns wide."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
         console.print(sections_rich(parts))
@@ -127,7 +129,7 @@ def sections_text(parts: Sequence[Section], width: int = 120) -> str:
 
 
 def sections_html(parts: Sequence[Section]) -> str:
-    """Sections as HTML tables; every text is escaped."""
+    """Return sections as HTML tables; every text is escaped."""
     out = []
     for part in parts:
         out.append(f"<table><caption style='text-align:left'><b>{escape(part.title)}</b></caption>")

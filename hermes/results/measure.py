@@ -1,8 +1,8 @@
-"""A measured window: what was served between two moments, after a warm-up, by kind of stage.
+"""Measured window: throughput and latency by kind of stage between two times, after a warm-up.
 
-Counts are those of stages that ended in the window and of steps whose ends lie in it, from the step log; latencies are
-those of the same stages, from the moment they were handed to their client. The weighted rate adds the kinds up, a
-weight for each: with 1.7 for generations and 1 for embeddings it is the normalised throughput of the Orthrus paper.
+Counts are those of stages that ended in the window and of steps that ended in it, from the step log. Latencies are
+those of the same stages, from their assignment to a client. The weighted rate adds up the kinds, each with a weight:
+with 1.7 for generations and 1 for embeddings it is the normalised throughput of the Orthrus paper.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ IntArray = npt.NDArray[np.int64]
 
 
 class MeasureConfig(ConfigModel):
-    """Which part of the run counts, and how kinds of stage add up."""
+    """Window of the run to measure, and weights of the kinds of stage."""
 
     start: Duration = 0.0
     """End of the warm-up."""
     until: Duration | None = None
-    """End of the window; that of the run where left out."""
+    """End of the window. Left out, the end of the run."""
     weights: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(default_factory=dict)
-    """What a stage of each kind counts for in the weighted rate; kinds left out count for nothing."""
+    """Weight of a stage of each kind in the weighted rate; kinds left out count zero."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -42,11 +42,13 @@ class MeasureConfig(ConfigModel):
 
 
 def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
-    """What was served in the window, as the summary prints it; None for what is undefined.
+    """Return the figures of the window for the summary; None for undefined ones.
 
-    served: by kind of stage, how many ended, per second, and their latency (assigned to end); embeddings_per_s,
-    tokens_per_s: of the step log; weighted_per_s: see the module; hardware_busy: share of the window in which the
-    accelerators of the stepping clients worked (steps, without the serving stack's time), and of each client.
+    served: By kind of stage, the number that ended, per second, and their latency (assignment to end).
+    embeddings_per_s, tokens_per_s: From the step log.
+    weighted_per_s: See the module's docstring.
+    hardware_busy: Share of the window in which the accelerators of the stepping clients worked (steps, without the
+    serving stack's time), in total and of each client.
     """
     start = s_to_ns(config.start)
     end = max(start, record.end_ns if config.until is None else min(s_to_ns(config.until), record.end_ns))
@@ -81,7 +83,7 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
 
 
 def steps_within(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
-    """Of each run, the steps that ended after `start_ns` and not after `end_ns`, shape (runs,)."""
+    """Return, for each run, the steps that ended after `start_ns` and not after `end_ns`, shape (runs,)."""
     runs = record.runs
     ended = np.array([np.searchsorted(ends, [start_ns, end_ns], side="right") for ends in record.step_ends],
                      dtype=np.int64).reshape(-1, 2)[runs["client"]]
@@ -90,8 +92,8 @@ def steps_within(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
 
 
 def busy_ns(record: RunRecord, start_ns: int, end_ns: int) -> IntArray:
-    """Nanoseconds in which each client's accelerators ran steps within a window, shape (clients,). The serving stack
-    holds them up at the start of a step."""
+    """Return the nanoseconds in which each client's accelerators ran steps within a window, shape (clients,). The
+    serving stack delays them at the start of a step."""
     runs = record.runs
     begin, end = runs["start_ns"] + runs["overhead_ns"], runs["end_ns"]
     span = np.maximum(np.minimum(end, end_ns) - np.maximum(begin, start_ns), 0)

@@ -1,23 +1,23 @@
-"""What each request experienced: columns computed from a `RunRecord`, and the pooled inter-token latencies.
+"""Request metrics: TTFT, TPOT, E2E and other columns from a `RunRecord`, and the pooled inter-token latencies.
 
 **Answer.** A request may run several LLM stages (a rewritten query, a judge); its user reads the tokens of the last.
-The answer is that stage and what ran beside it: all token-giving stages that had not ended when the last stage other
-than a `decode` was handed to its client. So it is one `generate` stage, or a `prefill` and the `decode` that follows it
-on another client (whose first token the prefill gives), or several parallel branches.
+The answer is that stage and the stages parallel to it: all token-giving stages that had not ended when the last stage
+other than a `decode` was assigned to its client. So it is one `generate` stage, or a `prefill` and the `decode` that
+follows it on another client (the prefill gives its first token), or several parallel branches.
 
     TTFT = first token of the answer - arrival
     TPOT = (last token - first token) / (tokens - 1), of the stage that ends last; NaN for a single token. Of a
            generation with branches: the mean over its branches (and the worst, `tpot_worst_s`)
-    ITL  = gaps between consecutive tokens of each branch, the hand-over from prefill to decode included
+    ITL  = gaps between consecutive tokens of each branch, including the KV transfer from prefill to decode
     E2E  = completion - arrival
-    queue = sum over stages (the branches of a generation are one) of (start - assigned), less the transfers to that
-            client that were under way meanwhile (a decode stage is assigned before its KV moves)
+    queue = sum over stages (the branches of a generation are one) of (start - assigned), less the concurrent transfers
+            to that client (a decode stage is assigned before its KV moves)
     communication = sum of the transfers
 
-A user has a token at the end of its step, or later by what the front end of its client adds (`after`): the same for all
-tokens, so it is in TTFT and E2E, and in neither TPOT nor ITL.
+A user has a token at the end of its step, plus the delay of its client's front end (`after`). The delay is equal for
+all tokens, so it is in TTFT and E2E, and in neither TPOT nor ITL.
 
-All are of completed requests; the others have NaN.
+All metrics are of completed requests; others have NaN.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED, RunRecord
-from hermes.results.branches import branch_metrics, of_requests, once_per_generation
+from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
 from hermes.results.distribution import Distribution
 from hermes.units import NS_PER_S
 
@@ -46,11 +46,12 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Answer:
-    """Which stages gave the tokens the user reads. Arrays are per stage row.
+    """Stages that gave the tokens the user reads. Arrays are per stage row.
 
-    member: part of a completed request's answer
-    last_token_ns: when the stage's last token was there; -1 for stages that give none
-    handover: rows of the `decode` members that continue a prefill's token, and `handover_ns`: the time of that token
+    Attributes:
+        member: Whether the stage is part of a completed request's answer.
+        last_token_ns: Time of the stage's last token; -1 for stages without tokens.
+        handover, handover_ns: Rows of the `decode` members that continue a prefill's token, and times of that token.
     """
 
     member: BoolArray
@@ -72,7 +73,7 @@ class RequestMetrics:
     compute_ns: IntArray
     communication_ns: IntArray
     emitted_tokens: IntArray     # by all LLM stages of the request
-    computed_prompt_tokens: IntArray  # prompt tokens of all LLM stages, cached ones included, hand-overs counted once
+    computed_prompt_tokens: IntArray  # prompt tokens of all LLM stages, with cached ones, transferred ones once
     preemptions: IntArray
     cached_tokens: IntArray
     stages: IntArray             # rows: each branch counts
@@ -87,7 +88,7 @@ def _kind_mask(record: RunRecord, kind: str) -> BoolArray:
 
 
 def _by_client(record: RunRecord, rows: IntArray) -> list[tuple[int, IntArray]]:
-    """`rows` of the stage table grouped by client, without one pass per client."""
+    """Group `rows` of the stage table by client, without one pass per client."""
     client = record.stages["client"][rows]
     order = np.argsort(client, kind="stable")
     bounds = np.searchsorted(client[order], np.arange(len(record.clients) + 1))
@@ -97,14 +98,14 @@ def _by_client(record: RunRecord, rows: IntArray) -> list[tuple[int, IntArray]]:
 def _last_token_ns(record: RunRecord) -> IntArray:
     stages = record.stages
     gives = stages["first_token_ns"] >= 0
-    last = np.where(gives, stages["end_ns"], -1)  # clients that have no steps: a stage's last token is its end
+    last = np.where(gives, stages["end_ns"], -1)  # for clients without steps: a stage's last token is its end
     for client, rows in _by_client(record, np.flatnonzero(gives & (stages["last_step"] >= 0))):
         last[rows] = record.step_ends[client][stages["last_step"][rows]]
     return last
 
 
 def answer(record: RunRecord) -> Answer:
-    """Find every completed request's answer (see the module's description)."""
+    """Find every completed request's answer (see the module's docstring)."""
     stages, n = record.stages, len(record.arrival_ns)
     request, assigned = stages["request"], stages["assigned_ns"]
     decode = _kind_mask(record, "decode")
@@ -120,10 +121,10 @@ def answer(record: RunRecord) -> Answer:
 def _handovers(
     record: RunRecord, member: BoolArray, decode: BoolArray, last: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Decode members and the time of the prefill token each continues.
+    """Return the decode members, and the time of the prefill token that each continues.
 
-    With several prefills in one answer the k-th decode handed over continues the k-th prefill that ended (the last one
-    if there are fewer prefills): that many have ended by then, so no gap is negative.
+    With several prefills in one answer the k-th assigned decode continues the k-th prefill that ended (the last one if
+    there are fewer prefills). That many prefills have ended by then, so no gap is negative.
     """
     request, n = record.stages["request"], len(record.arrival_ns)
     first = np.flatnonzero(member & _kind_mask(record, "prefill"))
@@ -144,7 +145,7 @@ def _summed(request: IntArray, values: IntArray, n: int) -> IntArray:
 
 
 def transfers_of_stages(record: RunRecord) -> tuple[IntArray, IntArray]:
-    """(rows of the transfer table, for each the row of the stage whose data it brought). Others are left out.
+    """Return (rows of the transfer table, row of the stage whose data each brought). Others are left out.
 
     That stage is the request's last one assigned to that client before the transfer started.
     """
@@ -155,7 +156,7 @@ def transfers_of_stages(record: RunRecord) -> tuple[IntArray, IntArray]:
     key = np.concatenate((where, towards))
     time = np.concatenate((stages["assigned_ns"], sent["start_ns"]))
     is_transfer = np.arange(len(key)) >= len(where)
-    order = np.lexsort((is_transfer, time, key))  # at equal times a stage stands before its transfer
+    order = np.lexsort((is_transfer, time, key))  # at equal times a stage comes before its transfer
     latest = np.maximum.accumulate(np.where(is_transfer[order], -1, np.arange(len(order))))
     at = np.flatnonzero(is_transfer[order])
     transfer, found = order[at] - len(where), latest[at]
@@ -165,7 +166,7 @@ def transfers_of_stages(record: RunRecord) -> tuple[IntArray, IntArray]:
 
 
 def _transfers_within_waits(record: RunRecord) -> IntArray:
-    """Per transfer: how much of it lies between assignment and start of its stage, shape (transfers,)."""
+    """Return how much of each transfer lies between assignment and start of its stage, shape (transfers,)."""
     sent, stages = record.transfers, record.stages
     transfer, stage = transfers_of_stages(record)
     upto = np.minimum(sent["end_ns"][transfer], stages["start_ns"][stage])
@@ -175,7 +176,7 @@ def _transfers_within_waits(record: RunRecord) -> IntArray:
 
 
 def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
-    """The columns of `RequestMetrics`."""
+    """Return the columns of `RequestMetrics`."""
     stages, n = record.stages, len(record.arrival_ns)
     request = stages["request"]
     rows = np.flatnonzero(parts.member)
@@ -187,7 +188,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
     answered = last >= 0
     first[~answered] = -1
 
-    # the branch that ends last: its own tokens, and the token its prefill gave before it
+    # the branch that ends last: its own tokens, and the token that its prefill gave before
     is_handover = np.zeros(len(request), dtype=np.int64)
     is_handover[parts.handover] = 1
     final = rows[ends == last[owner]]
@@ -199,12 +200,12 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 
     if any(record.after_ns):
         first, last = _delivered(record, rows, owner, ends, answered)
-    branches = of_requests(branch_metrics(record, parts), n)
+    branches = branches_by_request(branch_metrics(record, parts), n)
     tpot = np.where(branches.spread_ns >= 0, branches.tpot_s, tpot)
 
     completed = record.status == STATUS_COMPLETED
     llm = stages["first_token_ns"] >= 0
-    # what a fetch found is in its generation's cached tokens, too: only generations count
+    # a fetch's finds are in its generation's cached tokens, too: only generations count
     prompted = llm & ~_kind_mask(record, "decode") & (stages["branch"] <= 0)
     stage_owner, waited, computed = once_per_generation(record)
     sent = record.transfers
@@ -232,7 +233,7 @@ def request_metrics(record: RunRecord, parts: Answer) -> RequestMetrics:
 def _delivered(
     record: RunRecord, rows: IntArray, owner: IntArray, ends: IntArray, answered: BoolArray
 ) -> tuple[IntArray, IntArray]:
-    """When the users of answers (rows, of requests `owner`) have the first and the last token."""
+    """Return when the users of answers (rows, of requests `owner`) have the first and the last token."""
     after = np.array(record.after_ns, dtype=np.int64)[record.stages["client"][rows]]
     first = np.full(len(answered), _FAR, dtype=np.int64)
     np.minimum.at(first, owner, record.stages["first_token_ns"][rows] + after)
@@ -243,10 +244,10 @@ def _delivered(
 
 
 def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Distribution:
-    """Pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
+    """Return pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
 
-    The interval between two of a client's steps is a gap of every stage that got a token from both; how many those are
-    is a running sum over the stages' first and last steps. The few stages with skipped steps, and the hand-overs, are
+    The interval between two of a client's steps is a gap of every stage that got a token from both. A running sum over
+    the stages' first and last steps counts these stages. The few stages with skipped steps, and the KV transfers, are
     counted one by one.
     """
     stages = record.stages
@@ -265,12 +266,12 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
         ends = record.step_ends[client]
         begin, stop = stages["first_step"][rows], stages["last_step"][rows]
         ticks = _decode_steps(record, client)
-        if ticks is not None:  # in a numbering of these steps, tokens after the first are consecutive
+        if ticks is not None:  # numbered by these steps, tokens after the first are consecutive
             ends = ends[ticks]
             stop = np.searchsorted(ticks, stop, side="right") - 1
             begin = stop - stages["output_tokens"][rows] + 2
             once(ends[begin] - stages["first_token_ns"][rows])
-        # interval j lies between steps j and j + 1: a stage counts from its first step up to before its last
+        # interval j lies between steps j and j + 1: a stage counts from its first step to the one before its last
         tokens = np.cumsum(np.bincount(begin, minlength=len(ends)) - np.bincount(stop, minlength=len(ends)))
         used = np.flatnonzero(tokens)
         values.append(ends[used + 1] - ends[used])
@@ -287,7 +288,8 @@ def _decode_steps(record: RunRecord, client: int) -> IntArray | None:
 
 
 def stage_token_steps(record: RunRecord, row: int) -> IntArray:
-    """The client's step indices that gave a stage's tokens, shape (tokens,); empty for a client without steps."""
+    """Return the client's step indices that gave a stage's tokens, shape (tokens,); empty for a client without steps.
+    """
     if row in record.gaps:
         return record.gaps[row]
     stages = record.stages
@@ -302,6 +304,6 @@ def stage_token_steps(record: RunRecord, row: int) -> IntArray:
 
 
 def token_times_ns(record: RunRecord, rows: npt.NDArray[Any]) -> IntArray:
-    """When the tokens of some stages were there, sorted, shape (tokens,)."""
+    """Return the token times of some stages, sorted, shape (tokens,)."""
     times = [record.step_ends[int(record.stages["client"][row])][stage_token_steps(record, int(row))] for row in rows]
     return np.sort(np.concatenate(times)) if times else np.empty(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Figures of one or several simulations. Nothing here touches pyplot's global state: a function returns a figure.
+"""Plots of one or several simulations, as matplotlib figures without pyplot's global state.
 
 A figure shows itself in a notebook, with or without `%matplotlib inline`; elsewhere call its `savefig`.
 """
@@ -33,7 +33,7 @@ MAX_CLIENTS = 8
 
 
 class NotebookFigure(Figure):
-    """A figure that a notebook shows although pyplot does not know of it."""
+    """A figure that a notebook shows although pyplot does not manage it."""
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
@@ -45,7 +45,7 @@ def make_figure(
     rows: int, columns: int, width: float, height: float, *, sharex: bool = False, sharey: bool = False,
     height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Any]]:
-    """A figure of `width` by `height` inches and its axes, row by row."""
+    """Return a figure of `width` by `height` inches and its axes, row by row."""
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey, height_ratios=height_ratios)
@@ -56,12 +56,12 @@ def make_figure(
 
 
 def shortened(text: str, most: int = 32) -> str:
-    """`text` in at most `most` characters, cut in the middle: names differ at both ends."""
+    """Cut `text` in the middle to at most `most` characters: names differ at both ends."""
     return text if len(text) <= most else f"{text[:(most - 1) // 2]}…{text[-(most // 2):]}"
 
 
 def interruption(results: Results) -> str | None:
-    """What a figure of a run that was interrupted has to say, or None."""
+    """Return the note for a figure of an interrupted run, or None."""
     if not results.meta.get("interrupted"):
         return None
     requests = results.summary["requests"]
@@ -70,7 +70,7 @@ def interruption(results: Results) -> str | None:
 
 
 def mark_interrupted(figure: Figure, runs: Mapping[str, Results]) -> Figure:
-    """Write above the figure which of the runs were interrupted."""
+    """Note above the figure which of the runs were interrupted."""
     said = {name: text for name, run in runs.items() if (text := interruption(run)) is not None}
     if said:
         lines = said.values() if len(runs) == 1 else (f"{name}: {text}" for name, text in said.items())
@@ -96,10 +96,10 @@ def _sample(results: Results, metric: str) -> Distribution:
 def latency_cdf(
     results: Results | Mapping[str, Results], metrics: Sequence[str] = ("ttft", "tpot", "e2e"), *, log: bool = False
 ) -> Figure:
-    """Cumulative distributions of latencies (`ttft`, `tpot`, `itl`, `e2e`, `queue`), one panel each.
+    """Plot cumulative distributions of latencies (`ttft`, `tpot`, `itl`, `e2e`, `queue`), one panel each.
 
-    results: one run, or several by name (drawn into the same panels). `log`: logarithmic time. Raises `InputError` for
-    an unknown metric. Dashed lines are the p99 limits of the first run's SLO table.
+    results: One run, or several by name (in the same panels). log: Logarithmic time. Raises `InputError` for an unknown
+    metric. Dashed lines are the p99 limits of the first run's SLO table.
     """
     for metric in metrics:
         if metric not in _LATENCIES:
@@ -129,9 +129,9 @@ def latency_cdf(
 
 
 def client_timeseries(results: Results, clients: Sequence[str | int] | None = None, bins: int = 200) -> Figure:
-    """Running and waiting sequences and KV blocks over time, one line per client.
+    """Plot running and waiting sequences and KV blocks over time, one line per client.
 
-    More than `MAX_CLIENTS` clients (unless they are named) are drawn as groups of alike ones: the mean of each group,
+    More than `MAX_CLIENTS` clients (unless they are named) are drawn as groups of equal ones: the mean of each group,
     and a band from its lowest to its highest client.
     """
     chosen = [results.client_index(c) for c in clients] if clients is not None else _stepping(results)
@@ -154,12 +154,12 @@ def client_timeseries(results: Results, clients: Sequence[str | int] | None = No
     axes[-1].set_xlabel("time (s)")
     if chosen:
         figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, ncols=ncols, fontsize="small",
-                      loc="outside lower left")   # above is the place of `mark_interrupted`
+                      loc="outside lower left")   # `mark_interrupted` writes above
     return mark_interrupted(figure, _named(results))
 
 
 def _group_series(results: Results, group: Sequence[int], bins: int) -> tuple[FloatArray, list[FloatArray]]:
-    """Times, shape (bins,), and running, waiting and KV blocks (%) of each client, shape (clients, bins)."""
+    """Return times, shape (bins,), and running, waiting and KV blocks (%) of each client, shape (clients, bins)."""
     record = results.record
     series = [client_series(record, client, bins) for client in group]
     blocks = [max(record.clients[client].num_blocks, 1) for client in group]
@@ -171,7 +171,7 @@ def _group_series(results: Results, group: Sequence[int], bins: int) -> tuple[Fl
 
 
 def _alike(results: Results, clients: Sequence[int]) -> list[list[int]]:
-    """Clients of one kind, role, model, hardware and memory together; all in one where these are too many groups."""
+    """Group clients of one kind, role, model, hardware and memory; one group of all if there would be too many."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for client in clients:
         info = results.record.clients[client]
@@ -188,14 +188,14 @@ def _group_label(results: Results, group: Sequence[int]) -> str:
 
 
 def _stepping(results: Results) -> list[int]:
-    """Clients that work in runs; only they have a time series."""
+    """Return the clients that work in runs; only they have a time series."""
     return [int(c) for c in np.unique(results.record.runs["client"])]
 
 
 def queue(results: Results, bins: int = 200) -> Figure:
-    """Requests in the system, waiting stages and how long stages that start then have waited, over time.
+    """Plot requests in the system, waiting stages, and the past wait of stages that start, over time.
 
-    The last two are of stages that completed.
+    The last two are of completed stages.
     """
     record = results.record
     figure, axes = make_figure(3, 1, 9, 6.5, sharex=True)

@@ -1,18 +1,19 @@
-"""Per-request times measured or simulated elsewhere: a CSV, JSON-lines or Parquet file and a mapping of its columns.
+"""References: per-request times measured or simulated elsewhere, from a CSV, JSON-lines or Parquet file.
 
-A mapping says which column holds what (`ttft: ttft_times`), and in which unit. Missing durations follow from what is
-there: TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of
-output tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
+A mapping gives the column of each field (`ttft: ttft_times`) and its unit. Missing durations follow from other columns:
+TTFT from arrival and first token, E2E from arrival and finish, TPOT from first token, finish and the number of output
+tokens, and splitwise's TBT = (E2E - TTFT) / output tokens.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,9 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
+from hermes.config.files import csv_rows, json_lines, parquet_batches
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.units import parse_number
 
 __all__ = ["PRESETS", "Column", "Reference", "ReferenceMapping", "guess_mapping", "load_reference",
            "mapping_from_options", "preset"]
@@ -34,6 +37,8 @@ PER_S: dict[str, float] = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 INSTANTS = ("arrival", "seen", "first_token", "finish")
 DURATIONS = ("ttft", "tpot", "tbt", "e2e")
 COUNTS = ("prompt_tokens", "output_tokens")
+_LARGEST = 1e24   # far above nanoseconds since 1970
+_REQUEST_ID = re.compile(r"(?:[A-Za-z][A-Za-z0-9_.:/# -]*[A-Za-z_.:/# -]|[A-Za-z])?([0-9]{1,30})")
 FIELDS = ("id", *INSTANTS, *DURATIONS, *COUNTS, "token_times")
 
 
@@ -44,30 +49,30 @@ class Column(ConfigModel):
     """Its name; in JSON lines and Parquet `a.b` is the key b of the object a."""
 
     unit: Unit | None = None
-    """Its unit, where it differs from the mapping's."""
+    """Its unit, if it differs from the mapping's."""
 
 
 class ReferenceMapping(ConfigModel):
-    """Which column of the reference holds what."""
+    """Columns of the reference by field."""
 
     unit: Unit = "s"
-    """Unit of all times that name none."""
+    """Unit of all times without their own."""
 
     id: str | None = None
-    """The request's number (or a text that ends in it, `bench-12`), for joining with our requests."""
+    """Number of the request (or a text that ends in it, `bench-12`), to join it with a request of the run."""
 
     arrival: Column | str | None = None
-    """When the request arrived. Instants may count from any moment."""
+    """Time of arrival. All times may count from any origin."""
 
     seen: Column | str | None = None
-    """When the engine had it, where `arrival` counts on another clock than the other instants: the smallest delay
-    between the two is taken for none."""
+    """Time at which the engine got the request, if `arrival` is on another clock than the other times: the smallest
+    delay between the two counts as none."""
 
     first_token: Column | str | None = None
-    """When the first output token was there."""
+    """Time of the first output token."""
 
     finish: Column | str | None = None
-    """When the last output token was there."""
+    """Time of the last output token."""
 
     ttft: Column | str | None = None
     """First token - arrival."""
@@ -82,19 +87,19 @@ class ReferenceMapping(ConfigModel):
     """Finish - arrival."""
 
     prompt_tokens: str | None = None
-    """Number of prompt tokens: only to check that both sides served the same requests."""
+    """Number of prompt tokens, only to check that both sides served the same requests."""
 
     output_tokens: str | None = None
     """Number of output tokens."""
 
     token_times: Column | str | None = None
-    """All token times of a request, as a JSON list or separated by semicolons: for inter-token latencies."""
+    """All token times of a request, as a JSON list or separated by semicolons, for inter-token latencies."""
 
     join: Literal["id", "order"] | None = None
-    """Compare request by request: by `id`, or in order of the rows. Default: by id where one is mapped."""
+    """Compare request by request: by `id`, or in order of the rows. Default: by id if one is mapped."""
 
     def column(self, field: str) -> tuple[str, float] | None:
-        """(column name, units per second) of a field, or None if it is not mapped."""
+        """Return (column name, units per second) of a field, or None if it is not mapped."""
         value = getattr(self, field)
         if value is None:
             return None
@@ -112,16 +117,17 @@ PRESETS = {
         finish="last_token_ts", output_tokens="output_toks",
     ),
 }
-_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # not in every file of the format
+_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # missing in some files of the format
 
 
 @dataclass
 class Reference:
-    """A reference's columns, seconds, each of shape (requests,), NaN where a row has no value.
+    """A reference's columns, each of shape (requests,), NaN for rows without a value.
 
-    columns: in seconds, except for the numbers of tokens
-    ids: our request ids, or None
-    itl_s: pooled inter-token latencies, or None
+    Attributes:
+        columns: In seconds, except for the numbers of tokens.
+        ids: Request ids of the run, or None.
+        itl_s: Pooled inter-token latencies, or None.
     """
 
     columns: dict[str, FloatArray]
@@ -131,7 +137,7 @@ class Reference:
 
 
 def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[str] | None = None) -> ReferenceMapping:
-    """A mapping from a YAML file and `field=column[:unit]` options (which win), or `unit=ms`, `join=order`."""
+    """Return a mapping from a YAML file and `field=column[:unit]` options (which win), `unit=ms` or `join=order`."""
     data: dict[str, Any] = {}
     if file is not None:
         data = validate(ReferenceMapping, load_yaml(os.fspath(file))).model_dump(exclude_none=True)
@@ -148,7 +154,7 @@ def mapping_from_options(options: Sequence[str] = (), file: str | os.PathLike[st
 
 
 def preset(name: str, path: str | os.PathLike[str]) -> ReferenceMapping:
-    """One of `PRESETS`, with the prompt tokens where `path` has them; `InputError` for another name."""
+    """Return one of `PRESETS`, with the prompt tokens if `path` has them; `InputError` for another name."""
     if name not in PRESETS:
         raise InputError(f"one of {', '.join(PRESETS)}", name, field="mapping", suggestion=suggest(name, PRESETS))
     return _with_prompts(name, _first_row(path))
@@ -164,7 +170,7 @@ def _first_row(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
-    """The mapping that a file's column names suggest: that of a preset, or `ttft_s`, `e2e_ms`, ... as we call them."""
+    """Return the mapping that a file's column names suggest: of a preset, or of names such as `ttft_s`, `e2e_ms`."""
     row = _first_row(path)
     if {"response_times", "ttft_times"} <= row.keys():
         return _with_prompts("splitwise", row)
@@ -181,72 +187,21 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of a CSV or JSON-lines file; of a Parquet file (number of the row from 1, row)."""
-    name = str(path)
-    if path.suffix.lower() in (".parquet", ".pq"):
-        yield from _parquet_rows(path)
-        return
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() in (".jsonl", ".ndjson", ".json"):
-                yield from _json_rows(file, name)
-            else:
-                yield from _csv_rows(file, name)
-    except OSError as error:
-        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=name) from None
-    except UnicodeDecodeError:
-        raise InputError("UTF-8 text", file=name) from None
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    number = 0
-    try:
-        with path.open("rb") as raw, pq.ParquetFile(raw) as file:
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except pa.ArrowException:
-        raise InputError("a Parquet file", file=str(path)) from None
-    except OSError as error:
-        raise InputError("a readable file", Verbatim(str(error.strerror or error).lower()), file=str(path)) from None
-
-
-def _json_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, text in enumerate(file, start=1):
-        if not text.strip():
-            continue
-        try:
-            row = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            found = Verbatim(getattr(error, "msg", "one nested too deeply").lower())
-            raise InputError("a JSON object per line", found, file=name, line=line) from None
-        if not isinstance(row, dict):
-            raise InputError("a JSON object per line", row, file=name, line=line)
-        yield line, row
-
-
-def _csv_rows(file: Any, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.reader(file, strict=True)
-    try:
-        head = next(reader, None)
-        if not head:
-            raise InputError("a line with column names", Verbatim("an empty file"), file=name, line=1)
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(head):
-                raise InputError(f"{len(head)} columns", len(row), file=name, line=reader.line_num)
-            yield reader.line_num, dict(zip(head, row, strict=True))
-    except csv.Error as error:
-        raise InputError("a CSV file", Verbatim(str(error)), file=name, line=reader.line_num) from None
+    """Yield (line number, row) of a CSV or JSON-lines file, or (number of the row from 1, row) of a Parquet file."""
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq"):
+        yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
+    elif suffix in (".jsonl", ".ndjson", ".json"):
+        yield from json_lines(path)
+    else:
+        found = csv_rows(path, unnamed=True)
+        _, head = next(found)
+        for line, row in found:
+            yield line, dict(zip(head, row, strict=True))
 
 
 def _lookup(row: dict[str, Any], column: str) -> Any:
-    """A row's value; KeyError if there is none under that name."""
+    """Return a row's value; KeyError if it has no such column."""
     if column in row or "." not in column:
         return row[column]
     value: Any = row
@@ -258,13 +213,11 @@ def _lookup(row: dict[str, Any], column: str) -> Any:
 
 
 def _number(value: Any) -> float:
-    """NaN for an empty cell; ValueError for what is not a finite number."""
+    """Return a number, NaN for an empty cell; ValueError or TypeError for anything that cannot be a time."""
     if value is None or value == "" or (isinstance(value, str) and value.strip().lower() in ("", "nan", "null")):
         return math.nan
-    if isinstance(value, bool):
-        raise ValueError
-    number = float(value)
-    if math.isinf(number):
+    number = parse_number(value)
+    if abs(number) > _LARGEST:
         raise ValueError
     return number
 
@@ -281,11 +234,13 @@ def _times(value: Any) -> list[float]:
 
 
 def _request_id(value: Any) -> int:
-    text = str(value).strip()
-    digits = len(text) - len(text.rstrip("0123456789"))
-    if isinstance(value, float) or not digits:
+    """Return a number, or the number at the end of a name: `bench-12`, but not `2**3`, `-3` or `1.5`."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError
-    return int(text[-digits:])
+    found = _REQUEST_ID.fullmatch(str(value).strip())
+    if found is None:
+        raise ValueError
+    return int(found[1])
 
 
 _PARSERS: dict[str, tuple[Any, str]] = {
@@ -294,7 +249,7 @@ _PARSERS: dict[str, tuple[Any, str]] = {
 
 
 def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> Reference:
-    """Read a reference; `InputError` names the file, line and column of what is wrong."""
+    """Read a reference; `InputError` gives the file, line and column of an error."""
     wanted = {field: spec for field in FIELDS if (spec := mapping.column(field)) is not None}
     if not wanted:
         raise InputError(f"a mapping of at least one of {', '.join(FIELDS)}", field="mapping")
@@ -312,7 +267,7 @@ def load_reference(path: str | os.PathLike[str], mapping: ReferenceMapping) -> R
                                  line=line, suggestion=suggest(column, row)) from None
             try:
                 values[field].append(parse(value))
-            except (TypeError, ValueError, OverflowError):
+            except (TypeError, ValueError, OverflowError, RecursionError):
                 raise InputError(expected, value, file=name, line=line, field=column) from None
     if not lines:
         raise InputError("at least one request", Verbatim("none"), file=name)
@@ -355,7 +310,8 @@ def _derive(columns: dict[str, FloatArray]) -> None:
     """Fill in the durations that follow from others."""
     have = columns.keys()
     if {"arrival", "seen"} <= have:
-        columns["arrival"] = columns["arrival"] + np.nanmin(columns["seen"] - columns["arrival"])
+        delay = columns["seen"] - columns["arrival"]
+        columns["arrival"] = columns["arrival"] + (np.nan if np.isnan(delay).all() else np.nanmin(delay))
     if "ttft" not in have and {"arrival", "first_token"} <= have:
         columns["ttft"] = columns["first_token"] - columns["arrival"]
     if "e2e" not in have and {"arrival", "finish"} <= have:

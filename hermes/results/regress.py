@@ -1,9 +1,9 @@
-"""Golden predictions: what scenarios predicted when somebody last looked, and what they predict now.
+"""Golden predictions: compare the summaries of scenarios with recorded ones.
 
 A golden file holds, per scenario, every number of its summary under a flat name (`latency.ttft_s.p99`). Numbers must
-match exactly unless a tolerance says otherwise; a metric that appears or disappears is a difference too. A golden file
-only proves that nothing changed, so the tests keep an invariant beside each. A change can be set beside what chance
-does to a metric: its variation over seeds (`hermes.core.noise`).
+match exactly unless a tolerance is given; a metric that appears or disappears is a difference too. A golden file only
+proves that nothing changed, so the tests have an invariant beside each. A change can be compared with a metric's
+variation over seeds (`hermes.core.noise`).
 
     format: 1
     tolerances: {'energy.*': 1.0e-9}        # relative, by glob; the last match wins
@@ -23,15 +23,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.config.yaml_document import load_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.core.noise import spread
 from hermes.errors import HermesError, InputError, Verbatim
-from hermes.results.export import replacing
 from hermes.results.layout import Section, sections_text
 
 __all__ = [
@@ -44,14 +44,14 @@ RunSeed = Callable[[str, int], Mapping[str, Any]]
 
 
 class GoldenScenario(ConfigModel):
-    """What one scenario predicted."""
+    """Recorded summary of one scenario."""
 
     metrics: dict[str, bool | int | float | str | None]
     tolerances: dict[str, float] = Field(default_factory=dict)
 
 
 class GoldenFile(ConfigModel):
-    """See the module's description."""
+    """See the module's docstring."""
 
     format: Literal[1]
     tolerances: dict[str, float] = Field(default_factory=dict)
@@ -62,8 +62,9 @@ class GoldenFile(ConfigModel):
 class Difference:
     """A metric that changed, appeared (`old` None) or disappeared (`new` None), or a scenario that failed.
 
-    change: (new - old) / |old|, None where that is undefined; seeds: statistics of the new value over seeds
-    (`hermes.core.noise.Spread.as_dict`), None where they were not run or have none
+    Attributes:
+        change: (new - old) / |old|, None if undefined.
+        seeds: Statistics of the new value over seeds (`hermes.core.noise.Spread.as_dict`), None if there are none.
     """
 
     scenario: str
@@ -77,7 +78,7 @@ class Difference:
 
 @dataclass
 class RegressReport:
-    """Differences over all scenarios. `exit_code` is 0 where there are none and 1 otherwise."""
+    """Differences over all scenarios. `exit_code` is 0 without differences and 1 otherwise."""
 
     differences: list[Difference] = field(default_factory=list)
     scenarios: int = 0
@@ -92,12 +93,12 @@ class RegressReport:
         return 0 if self.ok else 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {"ok": self.ok, "scenarios": self.scenarios, "metrics": self.metrics,
                 "differences": [asdict(d) for d in self.differences]}
 
     def to_text(self, limit: int = 100) -> str:
-        """One line if all is well, a table of the first `limit` differences otherwise."""
+        """Return one line without differences, otherwise a table of the first `limit`."""
         counted = f"{self.metrics:,} metrics of {self.scenarios:,} scenarios"
         if self.ok:
             return f"{counted}: no differences\n"
@@ -123,7 +124,7 @@ def _shown(value: Value, there: bool) -> str:
 
 
 def flatten(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Nested mappings and lists as one mapping of dotted names to values. Empty ones leave nothing."""
+    """Flatten nested mappings and lists to one mapping of dotted names to values. Empty ones leave nothing."""
     out: dict[str, Value] = {}
 
     def walk(prefix: str, value: Any) -> None:
@@ -152,7 +153,7 @@ def _tolerance(metric: str, tolerances: Iterable[tuple[str, float]]) -> float:
 def differences(
     scenario: str, old: Mapping[str, Value], new: Mapping[str, Value], tolerances: Iterable[tuple[str, float]] = ()
 ) -> list[Difference]:
-    """What differs between two flat summaries by more than its tolerance allows."""
+    """Return the differences of two flat summaries that exceed their tolerance."""
     tolerances = list(tolerances)
     out = []
     for metric in [*old, *(name for name in new if name not in old)]:
@@ -182,9 +183,9 @@ def record(
     scenarios: Iterable[str | os.PathLike[str]], out_file: str | os.PathLike[str], run: Run,
     tolerances: Mapping[str, float] | None = None,
 ) -> GoldenFile:
-    """Run scenarios and write what they predict. Tolerances of an existing file are kept unless new ones are given.
+    """Run scenarios and write their summaries. Tolerances of an existing file are kept unless new ones are given.
 
-    run: a scenario's path (as a string) to its summary
+    run: Function from a scenario's path (as a string) to its summary.
     """
     path = Path(out_file)
     before = _load(path) if path.exists() else None
@@ -200,25 +201,20 @@ def record(
     if path.suffix == ".json":
         text = json.dumps(golden, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     else:
-        text = yaml.safe_dump(golden, sort_keys=False, allow_unicode=True, width=1000)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise HermesError(f"cannot write {path}: {error}") from error
+        text = to_yaml(golden)
+    write_text(path, text)
     return _load(path)
 
 
 def _stored_name(scenario: str, golden: Path) -> str:
-    """How a golden file calls a scenario: relative to itself, so that both can move; a built-in by its name."""
+    """Return a scenario's name in a golden file: relative to that file, so that both can move; a built-in's name."""
     if not Path(scenario).exists():
         return scenario
     return Path(os.path.relpath(scenario, golden.parent)).as_posix()
 
 
 def recorded_scenarios(file: str | os.PathLike[str]) -> list[str]:
-    """The scenarios of a golden file, as `record` and `check` take them."""
+    """Return the scenarios of a golden file, as `record` and `check` take them."""
     path = Path(file)
     return [_found(name, path) for name in _load(path).scenarios]
 
@@ -241,13 +237,13 @@ def _load(path: Path) -> GoldenFile:
 
 
 def _over_seeds(found: list[Difference], summaries: list[Mapping[str, Value]]) -> list[Difference]:
-    """`found`, with the spread over seeds beside every number that changed."""
+    """Return `found` with the spread over seeds beside every number that changed."""
     out = []
     for difference in found:
         values = [summary.get(difference.metric) for summary in summaries]
         numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
         if difference.what == "changed" and len(numbers) == len(values) > 1:
-            with suppress(ValueError):  # no spread without a positive mean
+            with suppress(ValueError):  # a spread needs a positive mean
                 difference = replace(difference, seeds=spread(numbers).as_dict())
         out.append(difference)
     return out
@@ -258,9 +254,12 @@ def check(
 ) -> RegressReport:
     """Run the scenarios of a golden file and compare. A scenario that cannot be run is a difference too.
 
-    run: a scenario's path (as a string) to its summary; run_seed: the same with another seed, asked for `seeds` of them
-    where a prediction changed: what chance does to a metric tells whether the change is large. Raises `InputError` for
-    a golden file that cannot be read.
+    Args:
+        run: Function from a scenario's path (as a string) to its summary.
+        run_seed: The same with another seed, called for `seeds` seeds if a prediction changed: the metric's variation
+            shows whether the change is large.
+
+    Raises `InputError` for a golden file that cannot be read.
     """
     path = Path(file)
     golden, report = _load(path), RegressReport()

@@ -1,4 +1,4 @@
-"""Everything that the summary says, for people: the tables that `hermes run -v` prints below its ten lines."""
+"""Tables of the whole summary, which `hermes run -v` prints below the ten-line report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LATENCIES = {
 
 
 def sections(summary: dict[str, Any], meta: dict[str, Any]) -> list[Section]:
-    """What is worth showing at once."""
+    """Return the tables to show."""
     out = [_overview(summary, meta), _latency(summary)]
     if _has_limits(summary):
         out.append(_slo(summary))
@@ -88,7 +88,7 @@ def _overview(summary: dict[str, Any], meta: dict[str, Any]) -> Section:
 
 
 def limits_text(good: dict[str, Any]) -> str:
-    """The limits for a request, in words."""
+    """Return the per-request limits in words."""
     return ", ".join(
         f"{name.removesuffix('_s').upper()} <= {format_s(limit)}"
         for name, limit in good["limits"].items() if limit is not None
@@ -96,7 +96,7 @@ def limits_text(good: dict[str, Any]) -> str:
 
 
 def _measured(measured: dict[str, Any]) -> Section:
-    """What was served in the measured window."""
+    """Return the table of the measured window."""
     rows = [
         (kind, f"{format_number(of['per_s'])}/s, p50 {format_s(of['latency_s']['p50'])}, "
                f"p99 {format_s(of['latency_s']['p99'])}")
@@ -110,7 +110,7 @@ def _measured(measured: dict[str, Any]) -> Section:
 
 
 def _sources(clients: dict[str, Any], key: str) -> str:
-    """Where a figure of the clients comes from, each source once."""
+    """Return the sources of a figure of the clients, each once."""
     return ", ".join(dict.fromkeys(str(c.get(key) or "not stated") for c in clients.values()))
 
 
@@ -124,7 +124,7 @@ def _latency(summary: dict[str, Any]) -> Section:
 
 
 def _breakdown(summary: dict[str, Any]) -> Section:
-    """Time on the critical path by kind of stage; the means add up to the mean latency."""
+    """Return the time on the critical path by kind of stage; the means add up to the mean latency."""
     def row(name: str, share: float | None, total: dict[str, Any], parts: dict[str, Any]) -> tuple[str, ...]:
         return (name, percent(share), *(format_s(total[stat]) for stat in ("mean", "p50", "p90", "p99")),
                 *(format_s(parts[f"{cause}_s"]["mean"]) for cause in ("queue", "communication", "compute")))
@@ -144,7 +144,7 @@ def _breakdown(summary: dict[str, Any]) -> Section:
 
 
 def _by(label: str, entries: dict[str, Any]) -> Section:
-    """One line for each pipeline or model."""
+    """Return a table with one line per pipeline or model."""
     rows = [
         (name, f"{one['completed']:,}", f"{one['rejected']:,}",
          *(format_s(one[metric][stat]) for metric in ("ttft_s", "tpot_s", "e2e_s") for stat in ("p50", "p99")),
@@ -165,7 +165,7 @@ def _slo(summary: dict[str, Any]) -> Section:
     rows = []
     for whose, table in {"": own, **others}.items():
         if others and not whose and not any(row["value_s"] is not None for name, row in own.items() if name != "pass"):
-            continue   # every request has limits of its own
+            continue   # every request has limits of its group
         for name, row in table.items():
             if name != "pass":
                 label = _slo_name(name, row)
@@ -182,7 +182,7 @@ def _slo_name(name: str, row: dict[str, Any]) -> str:
 
 
 def _binds(binds: dict[str, Any]) -> Section:
-    """What binds at each group of clients."""
+    """Return the binding resource of each group of clients."""
     rows = [
         (name, f"{group['clients']:,}", group["what"], *(percent(group[f"{share}_share"]) for share in
                                                          ("busy", "compute", "slots", "kv_memory")))
@@ -195,7 +195,7 @@ def _binds(binds: dict[str, Any]) -> Section:
 
 
 def grouped_clients(clients: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Clients that were written as one group, by a name for all of them."""
+    """Return the clients of each group, under one name for all of them."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for name, client in clients.items():
         groups.setdefault(client.get("group") or name, []).append(client)
@@ -203,7 +203,7 @@ def grouped_clients(clients: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _clients(summary: dict[str, Any]) -> Section:
-    """One row for each group: sums, means, and the highest peak."""
+    """Return one row per group: sums, means, and the highest peak."""
     groups = grouped_clients(summary["clients"])
     head = ("client", "role", "stages", "busy", "batch", "KV mean", "peak", "preempted", "energy")
     rows = []
@@ -215,14 +215,14 @@ def _clients(summary: dict[str, Any]) -> Section:
             name, mine[0]["role"], f"{sum(c['stages'] for c in mine):,}", percent(mean_of(mine, "utilisation")),
             format_number(batch), percent(mean_of(mine, "kv_mean_share")), percent(most_of(mine, "kv_peak_share")),
             f"{sum(c['preemptions'] for c in mine):,}",
-            f"{format_number(energy)} J" if energy else "-",   # nothing: no watts are known
+            f"{format_number(energy)} J" if energy else "-",   # "-" if no power is known
         ))
     left = len(groups) - len(rows)
     return Section("clients", head, rows, note=f"and {left} more groups of clients" if left > 0 else "")
 
 
 def mean_of(clients: list[dict[str, Any]], key: str) -> float | None:
-    """The mean over the clients that have it."""
+    """Return the mean over the clients that have the key."""
     values = [c[key] for c in clients if c.get(key) is not None]
     return sum(values) / len(values) if values else None
 
@@ -232,7 +232,7 @@ def most_of(clients: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _tiers(summary: dict[str, Any]) -> Section:
-    """Stores of KV, those of one name on one line."""
+    """Return the KV stores, one line per name."""
     rows = [
         (name, f"{t['stores']:,} x {gibibytes(t['capacity_bytes'] // t['stores'])}", percent(t["peak_share"]),
          f"{t['hits']:,}", f"{t['misses']:,}", percent(t["hit_rate"]), f"{t['evictions']:,}",
@@ -249,7 +249,7 @@ def _tiers(summary: dict[str, Any]) -> Section:
 
 
 def _bottlenecks(used: dict[str, Any]) -> Section:
-    """What was used almost all of the time."""
+    """Return the resources used almost all of the time."""
     found = used["bottlenecks"]
     rows = [
         (name, percent(use["utilisation"]), percent(use["peak"]))
@@ -257,12 +257,12 @@ def _bottlenecks(used: dict[str, Any]) -> Section:
     ]
     left = len(found) - len(rows)
     note = f"more than {used['threshold']:.0%} of the window, or of the busiest of its {used['windows']} parts"
-    return Section("used nearly all the time", ("", "used", "at its peak"), rows,
+    return Section("bottlenecks", ("", "used", "at its peak"), rows,
                    note=note + (f"; and {left} more" if left > 0 else ""))
 
 
 def _memory(summary: dict[str, Any]) -> Section:
-    """KV capacity, clients that are alike on one line."""
+    """Return the KV capacity, one line for equal clients."""
     groups: dict[str, tuple[list[str], dict[str, Any]]] = {}
     for name, c in summary["clients"].items():
         if c.get("memory"):

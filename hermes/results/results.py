@@ -1,7 +1,7 @@
-"""`Results`: what a simulation answers, as a summary, tables, text and token times.
+"""`Results`: the results of a simulation as a summary, tables, text and token times.
 
-Nothing is computed before somebody asks for it, and everything only once. `hermes.results.export` writes a `Results`
-to a folder and reads it back as one whose tables are read from that folder.
+Everything is computed at first use, and only once. `hermes.results.export` writes a `Results` to a folder;
+`hermes.results.stored` reads it back as one whose tables come from that folder.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from hermes.core.record import RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
-from hermes.results.brief import headline, to_html, to_rich, to_text
 from hermes.results.distribution import Distribution
-from hermes.results.frames import Columns, branch_columns, seconds, table_columns, to_frame
 from hermes.results.measure import MeasureConfig, measure
 from hermes.results.slo import SloConfig
-from hermes.results.summary import summarise
-from hermes.results.timeseries import client_timeseries
 from hermes.results.usage import client_names
+from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
+
+    from hermes.results.frames import Columns
 
 __all__ = ["Results"]
 
@@ -38,11 +37,13 @@ FloatArray = npt.NDArray[np.float64]
 class Results:
     """The results of one simulation.
 
-    record: what the kernel left behind, or a function that reads it when it is needed
-    meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
-        `seed`, `interrupted`; whatever else is in it (`wall_s`) is shown but never written, so that equal runs give
-        equal files
-    slo: what counts as served well; measure: a window of the run that the summary tells of
+    Args:
+        record: The kernel's record, or a function that reads it at first use.
+        meta: `scenario` (the resolved scenario as plain data) or `scenario_text` (the same as YAML), `name`, `version`,
+            `seed`, `interrupted`. Other entries (`wall_s`) are shown but never written, so that equal runs give equal
+            files.
+        slo: Service-level objectives.
+        measure: Measured window of the run, for the summary.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Results:
 
     @cached_property
     def record(self) -> RunRecord:
-        """The columns that everything else is computed from."""
+        """Columns from which everything else is computed."""
         return self._source() if callable(self._source) else self._source
 
     @cached_property
     def answer(self) -> _metrics.Answer:
-        """Which stages gave the tokens that a request's user reads."""
+        """Stages that gave the tokens that a request's user reads."""
         return _metrics.answer(self.record)
 
     @cached_property
@@ -73,16 +74,22 @@ class Results:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Nested dicts of plain numbers in a fixed order; None for what is undefined."""
+        from hermes.results.summary import summarise
+
         summary = summarise(self.record, self.answer, self.metrics, self.slo, self.measure)
         if self.measure is not None:
             summary["measured"] = measure(self.record, self.measure)
         return summary
 
     def columns(self, table: str) -> Columns:
-        """One of `hermes.results.frames.TABLES` as columns."""
+        """Return one of `hermes.results.frames.TABLES` as columns."""
+        from hermes.results.frames import table_columns
+
         return table_columns(table, self.record, self.metrics)
 
     def _frame(self, table: str) -> pd.DataFrame:
+        from hermes.results.frames import to_frame
+
         if table not in self._frames:
             self._frames[table] = to_frame(self.columns(table))
         return self._frames[table]
@@ -109,29 +116,31 @@ class Results:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client: what it is, and what it did."""
+        """One row per client: properties and usage."""
         return self._frame("clients")
 
     @property
     def branches(self) -> pd.DataFrame:
         """One row per branch of generations that have several, by generation: tokens, first and last, duration."""
+        from hermes.results.frames import branch_columns, to_frame
+
         if "branches" not in self._frames:
             self._frames["branches"] = to_frame(branch_columns(self.record, branch_metrics(self.record, self.answer)))
         return self._frames["branches"]
 
     @property
     def utilisation(self) -> pd.DataFrame:
-        """One row per link, tier, machine and client: how much of it was used, on the whole and at its peak."""
+        """One row per link, tier, machine and client: its utilisation, overall and at its peak."""
         return self._frame("utilisation")
 
     @property
     def links(self) -> pd.DataFrame:
-        """The rows of `utilisation` that are links of the network."""
+        """Rows of `utilisation` for the links of the network."""
         rows = self.utilisation
         return rows[rows["kind"] == "link"].drop(columns="kind").reset_index(drop=True)
 
     def client_index(self, client: str | int) -> int:
-        """A client's index from its name or index; `InputError` for one that does not exist."""
+        """Return a client's index from its name or index; `InputError` for an unknown one."""
         names = client_names(self.record)
         if isinstance(client, str) and client in names:
             return names.index(client)
@@ -146,12 +155,15 @@ class Results:
         return int(request)
 
     def client_timeseries(self, client: str | int, bins: int = 200, **window: float) -> pd.DataFrame:
-        """Bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
+        """Return bin means over time (see `hermes.results.timeseries`); `start_s` and `end_s` narrow the window."""
+        from hermes.results.frames import to_frame
+        from hermes.results.timeseries import client_timeseries
+
         return to_frame(dict(client_timeseries(self.record, self.client_index(client), bins, **window)))
 
     def step_ends_s(self, client: str | int) -> FloatArray:
-        """When each step of a client ended, shape (steps,)."""
-        return seconds(self.record.step_ends[self.client_index(client)])
+        """Return the end times of a client's steps, shape (steps,)."""
+        return self.record.step_ends[self.client_index(client)] / NS_PER_S
 
     @cached_property
     def _stages_by_request(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -160,18 +172,18 @@ class Results:
         return order, np.searchsorted(owner[order], np.arange(len(self.record.arrival_ns) + 1))
 
     def token_times_s(self, request: int, *, all_stages: bool = False) -> FloatArray:
-        """When the tokens of a request's answer were there, shape (tokens,), sorted; empty without an answer.
+        """Return the times of the tokens of a request's answer, shape (tokens,), sorted; empty without an answer.
 
-        all_stages: those of every completed LLM stage. Tokens of clients that do not work in steps are left out.
+        all_stages: Tokens of every completed LLM stage. Tokens of clients that do not work in steps are left out.
         """
         order, bounds = self._stages_by_request
         index = self._request_index(request)
         rows = order[bounds[index]:bounds[index + 1]]
         rows = rows if all_stages else rows[self.answer.member[rows]]
-        return seconds(_metrics.token_times_ns(self.record, rows))
+        return _metrics.token_times_ns(self.record, rows) / NS_PER_S
 
     def itl_s(self, requests: Sequence[int] | npt.NDArray[Any] | None = None) -> Distribution:
-        """Pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
+        """Return pooled inter-token latencies of all requests, or of these (ids, or a boolean mask over all)."""
         if requests is None:
             return _metrics.itl(self.record, self.answer)
         select = np.zeros(len(self.record.arrival_ns), dtype=bool)
@@ -182,15 +194,23 @@ class Results:
         return _metrics.itl(self.record, self.answer, select)
 
     def table(self, *, verbose: bool = False) -> Group:
-        """Ten lines for a terminal; with `verbose`, the whole summary as tables after them."""
+        """Return the ten-line report for a terminal; with `verbose`, the whole summary as tables after it."""
+        from hermes.results.brief import to_rich
+
         return to_rich(self.summary, self.meta, verbose=verbose)
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """The same as plain text, at most 80 columns wide."""
+        """Return the same as plain text, at most 80 columns wide."""
+        from hermes.results.brief import to_text
+
         return to_text(self.summary, self.meta, verbose=verbose)
 
     def _repr_html_(self) -> str:
+        from hermes.results.brief import to_html
+
         return to_html(self.summary, self.meta)
 
     def __repr__(self) -> str:
+        from hermes.results.brief import headline
+
         return f"<Results {headline(self.summary, self.meta)}>"

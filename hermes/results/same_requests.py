@@ -1,7 +1,7 @@
-"""Whether two sides of a comparison served the same requests: which, when they arrived, how long they are.
+"""Check that both sides of a comparison served the same requests: ids, arrivals, lengths.
 
-Errors of latencies mean something only where both sides had the same work. A reference recorded at 1.5 requests a
-second beside a run at 3 shows a difference of 45% that is the load's, not the simulator's.
+Errors of latencies are meaningful only if both sides had the same work. A reference recorded at 1.5 requests a second
+beside a run at 3 shows a difference of 45% that comes from the load, not from the simulator.
 """
 
 from __future__ import annotations
@@ -10,28 +10,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import yaml
 
+from hermes.config.yaml_document import parse_yaml
 from hermes.core.record import STATUS_COMPLETED
 from hermes.results.results import Results
+from hermes.results.stored import StoredResults
 from hermes.units import NS_PER_S
 
-__all__ = ["ARRIVAL_TOLERANCE_S", "Held", "check_same", "held_by"]
+__all__ = ["ARRIVAL_TOLERANCE_S", "ServedRequests", "check_same", "served_requests"]
 
 ARRIVAL_TOLERANCE_S = 0.1
-"""How far arrivals, counted from the first one, may be apart: a load driver submits some milliseconds late."""
+"""Largest difference of arrivals, counted from the first one: a load driver submits some milliseconds late."""
 
 FloatArray = npt.NDArray[np.float64]
 _WORDS = {"arrival_s": "arrivals", "prompt_tokens": "prompt tokens", "output_tokens": "output tokens"}
 
 
 @dataclass(frozen=True)
-class Held:
+class ServedRequests:
     """The requests of one side.
 
-    ids: their numbers, shape (requests,), or None where they are not known
-    arrival_s, prompt_tokens, output_tokens: shape (requests,), NaN where unknown; None where none is known
-    completed: shape (requests,)
+    Attributes:
+        ids: Numbers of the requests, shape (requests,), or None if unknown.
+        arrival_s, prompt_tokens, output_tokens: Shape (requests,), NaN if unknown; None if all are unknown.
+        completed: Shape (requests,).
     """
 
     ids: npt.NDArray[np.int64] | None
@@ -43,18 +45,18 @@ class Held:
     def __len__(self) -> int:
         return len(self.completed)
 
-    def rows(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Held:
-        """Some of the requests, in the order of `chosen`."""
+    def rows(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> ServedRequests:
+        """Return some of the requests, in the order of `chosen`."""
         columns = {name: None if (column := getattr(self, name)) is None else column[chosen]
                    for name in ("ids", *_WORDS)}
-        return Held(completed=self.completed[chosen], **columns)
+        return ServedRequests(completed=self.completed[chosen], **columns)
 
 
-def held_by(results: Results) -> Held:
-    """The requests of a run. Arrivals that follow earlier answers are left out: they are results themselves."""
+def served_requests(results: Results) -> ServedRequests:
+    """Return the requests of a run. Arrivals that follow earlier answers are left out: they are results themselves."""
     record = results.record
     arrival = np.where(record.arrival_ns >= 0, record.arrival_ns / NS_PER_S, np.nan)
-    return Held(
+    return ServedRequests(
         np.arange(len(record.status)), None if _arrivals_follow_answers(results) else arrival,
         record.prompt_tokens.astype(np.float64), record.output_tokens.astype(np.float64),
         record.status == STATUS_COMPLETED,
@@ -62,9 +64,10 @@ def held_by(results: Results) -> Held:
 
 
 def _arrivals_follow_answers(results: Results) -> bool:
-    """Whether any workload is a closed loop, limits what is in flight, or has conversations."""
+    """Whether a workload is a closed loop, limits the requests in flight, or has conversations."""
     text = results.meta.get("scenario_text") or getattr(results, "scenario_text", None)
-    data = results.meta.get("scenario") if text is None else yaml.safe_load(text)
+    file = str(results.folder / "scenario.resolved.yaml") if isinstance(results, StoredResults) else None
+    data = results.meta.get("scenario") if text is None else parse_yaml(text, file).plain()
     workloads = data.get("workload") if isinstance(data, dict) else None
     for workload in workloads if isinstance(workloads, list) else [workloads]:
         parts = workload if isinstance(workload, dict) else {}
@@ -76,9 +79,9 @@ def _arrivals_follow_answers(results: Results) -> bool:
     return False
 
 
-def check_same(ours: Held, theirs: Held, names: tuple[str, str] = ("the run", "the reference")
+def check_same(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str] = ("the run", "the reference")
                ) -> tuple[str | None, list[str]]:
-    """(the first difference in words, or None; what could be compared)."""
+    """Return (the first difference in words, or None; the properties that could be compared)."""
     if theirs.ids is not None:
         found = _other_ids(ours, theirs, names)
         if found is not None:
@@ -91,26 +94,26 @@ def check_same(ours: Held, theirs: Held, names: tuple[str, str] = ("the run", "t
     return _as_a_whole(ours if len(theirs) == len(ours) else ours.rows(ours.completed), theirs, names)
 
 
-def _other_ids(ours: Held, theirs: Held, names: tuple[str, str]) -> str | None:
+def _other_ids(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> str | None:
     assert theirs.ids is not None
     unknown = theirs.ids[(theirs.ids < 0) | (theirs.ids >= len(ours))]
     if len(unknown):
-        return f"request {unknown[0]} of {names[1]} is none of {names[0]} (0 to {len(ours) - 1})"
+        return f"request {unknown[0]} of {names[1]} does not exist in {names[0]} (0 to {len(ours) - 1})"
     there = np.zeros(len(ours), dtype=bool)
     there[theirs.ids] = True
     missing = np.flatnonzero(ours.completed & ~there)
     return f"request {missing[0]} of {names[0]} is not in {names[1]}" if len(missing) else None
 
 
-def _known(ours: Held, theirs: Held) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """The columns that both sides have."""
+def _known(ours: ServedRequests, theirs: ServedRequests) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Return the columns that both sides have."""
     pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _WORDS}
     return {name: pair for name, pair in pairs.items()
             if pair[0] is not None and pair[1] is not None and not (np.isnan(pair[0]) | np.isnan(pair[1])).all()}
 
 
-def _by_request(ours: Held, theirs: Held, names: tuple[str, str]) -> tuple[str | None, list[str]]:
-    """Request by request; `ours` has the rows of `theirs`."""
+def _by_request(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> tuple[str | None, list[str]]:
+    """Compare request by request; `ours` has the rows of `theirs`."""
     assert ours.ids is not None
     known = _known(ours, theirs)
     wrong: list[tuple[int, str]] = []
@@ -126,13 +129,13 @@ def _by_request(ours: Held, theirs: Held, names: tuple[str, str]) -> tuple[str |
 
 
 def _from_the_first(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Both counted from the first request that both have: clocks start anywhere."""
+    """Return both counted from the first request that both have: clocks start anywhere."""
     first = np.nanargmin(np.where(np.isnan(b), np.nan, a))
     return a - a[first], b - b[first]
 
 
-def _as_a_whole(ours: Held, theirs: Held, names: tuple[str, str]) -> tuple[str | None, list[str]]:
-    """Without ids: arrivals in order, lengths sorted."""
+def _as_a_whole(ours: ServedRequests, theirs: ServedRequests, names: tuple[str, str]) -> tuple[str | None, list[str]]:
+    """Compare without ids: arrivals in order, lengths sorted."""
     known = _known(ours, theirs)
     checked = ["number", *(_WORDS[name] for name in known)]
     for name, pair in known.items():

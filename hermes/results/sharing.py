@@ -1,4 +1,4 @@
-"""What sequences shared of a client's KV memory: blocks that would be in use besides, if each had its own."""
+"""KV blocks that sequences of a client shared: the blocks that would be in use in addition without sharing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["sharing_summary"]
 
 
 def sharing_summary(record: RunRecord) -> dict[str, Any]:
-    """`sharing` of the summary, where there was any: the client that saved most at one time, and blocks copied by all.
+    """Return `sharing` of the summary, if there was any: the client with the largest saving at one time, and blocks
+    copied by all.
 
-    saved_share: saved over what would have been in use without sharing
+    saved_share: Blocks saved over blocks in use without sharing.
     """
     if not record.sharing:
         return {}

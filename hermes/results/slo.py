@@ -1,12 +1,12 @@
-"""Service-level objectives: limits for each request, and limits as slowdowns over a baseline.
+"""Service-level objectives: limits per request, and limits as slowdowns over a baseline.
 
-There are two ways to state an SLO, and both may be used. `ttft`, `tpot` and `e2e` are limits for each request: goodput
-counts the requests within all of them, and the run passes if each limit holds at a percentile, the 99th unless said
-otherwise. `baseline_ttft` and `baseline_tpot` allow a slowdown over the times of an unloaded system at p50, p90 and p99
-(the six limits of the paper); the run passes if all hold. Without an SLO there is no verdict and no goodput.
+An SLO has two forms, and both may be used. `ttft`, `tpot` and `e2e` are limits per request: goodput counts the requests
+within all of them, and the run passes if each limit holds at a percentile (default: the 99th). `baseline_ttft` and
+`baseline_tpot` allow a slowdown over the times of an unloaded system at p50, p90 and p99 (the six limits of the paper);
+the run passes if all hold. Without an SLO there is no verdict and no goodput.
 
-Pipelines and workloads may have limits of their own: a baseline with retrieval is another than without. Then each such
-group has a table of its own, and every request is held against the limits of its group.
+Pipelines and workloads may have their own limits, since a baseline with retrieval differs from one without. Each such
+group then has its own table, and every request is compared with the limits of its group.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hermes.results.distribution import Distribution
 from hermes.results.metrics import RequestMetrics
 from hermes.units import NS_PER_S
 
-__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "meets", "slo_given", "slo_groups", "slo_summary",
-           "slo_table"]
+__all__ = ["OwnSlo", "SloConfig", "SloGroup", "Slowdowns", "slo_given", "slo_groups", "slo_summary", "slo_table",
+           "within_slo"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -35,7 +35,7 @@ Percentile = Annotated[float, Field(ge=0, le=100)]
 
 
 class Slowdowns(ConfigModel):
-    """How many times the baseline a percentile may be."""
+    """Allowed multiples of the baseline by percentile."""
 
     p50: float = Field(gt=0)
     """Of the median."""
@@ -45,13 +45,13 @@ class Slowdowns(ConfigModel):
     """Of the 99th percentile."""
 
 
-# of the paper, for TTFT and TPOT
+# slowdowns of the paper, for TTFT and TPOT
 TTFT_SLOWDOWN, TPOT_SLOWDOWN = Slowdowns(p50=2.0, p90=3.0, p99=6.0), Slowdowns(p50=1.25, p90=1.5, p99=5.0)
 METRICS = ("ttft", "tpot", "e2e")
 
 
 class OwnSlo(ConfigModel):
-    """Limits of one pipeline or workload; those of the run where left out."""
+    """Limits of one pipeline or workload. Left out, those of the run."""
 
     baseline_ttft: Duration | None = None
     """Time to first token of an unloaded system."""
@@ -75,11 +75,11 @@ class OwnSlo(ConfigModel):
     """Longest end-to-end latency of a request."""
 
     percentile: Percentile | None = None
-    """Percentile at which `ttft`, `tpot` and `e2e` have to hold."""
+    """Percentile at which `ttft`, `tpot` and `e2e` must hold."""
 
 
 class SloConfig(ConfigModel):
-    """What counts as served well; left out, nothing does: there is no verdict and no goodput."""
+    """Service-level objectives. Without any, there is no verdict and no goodput."""
 
     ttft: Duration | None = None
     """Longest TTFT of a request."""
@@ -91,7 +91,7 @@ class SloConfig(ConfigModel):
     """Longest end-to-end latency of a request."""
 
     percentile: Percentile = 99.0
-    """Percentile at which `ttft`, `tpot` and `e2e` have to hold for the run to pass. Goodput holds each request against
+    """Percentile at which `ttft`, `tpot` and `e2e` must hold for the run to pass. Goodput compares each request with
     them."""
 
     baseline_ttft: Duration | None = None
@@ -101,17 +101,16 @@ class SloConfig(ConfigModel):
     """Time per output token of an unloaded system, for limits as slowdowns (the paper: 25 ms)."""
 
     ttft_slowdown: Slowdowns | None = None
-    """Allowed TTFT, in baselines; 2, 3 and 6 (p50, p90, p99) where left out."""
+    """Allowed TTFT, in baselines. Left out, 2, 3 and 6 (p50, p90, p99)."""
 
     tpot_slowdown: Slowdowns | None = None
-    """Allowed TPOT, in baselines; 1.25, 1.5 and 5 (p50, p90, p99) where left out."""
+    """Allowed TPOT, in baselines. Left out, 1.25, 1.5 and 5 (p50, p90, p99)."""
 
     pipelines: dict[str, OwnSlo] = Field(default_factory=dict)
-    """Limits of single pipelines, by the name that results give them (`rag`, or `rag (documents=5)` where there are
-    several)."""
+    """Limits of single pipelines, by their name in results (`rag`, or `rag (documents=5)` if there are several)."""
 
     workloads: dict[str, OwnSlo] = Field(default_factory=dict)
-    """Limits of single workloads, by name; they come before those of the pipeline."""
+    """Limits of single workloads, by name; they take precedence over the pipeline's."""
 
     def check_names(self, pipelines: Iterable[str], workloads: Iterable[str]) -> None:
         """Raise `InputError` for limits of a pipeline or workload that the scenario does not have."""
@@ -123,7 +122,7 @@ class SloConfig(ConfigModel):
                                      field=f"slo.{kind}s.{name}", suggestion=suggest(name, known))
 
     def of(self, pipeline: str, workload: str) -> SloConfig:
-        """What holds for the requests of a workload that take a pipeline."""
+        """Return the limits for the requests of a workload that take a pipeline."""
         update: dict[str, Any] = {"pipelines": {}, "workloads": {}}
         for own in (self.pipelines.get(pipeline), self.workloads.get(workload)):
             update |= {name: value for name, value in own or () if value is not None}
@@ -131,11 +130,12 @@ class SloConfig(ConfigModel):
 
     @property
     def given(self) -> bool:
-        """Whether there is any limit for those without limits of their own."""
+        """Whether requests without limits of their own have any limit."""
         return any(getattr(self, name) is not None for name in (*METRICS, "baseline_ttft", "baseline_tpot"))
 
     def slowdowns(self, metric: str) -> dict[str, float]:
-        """Limits in seconds by percentile (`p50`, ...), from the baseline of "ttft" or "tpot"; none without it."""
+        """Return limits in seconds by percentile (`p50`, ...), from the baseline of "ttft" or "tpot"; empty without it.
+        """
         baseline: float | None = getattr(self, f"baseline_{metric}")
         if baseline is None:
             return {}
@@ -144,7 +144,7 @@ class SloConfig(ConfigModel):
         return {name: baseline * factor for name, factor in factors.model_dump().items()}
 
     def thresholds(self) -> dict[str, float | None]:
-        """The per-request limits in seconds; where none is given, the p99 limits over the baselines."""
+        """Return the per-request limits in seconds; without any, the p99 limits over the baselines."""
         if self.ttft is None and self.tpot is None and self.e2e is None:
             return {**{f"{name}_s": self.slowdowns(name).get("p99") for name in ("ttft", "tpot")}, "e2e_s": None}
         return {"ttft_s": self.ttft, "tpot_s": self.tpot, "e2e_s": self.e2e}
@@ -155,17 +155,17 @@ class SloConfig(ConfigModel):
         for metric in ("ttft", "tpot"):
             slowdown, baseline = f"{metric}_slowdown", f"baseline_{metric}"
             if getattr(self, slowdown) is not None and all(getattr(one, baseline) is None for one in (self, *own)):
-                raise InputError(f"{baseline} beside it: what the slowdown is over", Verbatim("none"), field=slowdown)
+                raise InputError(Verbatim(f"a slowdown needs its baseline; give {baseline}"), field=slowdown)
         return self
 
 
 def slo_table(slo: SloConfig, samples: dict[str, Distribution], rejected: int = 0) -> dict[str, Any]:
-    """`{ttft: {percentile, limit_s, value_s, share, pass}, ttft_p50: {limit_s, value_s, pass}, ..., pass}`: a row for
-    each limit that is given. samples: of "ttft", "tpot" and "e2e", of completed requests.
+    """Return `{ttft: {percentile, limit_s, value_s, share, pass}, ttft_p50: {limit_s, value_s, pass}, ..., pass}`, a
+    row per given limit. samples: Of "ttft", "tpot" and "e2e", of completed requests.
 
-    A rejected request misses every limit for requests, so that value_s is None where the percentile falls on one;
-    limits over baselines are of completed requests alone. share: of both, those within the limit. `pass` is None
-    without a completed request or a limit. TPOT limits hold trivially where every answer is a single token.
+    A rejected request misses every per-request limit, so that value_s is None if the percentile falls on one. Limits
+    over baselines are of completed requests alone. share: Of both, those within the limit. `pass` is None without a
+    completed request or a limit. TPOT limits hold trivially if every answer is a single token.
     """
     out: dict[str, Any] = {}
     for metric in METRICS:
@@ -189,9 +189,9 @@ def _request_row(samples: dict[str, Distribution], metric: str, percentile: floa
     sample, count = samples[metric], samples[metric].count
     if not samples["e2e"].count:
         return {"limit_s": limit, "value_s": None, "share": None, "pass": None}
-    if not count:   # no answer has a second token, or any
+    if not count:   # no answer has a second token, or a first
         return {"limit_s": limit, "value_s": None, "share": None, "pass": True}
-    rank = percentile / 100 * (count + rejected - 1)   # of rejected requests at the end of the sample
+    rank = percentile / 100 * (count + rejected - 1)   # with rejected requests at the end of the sample
     missed = rank > count - 1 + 1e-9
     value = None if missed else float(sample.percentiles((min(rank / max(count - 1, 1), 1.0) * 100,))[0])
     share = sample.share_up_to(limit) * count / (count + rejected)
@@ -199,8 +199,8 @@ def _request_row(samples: dict[str, Distribution], metric: str, percentile: floa
 
 
 class SloGroup(NamedTuple):
-    """Requests that the same limits hold for. name: `pipeline NAME`, `workload NAME` or both, "" for those that only
-    the run's own hold for; rows: which requests, shape (requests,)."""
+    """Requests with the same limits. name: `pipeline NAME`, `workload NAME` or both, "" for those with only the run's
+    limits; rows: mask of the requests, shape (requests,)."""
 
     name: str
     slo: SloConfig
@@ -208,12 +208,12 @@ class SloGroup(NamedTuple):
 
 
 def slo_groups(slo: SloConfig, record: RunRecord) -> list[SloGroup]:
-    """All requests by the limits that hold for them: first those of the run's own, then groups by name."""
+    """Return all requests by their limits: first those with only the run's limits, then groups by name."""
     codes: dict[str, npt.NDArray[np.int64]] = {}
     names: dict[str, list[str]] = {}
     for label, own in (("pipeline", slo.pipelines), ("workload", slo.workloads)):
         found, known = record.labels.get(label, (np.zeros(len(record.status), dtype=np.int64), [""]))
-        # 0 where there is nothing of their own
+        # 0 for requests without limits of their own
         position = {name: i for i, name in enumerate(["", *sorted(own)])}
         codes[label] = np.array([position.get(name, 0) for name in known], dtype=np.int64)[found]
         names[label] = list(position)
@@ -229,8 +229,8 @@ def slo_groups(slo: SloConfig, record: RunRecord) -> list[SloGroup]:
 
 def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray, rejected: BoolArray
                 ) -> dict[str, Any]:
-    """`slo` of the summary: the table of the requests without limits of their own, and `pass` for all; `slo_of`, where
-    there are any: the tables of the others."""
+    """Return `slo` of the summary (the table of the requests without limits of their own, and `pass` for all) and, if
+    there are groups, `slo_of` (the tables of the others)."""
     tables = {}
     for group in groups:
         done = completed & group.rows
@@ -252,12 +252,12 @@ def slo_summary(groups: list[SloGroup], metrics: RequestMetrics, completed: Bool
 
 
 def slo_given(groups: list[SloGroup]) -> bool:
-    """Whether there is any limit at all."""
+    """Whether there is any limit."""
     return any(group.slo.given for group in groups)
 
 
-def meets(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
-    """Which requests completed within the per-request thresholds of their group, shape (requests,)."""
+def within_slo(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray) -> BoolArray:
+    """Return which requests completed within the per-request thresholds of their group, shape (requests,)."""
     ok = np.zeros(len(completed), dtype=bool)
     for group in groups:
         ok |= group.rows & _within(group.slo.thresholds(), metrics)
@@ -267,7 +267,7 @@ def meets(groups: list[SloGroup], metrics: RequestMetrics, completed: BoolArray)
 def _within(limits: dict[str, float | None], metrics: RequestMetrics) -> BoolArray:
     ok = np.ones(len(metrics.tpot_s), dtype=bool)
     if limits["ttft_s"] is not None:
-        ok &= metrics.ttft_ns / NS_PER_S <= limits["ttft_s"]  # requests without a token have no first one to wait for
+        ok &= metrics.ttft_ns / NS_PER_S <= limits["ttft_s"]  # holds for requests without a token
     if limits["tpot_s"] is not None:
         ok &= ~(metrics.tpot_s > limits["tpot_s"])
     if limits["e2e_s"] is not None:

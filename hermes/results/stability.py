@@ -1,8 +1,8 @@
-"""Whether a system keeps up with what arrives: requests in the system early and late in the time of arrivals.
+"""Stability of a system under its load: mean requests in the system early and late in the time of arrivals.
 
-In a system that keeps up, the number of requests in it settles; in one that does not, it grows as long as requests
-arrive. Both are time averages over a quarter of the window from the first arrival to the last: the second quarter, when
-the system has filled, and the last.
+In a stable system the number of requests settles; in an unstable one it grows as long as requests arrive. Both figures
+are time averages over a quarter of the window from the first arrival to the last: the second quarter, when the system
+has filled, and the last.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ GROWTH, NOISE = 1.25, 3.0
 
 @dataclass(frozen=True)
 class Stability:
-    """in_system_early, in_system_late: mean requests in the system in the second and the last quarter of the arrivals
+    """Verdict on the stability of a run.
 
-    stable: False if the late figure exceeds the early one by more than a quarter and three times its square root (what
-    Poisson arrivals alone make it vary); None where the window is too short to tell: a quarter of it is shorter than
-    the requests' mean time in service, so the system was still filling, or nothing arrived over time.
+    Attributes:
+        in_system_early, in_system_late: Mean requests in the system in the second and the last quarter of the arrivals.
+        stable: False if the late figure exceeds the early one by more than a quarter and three times its square root
+            (its variation with Poisson arrivals alone). None if the window is too short: a quarter of it is shorter
+            than the requests' mean time in service, so that the system was still filling, or nothing arrived over time.
     """
 
     in_system_early: float
@@ -35,19 +37,19 @@ class Stability:
 
 
 def stability(record: RunRecord, service_ns: float) -> Stability:
-    """service_ns: the mean time that a request of this run is served (waiting excluded)."""
+    """Judge a run. service_ns: Mean time in service of its requests, without waiting."""
     arrived = record.arrival_ns >= 0
     start = record.arrival_ns[arrived].astype(np.float64)
     if not len(start) or start.max() <= start.min():
         return Stability(0.0, 0.0, 0.0, None)
     end = record.finish_ns[arrived].astype(np.float64)
     end[record.status[arrived] == STATUS_UNFINISHED] = np.inf
-    end = np.where(end < 0, start, end)   # rejected: gone as it came
+    end = np.where(end < 0, start, end)   # rejected requests leave at once
     first, width = start.min(), (start.max() - start.min()) / 4
     early, late = (
         float(np.clip(np.minimum(end, first + (k + 1) * width) - np.maximum(start, first + k * width), 0, None).sum())
         / width for k in (1, 3)
     )
     stable = late <= GROWTH * early + NOISE * np.sqrt(max(early, 1.0))
-    known = width >= service_ns   # else growth may be the system filling
+    known = width >= service_ns   # otherwise growth may be the system filling
     return Stability(early, late, 4 * width / NS_PER_S, bool(stable) if known else None)

@@ -1,16 +1,17 @@
-"""The part of a run in which the system was in its steady state.
+"""Steady state of a run: find the part between warm-up and drain.
 
-**Start.** MSER-5 (White, 1997): the time from the first arrival to the end is cut into 500 slices, the mean number of
-requests in the system in each; five slices are a batch. The warm-up ends where the standard error of the mean of the
-batches after it is least. If that is not in the first half, the run never settled. What counts as "in the system" is a
-request, or a whole conversation from its first turn to the last answer, the user's time to think included.
+**Start.** MSER-5 (White, 1997): the time from the first arrival to the end is cut into 500 slices, with the mean number
+of requests in the system in each; five slices are a batch. The warm-up ends where the standard error of the mean of the
+later batches is least. If that is not in the first half, the run never settled. "In the system" counts requests, or
+whole conversations from their first turn to the last answer, including the user's think time.
 
-**End.** The last arrival; in a closed loop, the moment at which a user first finds no request left. With several
-workloads, the first of these moments, and the start is not before the last of their first arrivals. Conversations end
-when the number of those under way begins to fall: the same rule, from the end backwards.
+**End.** The last arrival; in a closed loop, the time at which a user first finds no request left. With several
+workloads, the first of these times, and the start is not before the last of their first arrivals. Conversations end
+when their number begins to fall: the same rule, from the end backwards.
 
-**None.** Everything arrives at once, the queue grows, the run does not settle, or it is too short: fewer than 100
-requests complete in the steady state, or it is shorter than the mean request takes.
+**None.** Everything arrives at once, the queue grows (by the number in the system, or because in the part found more
+than a tenth of the arrivals, and more than chance explains, are not served), the run does not settle, or it is too
+short: fewer than 100 requests complete in the steady state, or it is shorter than the mean request takes.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ FloatArray = npt.NDArray[np.float64]
 
 BATCHES, PER_BATCH = 100, 5
 MIN_REQUESTS = 100
-MIN_DRIFT = 0.02   # share of what arrives that is not served; less, a system at its limit shows by chance
+FLOW = 0.1         # share of a steady state's arrivals that may still be in the system at its end
+MIN_DRIFT = 0.02   # share of arrivals that is not served; a system at its limit shows less by chance
 
 
 @dataclass(frozen=True)
 class Window:
-    """The time that the headline is of.
+    """Window of the headline figures.
 
-    kind: "steady"; "measured", the user's own `measure`; or "whole", because of `why`
-    stable: False if the queue grows; None where the run is too short to tell
+    Attributes:
+        kind: "steady"; "measured" for the user's own `measure`; or "whole", because of `why`.
+        stable: False if the queue grows; None if the run is too short to tell.
     """
 
     kind: str
@@ -53,7 +56,7 @@ class Window:
 
 
 def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfig | None) -> Window:
-    """The user's window, else the steady state, else the whole run."""
+    """Return the user's window, or else the steady state, or else the whole run."""
     whole = window_ns(record)
     arrival = record.arrival_ns[record.arrival_ns >= 0]
     if not len(arrival):
@@ -77,11 +80,14 @@ def find_window(record: RunRecord, metrics: RequestMetrics, chosen: MeasureConfi
         return Window("whole", *whole, why=f"too short: {int(done.sum())} requests", stable=stable)
     if end - start < metrics.e2e_ns[completed].mean():
         return Window("whole", *whole, why="too short: a request takes longer", stable=stable)
+    came = int(((record.arrival_ns > start) & (record.arrival_ns <= end)).sum())
+    if came - int(done.sum()) > max(FLOW * came, 3.0 * np.sqrt(came)):
+        return Window("whole", *whole, why="the queue grows", stable=False)
     return Window("steady", start, end, stable=stable)
 
 
 def _keeps_up(record: RunRecord, metrics: RequestMetrics) -> bool | None:
-    """False if the number of requests in the system grows, as `stability` has it, by more than chance does."""
+    """Return False if the requests in the system grow, as judged by `stability`, by more than chance."""
     completed = record.status == STATUS_COMPLETED
     served = metrics.e2e_ns[completed] - metrics.queue_ns[completed]
     seen: Stability = stability(record, float(served.mean()) if completed.any() else 0.0)
@@ -92,7 +98,7 @@ def _keeps_up(record: RunRecord, metrics: RequestMetrics) -> bool | None:
 
 
 def _settled(record: RunRecord) -> tuple[int, int] | None:
-    """Start and end of the steady state; None where there is none."""
+    """Return start and end of the steady state; None if there is none."""
     low, high = _arrivals_span(record)
     if high <= low:
         return None
@@ -107,7 +113,7 @@ def _settled(record: RunRecord) -> tuple[int, int] | None:
 
 
 def _arrivals_span(record: RunRecord) -> tuple[int, int]:
-    """When requests of all workloads arrive: the last of the first arrivals, the first of the last."""
+    """Return the time in which all workloads have arrivals: from the latest first to the earliest last one."""
     arrived = record.arrival_ns >= 0
     codes = record.labels["workload"][0] if "workload" in record.labels else np.zeros(len(arrived), dtype=np.int64)
     firsts, lasts = [], []
@@ -121,7 +127,7 @@ def _arrivals_span(record: RunRecord) -> tuple[int, int]:
 
 
 def _stays(record: RunRecord) -> tuple[FloatArray, FloatArray, bool]:
-    """When requests, or whole conversations, come and go; and whether there are conversations."""
+    """Return when requests, or whole conversations, come and go, and whether there are conversations."""
     rows = np.flatnonzero((record.arrival_ns >= 0) & (record.status != STATUS_REJECTED))
     begin = record.arrival_ns[rows].astype(np.float64)
     end = np.where(record.status[rows] == STATUS_COMPLETED, record.finish_ns[rows], np.inf)
@@ -130,7 +136,7 @@ def _stays(record: RunRecord) -> tuple[FloatArray, FloatArray, bool]:
         return begin, end, False
     own = np.where(session >= 0, session, session.max() + 1 + np.arange(len(rows)))
     names, of = np.unique(own, return_inverse=True)
-    if len(names) > 0.75 * len(rows):   # hardly anybody comes back
+    if len(names) > 0.75 * len(rows):   # few sessions have a second request
         return begin, end, False
     first, last = np.full(len(names), np.inf), np.full(len(names), -np.inf)
     np.minimum.at(first, of, begin)
@@ -139,9 +145,9 @@ def _stays(record: RunRecord) -> tuple[FloatArray, FloatArray, bool]:
 
 
 def _held(begin: FloatArray, end: FloatArray, edges: FloatArray) -> FloatArray:
-    """Time integral of how many are there, in each interval between `edges`."""
+    """Return the time integral of the number present, in each interval between `edges`."""
     def since(times: FloatArray) -> FloatArray:
-        """Sum over times of how long ago each was, at each edge."""
+        """Return the sum over times of their age at each edge."""
         times = np.sort(times[np.isfinite(times)]) - edges[0]
         upto = np.concatenate(([0.0], np.cumsum(times)))
         at = edges - edges[0]
@@ -152,11 +158,11 @@ def _held(begin: FloatArray, end: FloatArray, edges: FloatArray) -> FloatArray:
 
 
 def mser(values: FloatArray, *, both_ends: bool = False) -> tuple[int, int]:
-    """The part of a series, [first, last), whose mean has the least standard error for its length: the least sum of
-    squares over the square of the number of values.
+    """Return the part of a series, [first, last), whose mean has the least standard error for its length: the least sum
+    of squares over the square of the number of values.
 
-    Searched: warm-ups of at most half the series, and what is left to its end; or with `both_ends`, to any end in the
-    second half, of parts of at least a fifth.
+    It searches warm-ups of at most half the series, followed by the rest; with `both_ends`, any end in the second half,
+    of parts of at least a fifth.
     """
     n = len(values)
     sums, squares = (np.concatenate(([0.0], np.cumsum(v))) for v in (values - values.mean(),
@@ -167,7 +173,7 @@ def mser(values: FloatArray, *, both_ends: bool = False) -> tuple[int, int]:
     spread = np.maximum(squares[last] - squares[first] - (sums[last] - sums[first]) ** 2 / count, 0.0) / count**2
     spread[np.broadcast_to(last - first < n // 5, spread.shape)] = np.inf
     best = np.flatnonzero(spread.ravel() <= spread.min() * (1 + 1e-9) + 1e-12 * (squares[-1] / n**2))
-    # of equals the longest: constant series have no warm-up
+    # of equal ones the longest: constant series have no warm-up
     chosen = best[np.argmax(count.ravel()[best] if both_ends else -best)]
     row, column = np.unravel_index(chosen, spread.shape)
     return int(first[row, 0]), int(last[0, column])

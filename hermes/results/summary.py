@@ -1,6 +1,6 @@
-"""The summary: everything worth printing about a simulation as nested dicts of plain numbers.
+"""The summary of a simulation: nested dicts of plain numbers.
 
-Keys carry their unit (`_s`, `_j`, `_tokens`, `_per_s`); what is undefined (the TTFT of no request) is None, never NaN.
+Keys carry their unit (`_s`, `_j`, `_tokens`, `_per_s`). Undefined figures (the TTFT of no request) are None, never NaN.
 Key order is fixed, so that equal simulations give equal text.
 """
 
@@ -11,18 +11,18 @@ import re
 from typing import Any
 
 from hermes.core.record import STATUS_COMPLETED, STATUS_REJECTED, STATUS_UNFINISHED, RunRecord
-from hermes.results.binds import binds_summary
+from hermes.results.binding_resource import binding_summary
 from hermes.results.branches import branch_metrics, branch_summary
 from hermes.results.breakdown import breakdown, critical_path
 from hermes.results.distribution import Distribution
 from hermes.results.energy import attribute, cost_summary, stage_energy
-from hermes.results.groups import grouped
+from hermes.results.groups import summary_by_label
 from hermes.results.headline import headline_summary
+from hermes.results.kv_capacity import memory_summary
 from hermes.results.measure import MeasureConfig
 from hermes.results.metrics import Answer, RequestMetrics, itl
-from hermes.results.resources import memory_summary
 from hermes.results.sharing import sharing_summary
-from hermes.results.slo import SloConfig, meets, slo_given, slo_groups, slo_summary
+from hermes.results.slo import SloConfig, slo_given, slo_groups, slo_summary, within_slo
 from hermes.results.steady import find_window
 from hermes.results.tiers import stores_summary
 from hermes.results.usage import ClientUsage, client_names, client_usage, client_usages, window_ns
@@ -39,7 +39,7 @@ def _ratio(a: float, b: float) -> float | None:
 
 
 def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
-    """How many requests were rejected for what, most frequent first.
+    """Return the numbers of rejected requests by reason, most frequent first.
 
     Reasons that differ in numbers only ("needs 812 blocks, has 640") are one group, shown with `N` for the numbers.
     """
@@ -53,7 +53,8 @@ def grouped_reasons(reasons: dict[int, str]) -> dict[str, int]:
 
 def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: SloConfig,
               chosen: MeasureConfig | None = None) -> dict[str, Any]:
-    """The summary of a run. Percentiles are over completed requests. chosen: the user's own window for the headline."""
+    """Return the summary of a run. Percentiles are over completed requests. chosen: The user's window for the headline.
+    """
     completed = record.status == STATUS_COMPLETED
     start, end = window_ns(record)
     makespan = (end - start) / NS_PER_S
@@ -68,8 +69,8 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
     output = int(metrics.emitted_tokens[completed].sum())
     prompt = int(metrics.computed_prompt_tokens[completed].sum())
     groups = slo_groups(slo, record)
-    good = meets(groups, metrics, completed)
-    limited = slo_given(groups)   # else nothing is good or bad
+    good = within_slo(groups, metrics, completed)
+    limited = slo_given(groups)   # without limits there is no goodput
     window = find_window(record, metrics, chosen)
     limits_of = {group.name: group.slo.thresholds() for group in groups if group.name}
     path = critical_path(record)
@@ -94,10 +95,10 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
             "requests_per_s": _ratio(int(good.sum()), makespan) if limited else None,
             "output_tokens_per_s": _ratio(int(metrics.emitted_tokens[good].sum()), makespan) if limited else None,
         },
-        "binds": binds_summary(record, window),
+        "binds": binding_summary(record, window),
         "stages": _stages(record),
         "breakdown": breakdown(record, path),
-        "by": grouped(record, metrics, path, good if limited else None),
+        "by": summary_by_label(record, metrics, path, good if limited else None),
         "transfers": _transfers(record),
         **branch_summary(branch_metrics(record, parts), metrics),
         **stores_summary(record),
@@ -112,7 +113,7 @@ def summarise(record: RunRecord, parts: Answer, metrics: RequestMetrics, slo: Sl
 
 
 def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
-    arrived = record.arrival_ns >= 0   # a run cut short leaves requests that never arrived: they are nobody's failure
+    arrived = record.arrival_ns >= 0   # requests that never arrived, because the run was cut short, do not count
     counts = {
         name: int(((record.status == code) & arrived).sum())
         for name, code in (
@@ -127,7 +128,7 @@ def _requests(record: RunRecord, metrics: RequestMetrics) -> dict[str, Any]:
 
 
 def _stages(record: RunRecord) -> dict[str, Any]:
-    """Waiting (assigned to start, transfers included) and service per kind of stage, over all completed stages."""
+    """Return waiting (assigned to start, with transfers) and service per kind of stage, over all completed stages."""
     stages = record.stages
     out: dict[str, Any] = {}
     for code, name in enumerate(record.stage_kinds):
@@ -163,7 +164,7 @@ def _has_watts(record: RunRecord) -> bool:
 def _energy(
     record: RunRecord, usages: list[ClientUsage], output: int, completed: int, makespan: float
 ) -> dict[str, Any] | None:
-    """Joules by state; None where no client was given a power."""
+    """Return joules by state; None if no client has a power."""
     if not _has_watts(record):
         return None
     attributed = attribute(record, usages)

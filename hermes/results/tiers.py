@@ -1,7 +1,8 @@
-"""Stores of KV, as results print them: what was found, moved and thrown out, and how busy each store's link was."""
+"""Summary of KV stores: hits, bytes moved, evictions, and utilisation of each store's link."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,18 @@ __all__ = ["stores_summary", "tier_utilisation"]
 
 
 def tier_utilisation(record: RunRecord) -> list[float]:
-    """Per store: share of the window (`hermes.results.usage`) in which something was read or written."""
+    """Return each store's share of the window (`hermes.results.usage`) with a read or write."""
     start, end = window_ns(record)
     return [min(1.0, tier.busy_ns / (end - start)) if end > start else 0.0 for tier in record.tiers]
 
 
 def stores_summary(record: RunRecord) -> dict[str, Any]:
-    """`cache` and `tiers` of the summary, where there are any (a prefix cache is one though nothing is found there):
-    prompt tokens that needed no prefill because their KV was found, on the device or in a tier, and what each tier did.
+    """Return `cache` and `tiers` of the summary, if there are any (a prefix cache counts even without hits): prompt
+    tokens without prefill because their KV was found, on the device or in a tier, and figures of each tier.
     """
     stages = record.stages
     prompts = np.isin(stages["kind"], [i for i, k in enumerate(record.stage_kinds) if k in ("generate", "prefill")])
-    prompts &= stages["branch"] <= 0   # branches share their prompt
+    prompts &= stages["branch"] <= 0   # branches have one prompt
     cached, prompt = int(stages["cached_tokens"][prompts].sum()), int(stages["prompt_tokens"][prompts].sum())
     caching = cached or any(info.prefix_caching for info in record.clients)
     rate = cached / prompt if prompt else None
@@ -33,7 +34,7 @@ def stores_summary(record: RunRecord) -> dict[str, Any]:
 
 
 def _tiers(record: RunRecord) -> dict[str, Any]:
-    """One entry per tier of the hierarchy; stores of one name are added up. Hits count entries (contexts or blocks)."""
+    """Return one entry per tier of the hierarchy; stores of one name are summed. Hits count contexts or blocks."""
     used = tier_utilisation(record)
     out: dict[str, Any] = {}
     for name in dict.fromkeys(tier.name for tier in record.tiers):
@@ -49,7 +50,7 @@ def _tiers(record: RunRecord) -> dict[str, Any]:
         out[name] = {
             "stores": len(mine), **total, "hit_rate": total["hits"] / asked if asked else None,
             "peak_share": max(t.peak_bytes / t.capacity_bytes if t.capacity_bytes else 0.0 for t in mine),
-            "mean_utilisation": sum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
+            "mean_utilisation": math.fsum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
             "busiest": record.tiers[busiest].where or name,
         }
     return out

@@ -1,4 +1,4 @@
-"""A client over time: bin means of what its runs recorded."""
+"""Time series of a client: bin means of its runs' columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ FloatArray = npt.NDArray[np.float64]
 def client_timeseries(
     record: RunRecord, client: int, bins: int, start_s: float | None = None, end_s: float | None = None
 ) -> dict[str, FloatArray]:
-    """Columns of shape (bins,) over equal bins of [start_s, end_s] (default: the window, see `usage`).
+    """Return columns of shape (bins,) over equal bins of [start_s, end_s] (default: the window, see `usage`).
 
-    t_s: middle of the bin; busy: share of the bin under way; hardware_busy: less the serving stack's time; running,
-    waiting, batch, kv_blocks: means over the bin, zero while no run is under way (between runs a client with work waits
-    for hardware or transfers only);
-    steps_per_s, prefill_tokens_per_s, output_tokens_per_s. A run counts as constant from its start to its end, and so
-    does the mean of its KV blocks.
+    t_s: Middle of the bin.
+    busy: Share of the bin with a run under way.
+    hardware_busy: The same without the serving stack's time.
+    running, waiting, batch, kv_blocks: Means over the bin, zero while no run is under way (between runs a client with
+    work waits for hardware or transfers only).
+    steps_per_s, prefill_tokens_per_s, output_tokens_per_s: Rates.
+
+    A run counts as constant from its start to its end, and so does the mean of its KV blocks.
     """
     window = window_ns(record)
     begin = window[0] / NS_PER_S if start_s is None else start_s
@@ -33,10 +36,10 @@ def client_timeseries(
     runs = {name: column[rows].astype(np.float64) for name, column in record.runs.items()}
     start, end = runs["start_ns"] / NS_PER_S, runs["end_ns"] / NS_PER_S
     span, steps = end - start, runs["num_steps"]
-    knots = np.stack((start, end), axis=1).ravel()  # runs of a client do not overlap: in order
+    knots = np.stack((start, end), axis=1).ravel()  # in order: runs of a client do not overlap
 
     def per_second(totals: FloatArray) -> FloatArray:
-        """Means over the bins of something that grows by `totals` evenly over each run."""
+        """Return means over the bins of a quantity that grows by `totals` evenly over each run."""
         if len(totals) == 0 or stop <= begin:
             return np.zeros(bins)
         after = np.cumsum(totals)

@@ -1,4 +1,4 @@
-"""A Chrome trace (JSON) of a simulation, for https://ui.perfetto.dev or chrome://tracing.
+"""Chrome trace (JSON) of a simulation, for https://ui.perfetto.dev or chrome://tracing.
 
 Clients are processes: their runs of steps are slices, their stages asynchronous spans (waiting and service apart), and
 sequences running and waiting and KV blocks in use are counters. Two more processes hold one span per request and the
@@ -31,13 +31,13 @@ MAX_TRACE_EVENTS = 200_000
 Event = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
 
-_REQUESTS, _NETWORK, _FIRST_CLIENT = 1, 2, 3  # process ids; 0 is the idle process to some viewers
-_STEPS = 1  # the thread that holds a client's runs
+_REQUESTS, _NETWORK, _FIRST_CLIENT = 1, 2, 3  # process ids; some viewers take 0 for the idle process
+_STEPS = 1  # thread of a client's runs
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of the record that make it into the trace, and how many events all rows would have given."""
+    """Rows of the record that the trace includes, and the number of events of all rows."""
 
     runs: IntArray
     stages: IntArray
@@ -45,11 +45,11 @@ class _Rows:
     transfers: IntArray
     links: IntArray              # shape (links, 2): stage rows that follow each other on different clients
     total_events: int
-    until_ns: int | None         # set when the trace was cut: what starts later is left out
+    until_ns: int | None         # set when the trace was cut: later starts are left out
 
 
 def _links(record: RunRecord) -> IntArray:
-    """Pairs of stages of one request, next to each other in order of completion, on two clients that work in runs."""
+    """Return pairs of consecutive stages of one request, in order of completion, on two clients that work in runs."""
     stages = record.stages
     order = np.lexsort((stages["end_ns"], stages["request"]))
     before, after = order[:-1], order[1:]
@@ -64,7 +64,7 @@ def _links(record: RunRecord) -> IntArray:
 
 
 def _select(record: RunRecord, max_events: int) -> _Rows:
-    """Everything that starts before the first moment at which the trace would grow over `max_events`."""
+    """Select the rows that start before the trace would exceed `max_events`."""
     stages, links = record.stages, _links(record)
     starts = {
         "runs": record.runs["start_ns"], "stages": stages["assigned_ns"], "requests": record.arrival_ns,
@@ -138,7 +138,7 @@ def _stages(record: RunRecord, rows: IntArray) -> Iterator[Event]:
         if start > stage["assigned_ns"] and stage["branch"] <= 0:
             yield from _span(pid, "queue", row, f"{kind} waiting", stage["assigned_ns"], start, args)
         if kind == "prefill" and stage["branch"] > 0:
-            continue   # the same as the first branch's
+            continue   # equal to the first branch's
         if stage["branch"] >= 0:
             args |= {"branch": stage["branch"], "fork": stage["fork"]}
             if stage["branch"] and kind != "decode":   # the prompt is computed with the first branch
@@ -176,7 +176,7 @@ def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
     stages = record.stages
     for key, (before, after) in enumerate(links.tolist()):
         common = {"cat": "flow", "name": f"request {stages['request'][after]}", "id": key, "tid": _STEPS}
-        # one nanosecond before the end, inside the slice the arrow comes from
+        # one nanosecond before the end, inside the slice from which the arrow starts
         yield {"ph": "s", "pid": _FIRST_CLIENT + int(stages["client"][before]),
                "ts": _us(int(stages["end_ns"][before]) - 1), **common}
         yield {"ph": "f", "bp": "e", "pid": _FIRST_CLIENT + int(stages["client"][after]),
@@ -184,12 +184,12 @@ def _flows(record: RunRecord, links: IntArray) -> Iterator[Event]:
 
 
 def trace_events(record: RunRecord, metrics: RequestMetrics, max_events: int = MAX_TRACE_EVENTS) -> Iterator[Event]:
-    """The events, at most `max_events` besides names and the note that says where a trace was cut."""
+    """Yield at most `max_events` events, besides names and the note of where a trace was cut."""
     return _events(record, metrics, _select(record, max_events), max_events)
 
 
 def _cut_text(rows: _Rows, max_events: int) -> str | None:
-    """Where a trace was cut, in words; None for a whole one."""
+    """Return where a trace was cut, in words; None for a whole one."""
     if rows.until_ns is None:
         return None
     return (f"trace cut at {rows.until_ns / 1e9:.6g} s: the whole has about {rows.total_events:,} events, "
@@ -211,7 +211,7 @@ def _events(record: RunRecord, metrics: RequestMetrics, rows: _Rows, max_events:
 def write_trace(
     record: RunRecord, metrics: RequestMetrics, path: Path, max_events: int = MAX_TRACE_EVENTS, *, compress: bool = True
 ) -> str | None:
-    """Write the trace, gzipped (viewers open that) unless told otherwise. Same record, same bytes.
+    """Write the trace, gzipped by default (viewers open that). Equal records give equal bytes.
 
     Returns where the trace was cut, in words, or None for a whole one.
     """

@@ -1,11 +1,11 @@
-"""What each client did: busy time, batch sizes, KV blocks, energy.
+"""Usage of clients: busy time, batch sizes, KV blocks, energy.
 
-The *window* of a simulation runs from the first arrival to the last completion, or to the moment the clock stopped if
-requests were left unfinished. Rates, utilisation and idle energy refer to it.
+The *window* of a simulation runs from the first arrival to the last completion, or to the end of the clock if requests
+are unfinished. Rates, utilisation and idle energy refer to it.
 
-A client is busy while a run of steps is under way; one that records no runs (retrieval, pre-processing) while it serves
-at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`, any
-other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`. Where watts depend on
+Busy = a run of steps was under way, whatever its batch size; for a client without runs (retrieval, pre-processing), it
+served at least one stage. Energy is power times time per state: a step that computes prompt tokens draws `prefill_w`,
+any other step `decode_w`, service without steps `prefill_w`, the rest of the window `idle_w`. If power depends on
 utilisation, `prefill_w` and `decode_w` are the means over the client's runs, weighted with their time. Dollars are the
 price of the whole window, busy or not.
 """
@@ -27,8 +27,8 @@ IntArray = npt.NDArray[np.int64]
 
 
 def window_ns(record: RunRecord) -> tuple[int, int]:
-    """Start and end of the window (see the module's description); (0, 0) without arrivals."""
-    arrived = record.arrival_ns[record.arrival_ns >= 0]  # a closed loop that is cut off leaves some that never arrive
+    """Return start and end of the window (see the module's docstring); (0, 0) without arrivals."""
+    arrived = record.arrival_ns[record.arrival_ns >= 0]  # an interrupted closed loop has requests that never arrive
     if len(arrived) == 0:
         return 0, 0
     start = int(arrived.min())
@@ -38,7 +38,7 @@ def window_ns(record: RunRecord) -> tuple[int, int]:
 
 
 def client_names(record: RunRecord) -> list[str]:
-    """The clients' names, made unique by a suffix where two are equal."""
+    """Return the clients' names, with a suffix for equal ones."""
     seen: dict[str, int] = {}
     names = []
     for client in record.clients:
@@ -48,7 +48,7 @@ def client_names(record: RunRecord) -> list[str]:
 
 
 def covered_ns(start: IntArray, end: IntArray) -> int:
-    """Total length of the union of intervals."""
+    """Return the total length of the union of intervals."""
     if len(start) == 0:
         return 0
     order = np.argsort(start, kind="stable")
@@ -96,12 +96,12 @@ def _peaks(index: IntArray, values: IntArray, n: int) -> IntArray:
 
 
 def client_usages(record: RunRecord) -> list[ClientUsage]:
-    """One `ClientUsage` per client."""
+    """Return one `ClientUsage` per client."""
     n, runs, stages = len(record.clients), record.runs, record.stages
     client, span = runs["client"], runs["end_ns"] - runs["start_ns"]
     prefill = runs["prefill_seqs"] > 0
     batch = runs["prefill_seqs"] + runs["decode_seqs"]
-    once = stages["branch"] <= 0   # the branches of a generation wait as one
+    once = stages["branch"] <= 0   # the branches of a generation wait together
     waiting = np.maximum(stages["start_ns"] - stages["assigned_ns"], 0)
     columns = {
         "prefill_ns": _sums(client[prefill], span[prefill], n),
@@ -147,8 +147,8 @@ def _share(part: float, whole: float) -> float | None:
 def client_usage(
     record: RunRecord, index: int, usage: ClientUsage, window: tuple[int, int], watts: bool
 ) -> dict[str, Any]:
-    """The summary of one client; None where something does not apply. `window`: start and end (ns) of what
-    utilisation is a share of; `watts`: include energy."""
+    """Return the summary of one client; None for figures that do not apply. window: Start and end (ns) of the time to
+    which utilisation refers. watts: Include energy."""
     info = record.clients[index]
     start, end = window
     out: dict[str, Any] = {

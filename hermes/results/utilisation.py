@@ -1,12 +1,12 @@
-"""How much of everything was used: links, tiers, machines, clients. What binds is said by `hermes.results.binds`.
+"""Utilisation of links, tiers, machines and clients. `hermes.results.binding_resource` names the one that binds.
 
-    link      bytes that left it over what it could have carried; one row for each direction of a full-duplex link
-    tier      the same of the link that a store of KV is read and written over
+    link      bytes that left it over its capacity; one row for each direction of a full-duplex link
+    tier      the same for the link over which a KV store is read and written
     machine   cores, or memory bandwidth, of a machine without an LLM engine
-    client    time in which it served (an LLM client: in which a step ran, with however small a batch)
+    client    time in which it served (LLM client: the engine was running a step, whatever its batch size)
 
 Shares are of the window (`hermes.results.usage`: first arrival to last completion), and of the busiest of `WINDOWS`
-equal parts of it, so that a resource that was the limit only while requests arrived is seen too.
+equal parts of it, which shows resources that were the limit only while requests arrived.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Use:
-    """One resource.
+    """Use of one resource.
 
-    kind: one of `KINDS`; capacity: bytes/s, NaN where it is counted in time; num_bytes: moved in the window, NaN
-    likewise; busy_s: time with anything to do; full_s: time in which a link or tier held up what was on it, else NaN
-    utilisation: share used of the window; peak: of its busiest twentieth, NaN where that is not known
+    Attributes:
+        kind: One of `KINDS`.
+        capacity: Bytes/s, NaN for resources counted in time.
+        num_bytes: Bytes moved in the window, NaN likewise.
+        busy_s: Time with work.
+        full_s: Time in which a link or tier held up its transfers, otherwise NaN.
+        utilisation: Share used of the window.
+        peak: Share used of its busiest twentieth, NaN if unknown.
     """
 
     kind: str
@@ -54,7 +59,7 @@ class Use:
 
 
 def resource_uses(record: RunRecord) -> list[Use]:
-    """Every link, tier, machine and client, in this order."""
+    """Return the use of every link, tier, machine and client, in this order."""
     start, end = window_ns(record)
     if end <= start:
         return []
@@ -68,16 +73,16 @@ def resource_uses(record: RunRecord) -> list[Use]:
 
 
 def bottlenecks(uses: list[Use]) -> list[Use]:
-    """Links, tiers and machines used more than `THRESHOLD` of the window, or of a part of it, most used first.
+    """Return links, tiers and machines used more than `THRESHOLD` of the window, or of a part of it, most used first.
 
-    Clients are not among them: an engine that is busy may have room for more.
+    Clients are not among them: a busy engine may have room for more.
     """
     found = [u for u in uses if u.kind != "client" and (u.utilisation > THRESHOLD or u.peak > THRESHOLD)]
     return sorted(found, key=lambda u: (u.utilisation <= THRESHOLD, KINDS.index(u.kind), -u.utilisation, u.name))
 
 
 def utilisation_summary(record: RunRecord) -> dict[str, Any]:
-    """`bottlenecks` of the summary: name -> how much was used; and the most used resource of each kind."""
+    """Return `bottlenecks` of the summary (name -> use), and the most used resource of each kind."""
     uses = resource_uses(record)
     most: dict[str, Any] = {}
     for kind in KINDS:
@@ -124,7 +129,7 @@ def _machines(record: RunRecord, window: int) -> Iterator[Use]:
 
 
 def _clients(record: RunRecord, edges: FloatArray) -> Iterator[Use]:
-    """Runs of steps do not overlap; stages of clients that record none may."""
+    """Yield the use of clients. Runs of steps do not overlap; stages of clients without runs may."""
     runs, stages, n = record.runs, record.stages, len(record.clients)
     by_run, by_stage = (np.argsort(table["client"], kind="stable") for table in (runs, stages))
     ranges = np.arange(n + 1)
@@ -140,12 +145,12 @@ def _clients(record: RunRecord, edges: FloatArray) -> Iterator[Use]:
 
 
 def _busy_by(times: FloatArray, start: IntArray, end: IntArray) -> FloatArray:
-    """How long at least one of the intervals was under way before each of `times`."""
+    """Return how long at least one of the intervals was under way before each of `times`."""
     if len(start) == 0:
         return np.zeros(len(times))
     order = np.argsort(start, kind="stable")
     start, upto = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate(([True], start[1:] > upto[:-1]))      # where a stretch without a break begins
+    first = np.concatenate(([True], start[1:] > upto[:-1]))      # start of a stretch without a break
     begin = start[first]
     stop = upto[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(upto) - 1]))]
     done = np.concatenate(([0], np.cumsum(stop - begin)))

@@ -1,14 +1,8 @@
-"""Which client serves a stage."""
+"""Routers: the choice of a client for each stage, and the extension point for routers of your own."""
 
+from hermes.core.client import Client
 from hermes.core.router import LoadCell, Router, RouterContext
-from hermes.routing.affinity import LocalityConfig, SessionConfig
+from hermes.core.stage import Stage
 from hermes.routing.base import ROUTERS
-from hermes.routing.load import HeavyLightConfig, LeastLoadedConfig, PowerOfTwoConfig
-from hermes.routing.mixed_pool import MixedPoolConfig
-from hermes.routing.random_choice import RandomConfig
-from hermes.routing.round_robin import RoundRobinConfig
 
-__all__ = [
-    "ROUTERS", "HeavyLightConfig", "LeastLoadedConfig", "LoadCell", "LocalityConfig", "MixedPoolConfig",
-    "PowerOfTwoConfig", "RandomConfig", "RoundRobinConfig", "Router", "RouterContext", "SessionConfig",
-]
+__all__ = ["ROUTERS", "Client", "LoadCell", "Router", "RouterContext", "Stage"]

@@ -1,4 +1,4 @@
-"""Routers that remember, know or measure where a request's data is: sessions, contexts, platforms, locality."""
+"""Affinity routers: send a request to its data, by session, context, platform or transfer time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
-from hermes.routing.base import ROUTERS
 from hermes.routing.load import Load, least_loaded
 
 __all__ = ["ContextConfig", "LocalityConfig", "PlatformConfig", "SessionConfig"]
 
 
-@ROUTERS.register("session")
 class SessionConfig(ConfigModel):
-    """A session's requests go where its first went; a new session, and a request without one, to the least loaded."""
+    """Send a session's requests to one client. A new session, and a request without one, goes to the least loaded."""
 
     kind: Literal["session"] = "session"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> SessionAffinity:
         return SessionAffinity(self, context)
@@ -42,15 +40,14 @@ class SessionAffinity:
         return home
 
 
-@ROUTERS.register("locality")
 class LocalityConfig(ConfigModel):
-    """The client to which the least has to move, measured by the time that all of it takes on an idle network: a
-    stage's inputs (passages, KV that was found), and the KV of a generation that goes on elsewhere. Among equals the
-    least loaded."""
+    """Send a stage to the client to which its data moves fastest, by the time of all transfers on an idle network: the
+    stage's inputs (passages, found KV), and the KV of a generation that continues elsewhere. Ties go to the least
+    loaded."""
 
     kind: Literal["locality"] = "locality"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> Locality:
         return Locality(self, context)
@@ -65,14 +62,13 @@ class Locality:
         return min(self._context.candidates, key=lambda c: (transfer_ns(stage, c), c.load(self._load)))
 
 
-@ROUTERS.register("context")
 class ContextConfig(ConfigModel):
-    """Where the request's past context is kept: client number key modulo their number, as `start: home` fills the
-    stores of one group (several of one model are refused); a request without one goes to the least loaded."""
+    """Send a request to the client that holds its past context: number key modulo clients, as `start: home` fills the
+    stores of one group (one group per model). A request without context goes to the least loaded."""
 
     kind: Literal["context"] = "context"
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> ContextHome:
         return ContextHome(self, context)
@@ -84,23 +80,22 @@ class ContextHome:
         self._least = least_loaded(context, config.load)
         groups = {home[1] for home in (getattr(client, "starts_with", None) for client in context.candidates) if home}
         if groups and groups != {len(context.candidates)}:
-            raise InputError("one group of clients for contexts at home (`start: home`) of a model",
-                             Verbatim(f"{len(context.candidates)} clients of several groups"))
+            raise InputError(Verbatim(f"the {len(context.candidates)} clients with `start: home` form several groups; "
+                                      "use one"))
 
     def choose(self, stage: Stage) -> Client:
         key = stage.request.context
         return self._least() if key is None else self._candidates[key[1] % len(self._candidates)]
 
 
-@ROUTERS.register("platform")
 class PlatformConfig(ConfigModel):
-    """The least loaded client of the platform where the request was served last; of all, where it has none yet."""
+    """Send a stage to the least loaded client of the platform that served the request last; at first, of all."""
 
     kind: Literal["platform"] = "platform"
     by: Literal["platform", "rack"] = "platform"
-    """What has to be the same: the whole name of the platform, or its rack (up to the first slash)."""
+    """Part of the name that must be the same: the whole platform, or its rack (up to the first slash)."""
     load: Load = "input_tokens"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> SamePlatform:
         return SamePlatform(self, context)

@@ -8,4 +8,16 @@ from hermes.config.registry import Registry
 
 __all__ = ["ROUTERS"]
 
-ROUTERS: Registry[Any] = Registry("routers", "a router")
+# Any: configurations of plug-ins have nothing in common but pydantic
+ROUTERS: Registry[Any] = Registry("routers", "a router", {
+    "context": "hermes.routing.affinity:ContextConfig",
+    "heavy_light": "hermes.routing.load:HeavyLightConfig",
+    "least_loaded": "hermes.routing.load:LeastLoadedConfig",
+    "locality": "hermes.routing.affinity:LocalityConfig",
+    "mixed_pool": "hermes.routing.mixed_pool:MixedPoolConfig",
+    "platform": "hermes.routing.affinity:PlatformConfig",
+    "power_of_two": "hermes.routing.load:PowerOfTwoConfig",
+    "random": "hermes.routing.random_choice:RandomConfig",
+    "round_robin": "hermes.routing.round_robin:RoundRobinConfig",
+    "session": "hermes.routing.affinity:SessionConfig",
+})

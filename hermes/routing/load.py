@@ -1,9 +1,9 @@
-"""Routers that read load: least loaded, heavy-light split, power of two choices.
+"""Load-based routers: least loaded, heavy-light split, power of two choices.
 
 Load is one of five (hermes.clients.base.LOADS): the number of requests assigned and not done, their input tokens, their
 output tokens, KV tokens in memory, output tokens left to emit. The first three change only when a request is assigned
-or done, and are kept in an array; the other two change with every step and are evaluated as of now. Clients that
-generate nothing have a number of tasks and the tokens of their tasks, which stand for all other loads.
+or done, and are kept in an array. The other two change with every step and are evaluated as of now. Clients that
+generate no tokens have a number of tasks, and the tokens of these tasks as every other load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext, request_load
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 from hermes.routing.tracking import LoadTrack
 
 __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_loaded"]
@@ -27,14 +26,14 @@ __all__ = ["HeavyLightConfig", "LeastLoadedConfig", "PowerOfTwoConfig", "least_l
 TokenLoad = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left"]
 Load = Literal["input_tokens", "output_tokens", "kv_tokens", "tokens_left", "requests"]
 _STATIC = ("input_tokens", "output_tokens", "requests")
-_FEW = 32   # so many clients are asked one by one: less work than to hear of each of their events
+_FEW = 32   # up to this many clients are asked one by one, which is cheaper than tracking their events
 
 
 def least_loaded(context: RouterContext, load: str, start: int = 0, stop: int | None = None) -> Callable[[], Client]:
-    """A function that answers the least loaded of candidates[start:stop]; ties go to the first."""
+    """Return a function that returns the least loaded of candidates[start:stop]; ties go to the first."""
     candidates = list(context.candidates[start:stop])
     if load != "requests" and all(getattr(client, "role", "") == "service" for client in candidates):
-        load = "input_tokens"   # the only other load they have
+        load = "input_tokens"   # the only other load of service clients
     if load in _STATIC:
         argmin = context.watch(load)[start:stop].argmin
         return lambda: candidates[argmin()]
@@ -53,13 +52,12 @@ def _least_of(candidates: list[Client], load: str) -> Client:
     return chosen
 
 
-@ROUTERS.register("least_loaded")
 class LeastLoadedConfig(ConfigModel):
-    """The client with the least load; ties go to the first."""
+    """Send a stage to the client with the least load; ties go to the first."""
 
     kind: Literal["least_loaded"] = "least_loaded"
     load: Load = "tokens_left"
-    """What counts as load; `requests` is what the "least connections" of a load balancer counts."""
+    """Load to compare; `requests` is the "least connections" of a load balancer."""
 
     def build(self, context: RouterContext) -> LeastLoaded:
         return LeastLoaded(least_loaded(context, self.load))
@@ -73,17 +71,16 @@ class LeastLoaded:
         return self._least()
 
 
-@ROUTERS.register("heavy_light")
 class HeavyLightConfig(ConfigModel):
-    """Requests above a threshold go to a heavy subset of the clients, the others to the rest; least loaded in each."""
+    """Send requests above a threshold to a heavy subset of the clients, others to the rest; least loaded in each."""
 
     kind: Literal["heavy_light"] = "heavy_light"
     load: TokenLoad = "input_tokens"
-    """What makes a request heavy, and what counts as load within a subset."""
+    """Size that makes a request heavy, and load to compare within a subset."""
     threshold: int = Field(ge=0, le=2**40)
     """Requests with more tokens than this are heavy."""
     heavy_share: float = Field(default=0.5, gt=0, lt=1)
-    """Share of the clients that serve heavy requests (the last ones; at least one, and at least one is left)."""
+    """Share of the clients that serve heavy requests: the last ones, at least one and not all."""
 
     def build(self, context: RouterContext) -> HeavyLight:
         count = len(context.candidates)
@@ -102,13 +99,12 @@ class HeavyLight:
         return self._heavy() if request_load(stage, self._load) > self._threshold else self._light()
 
 
-@ROUTERS.register("power_of_two")
 class PowerOfTwoConfig(ConfigModel):
-    """Two clients drawn at random, the less loaded of them (Mitzenmacher 2001)."""
+    """Draw two clients at random and take the less loaded one (Mitzenmacher 2001)."""
 
     kind: Literal["power_of_two"] = "power_of_two"
     load: Load = "tokens_left"
-    """What counts as load."""
+    """Load to compare."""
 
     def build(self, context: RouterContext) -> PowerOfTwo:
         return PowerOfTwo(self, context)

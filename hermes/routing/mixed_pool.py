@@ -1,13 +1,13 @@
 """Splitwise's cluster scheduler: two pools of clients, one for each phase, that lend each other members.
 
-Both phases of a request are placed when it arrives. A pool whose best client is overloaded borrows from the other one:
-the borrowed client becomes *mixed*, serves both phases side by side, and goes home when it has run out of work.
-(Patel et al., Splitwise, ISCA 2024, section IV-A; `MixedPoolScheduler` of splitwise-sim.)
+The router places both phases of a request when it arrives. A pool whose best client is overloaded borrows from the
+other one: the borrowed client becomes *mixed*, serves both phases side by side, and returns when it has run out of
+work. (Patel et al., Splitwise, ISCA 2024, section IV-A; `MixedPoolScheduler` of splitwise-sim.)
 
-The router keeps two books, since what it has placed may not have arrived yet. *Pending tokens* of a client: a prompt
-counts its tokens from placement until it ends, a decode counts one from placement until it ends. *Scheduled memory*, in
-tokens: where the prompt runs, prompt + 1 until the KV has left; where the decode runs, prompt + output until it ends;
-where both run on one client, prompt + output, once.
+The router keeps two counts per client, since requests that it has placed may not have arrived yet. *Pending tokens*: a
+prompt counts its tokens from placement until it ends, a decode counts one from placement until it ends. *Scheduled
+memory*, in tokens: on the prompt's client, prompt + 1 until the KV has left; on the decode's client, prompt + output
+until it ends; if both are one client, prompt + output, once.
 """
 
 from __future__ import annotations
@@ -21,27 +21,25 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.errors import InputError, suggest
-from hermes.routing.base import ROUTERS
+from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = ["MixedPool", "MixedPoolConfig"]
 
 Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
 
 
-@ROUTERS.register("mixed_pool")
 class MixedPoolConfig(ConfigModel):
-    """Splitwise: pools for prompts and for decodes that lend each other clients; both phases are placed at arrival."""
+    """Splitwise's pools for prompts and for decodes, which lend each other clients; both phases placed at arrival."""
 
     kind: Literal["mixed_pool"] = "mixed_pool"
     prompt: Names = Field(default=[])
-    """Groups of clients whose home is the prompt pool; those with role `prefill` where both lists are left out."""
+    """Groups of clients whose home is the prompt pool. If both lists are left out, those with role `prefill`."""
     token: Names = Field(default=[])
-    """Groups of clients whose home is the token pool; those with role `decode` where both lists are left out. Clients
-    in neither pool serve both phases all the time."""
+    """Groups of clients whose home is the token pool. If both lists are left out, those with role `decode`. Clients in
+    neither pool always serve both phases."""
     max_pending_tokens: int = Field(default=8192, ge=1, le=2**40)
-    """A client at which requests queue takes no prompt that brings its pending tokens above this, unless there is no
-    other way."""
+    """Limit of a client's pending tokens: a client at which requests queue takes no prompt above it, unless there is no
+    other choice."""
 
     places_both_phases: ClassVar[bool] = True
 
@@ -50,7 +48,7 @@ class MixedPoolConfig(ConfigModel):
 
 
 class _Book:
-    """One client as the router sees it."""
+    """The router's counts of one client."""
 
     def __init__(self, client: Client, home: str) -> None:
         self.client, self.home = client, home
@@ -71,7 +69,7 @@ class _Book:
 
 
 class _Placed:
-    """Where a generation's phases were placed, and which of their entries in the books still stand."""
+    """Placement of a generation's phases, and its entries that still count."""
 
     __slots__ = ("decode", "output_tokens", "prompt", "prompt_pending", "prompt_tokens")
 
@@ -92,7 +90,7 @@ class MixedPool:
         for book in self._books:
             self._pools[book.home].append(book)
         if not any(book.prompts for book in self._books) or not any(book.decodes for book in self._books):
-            raise InputError("clients for both phases")
+            raise InputError(Verbatim("one of the phases has no clients; list groups in both pools, or give roles"))
         self._placed: dict[int, _Placed] = {}
 
     # -- placement -----------------------------------------------------------------------------------------------
@@ -100,7 +98,7 @@ class MixedPool:
     def choose(self, stage: Stage) -> Client:
         tokens, total = stage.prompt_tokens, stage.prompt_tokens + stage.all_outputs
         pools = self._pools
-        if stage.transferred:   # its prompt was computed where this router did not put it
+        if stage.transferred:   # another router placed its prompt
             return (_best_decode(pools["token"], total) or _best_decode(pools["mixed"], total)
                     or self._any(_scheduled, _can_decode)).client
         prompt = self._best_prompt(pools["prompt"], tokens) or self._best_prompt(pools["mixed"], tokens)
@@ -116,13 +114,13 @@ class MixedPool:
             both = [book for book in self._listed() if book.prompts and book.decodes]
             if both:
                 prompt = decode = min(both, key=_pending)
-        # Where no client does both, whoever is least loaded takes it, full as it may be.
+        # If no client serves both phases, the least loaded one takes it, even above the limit.
         return self._place(
             stage, prompt or self._any(_pending, _can_prompt), decode or self._any(_scheduled, _can_decode)
         )
 
     def _best_prompt(self, books: list[_Book], prompt_tokens: int) -> _Book | None:
-        """The client with the fewest pending tokens, unless its queue is long."""
+        """Return the client with the fewest pending tokens, or None if its queue is too long."""
         able = [book for book in books if book.prompts]
         if not able:
             return None
@@ -130,7 +128,7 @@ class MixedPool:
         return None if best.queues and best.pending_tokens + prompt_tokens > self._limit else best
 
     def _lend(self, pool: str, load: Callable[[_Book], int], able: Callable[[_Book], bool]) -> _Book | None:
-        """The least loaded member of a pool, which becomes mixed, if it can do the other pool's work as well."""
+        """Lend the least loaded member of a pool if it can serve the other phase as well; it becomes mixed."""
         books = [book for book in self._pools[pool] if able(book)]
         if not books:
             return None
@@ -164,7 +162,7 @@ class MixedPool:
         """See `hermes.routing.base.Router`."""
         placed = self._placed.get(stage.arrival_order)
         if placed is None:
-            return   # another router's
+            return   # placed by another router
         if placed.prompt_pending:
             placed.prompt_pending = False
             placed.prompt.pending_tokens -= placed.prompt_tokens
@@ -179,7 +177,7 @@ class MixedPool:
             self._send_home(self._by_index[client.index])
 
     def _send_home(self, book: _Book) -> None:
-        """A borrowed client whose step has ended and that has no requests returns to the end of its pool's list."""
+        """Return a borrowed client without requests, whose step has ended, to the end of its pool's list."""
         mixed = self._pools["mixed"]
         if book.home != "mixed" and book in mixed and book.empty:
             mixed.remove(book)
@@ -187,7 +185,7 @@ class MixedPool:
 
 
 def _best_decode(books: list[_Book], tokens: int) -> _Book | None:
-    """The client with the least scheduled memory, unless `tokens` more do not fit there."""
+    """Return the client with the least scheduled memory, or None if `tokens` more do not fit there."""
     able = [book for book in books if book.decodes]
     if not able:
         return None
@@ -212,7 +210,7 @@ def _can_decode(book: _Book) -> bool:
 
 
 def _homes(config: MixedPoolConfig, context: RouterContext) -> Iterable[str]:
-    """The home pool of each candidate; `InputError` for groups that do not exist."""
+    """Return the home pool of each candidate; `InputError` for groups that do not exist."""
     names = [client.name for client in context.candidates]
     if not config.prompt and not config.token:
         home_of = {"prefill": "prompt", "decode": "token"}
@@ -225,7 +223,7 @@ def _homes(config: MixedPoolConfig, context: RouterContext) -> Iterable[str]:
                 raise InputError("a group of clients", group, field=f"{pool}.{i}", suggestion=suggest(group, names))
             for k in members:
                 if homes[k] not in ("mixed", pool):
-                    raise InputError("a group that is in one pool only", group, field=f"{pool}.{i}")
+                    raise InputError(Verbatim(f"group {group!r} is in both pools; list it in one"), field=f"{pool}.{i}")
                 homes[k] = pool
     return homes
 

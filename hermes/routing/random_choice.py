@@ -1,4 +1,4 @@
-"""Random routing."""
+"""Random router."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 
 __all__ = ["RandomConfig"]
 
 _BLOCK = 1024   # numbers drawn at a time
 
 
-@ROUTERS.register("random")
 class RandomConfig(ConfigModel):
-    """A client drawn at random, each as likely as any other, whatever its load."""
+    """Send a stage to a client drawn uniformly at random, regardless of load."""
 
     kind: Literal["random"] = "random"
 

@@ -1,4 +1,4 @@
-"""Round robin."""
+"""Round-robin router."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from hermes.config import ConfigModel
 from hermes.core.client import Client
 from hermes.core.router import RouterContext
 from hermes.core.stage import Stage
-from hermes.routing.base import ROUTERS
 
 __all__ = ["RoundRobinConfig"]
 
 
-@ROUTERS.register("round_robin")
 class RoundRobinConfig(ConfigModel):
-    """Clients in turn."""
+    """Send stages to the clients in turn."""
 
     kind: Literal["round_robin"] = "round_robin"
 

@@ -1,9 +1,9 @@
-"""The least loaded of many clients, where load changes with every step.
+"""Load tracking: find the least loaded of many clients whose loads change with every step.
 
-Asking a thousand clients for their load as of now costs a thousand calls. But between two events of a client its load
-moves by a constant per step, and how many steps have ended by now is bounded by the shortest (or longest) step of the
-run in flight. So each client leaves five numbers when something happens to it, a bound for all clients is one
-vectorised expression, and only the few clients whose bound is not above the best exact load are asked.
+Asking a thousand clients for their present load costs a thousand calls. But between two events of a client its load
+changes by a constant per step, and the shortest (or longest) step of the run in flight bounds the number of steps that
+have ended. So each client stores five numbers at each of its events, one vectorised expression gives a bound for all
+clients, and only the few clients whose bound is not above the best exact load are asked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LoadTrack:
             client.tracks.append((self, position))
 
     def least(self, now_ns: int) -> Client:
-        """The candidate with the least load as of now; ties go to the first."""
+        """Return the candidate with the least load as of now; ties go to the first."""
         ended = (now_ns - self.start_ns) // self.unit_ns
         bound = self.base + self.per_step * np.minimum(ended, self.steps)
         first = int(bound.argmin())
@@ -45,7 +45,7 @@ class LoadTrack:
         return self.candidates[chosen]
 
     def moved(self, position: int, client: Client) -> None:
-        """Something happened to a client: note where its load is and how it moves."""
+        """Store the load of a client and its change per step, after an event of the client."""
         base, per_step, start_ns, unit_ns, steps = client.load_line(self.kind)
         self.base[position] = base
         self.per_step[position] = per_step

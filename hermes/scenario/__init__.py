@@ -1,11 +1,10 @@
-"""What the user writes: the scenario's schema, how it is loaded, overridden, checked and written out again."""
+"""Scenarios: their schema, loading, overrides, checks and resolved form."""
 
 from hermes.scenario.document import load_scenario, resolved_yaml, scenario_of
-from hermes.scenario.editor_schema import json_schema
 from hermes.scenario.loading import builtin_scenarios, builtin_sweeps
 from hermes.scenario.schema import Scenario, Source
 
 __all__ = [
-    "Scenario", "Source", "builtin_scenarios", "builtin_sweeps", "json_schema", "load_scenario", "resolved_yaml",
+    "Scenario", "Source", "builtin_scenarios", "builtin_sweeps", "load_scenario", "resolved_yaml",
     "scenario_of",
 ]

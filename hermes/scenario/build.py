@@ -1,4 +1,4 @@
-"""From a validated scenario to a simulation that is ready to run."""
+"""Build a simulation from a validated scenario."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hermes.clients.kv_retrieval import KvRetrievalClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -21,63 +20,65 @@ from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
 from hermes.core.simulation import Simulation
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.network import Network, Site
-from hermes.pipelines.base import GENERATIONS, asked
+from hermes.pipelines.base import GENERATIONS, requested_stages
+from hermes.pipelines.checks import check_options, check_past, no_client_error
 from hermes.pipelines.graph import GraphPipeline
-from hermes.pipelines.longest import check_lengths
-from hermes.pipelines.mixing import OF_THE_MODEL, Mix, PipelineFinder, Way, draw_ways
-from hermes.pipelines.needs import check_options, check_past, nobody_serves
-from hermes.scenario.prefix_start import coarse_hashes, remarks, start_caches
+from hermes.pipelines.length_check import check_lengths
+from hermes.pipelines.mixing import MODEL_STAGES, PipelineFinder, PipelineMix, WeightedPipeline, draw_pipelines
+from hermes.scenario.prefix_start import coarse_hash_warnings, conversation_remarks, fill_prefix_caches
 from hermes.scenario.schema import Scenario
 from hermes.units import s_to_ns
 from hermes.workload.pipelines import fields_of
 
-__all__ = ["build", "build_with_ways"]
+__all__ = ["build", "build_with_pipelines"]
 
 GENERATION_STAGES = ["generate", "prefill", "decode"]   # GENERATIONS, in the order in which results number them
 
 
 def build(scenario: Scenario) -> Simulation:
-    """Clients, request tables, network and routers of a scenario, on a clock.
+    """Build the simulation of a scenario: clients, request tables, network and routers on a clock.
 
-    Raises `InputError` at the place in the scenario's file where what is wrong was written.
+    Raises `InputError` that points at the wrong field in the scenario's file.
     """
-    return build_with_ways(scenario)[0]
+    return build_with_pipelines(scenario)[0]
 
 
-def build_with_ways(scenario: Scenario) -> tuple[Simulation, list[list[Way]]]:
-    """As `build`, and of each workload the pipelines that its requests may take, with the models they then ask for."""
+def build_with_pipelines(scenario: Scenario) -> tuple[Simulation, list[list[WeightedPipeline]]]:
+    """Build as `build` does; also return, per workload, the pipelines of its requests with the models they ask for."""
     try:
         builder = _Builder(scenario, scenario.source.base_dir)
-        return builder.simulation(), builder.ways
+        return builder.simulation(), builder.pipelines
     except InputError as error:
         raise scenario.source.located(error) from None
 
 
 class _Builder:
-    """The parts of one simulation, made one after the other: each knows those before it."""
+    """Builder of one simulation's parts, in order: each part uses those before it."""
 
     def __init__(self, scenario: Scenario, base_dir: Path) -> None:
         self.scenario, self.base_dir = scenario, base_dir
         self.env = Clock()
         self._events = ClientEvents()
         self.warnings: list[str] = []
-        self._drawn: list[np.ndarray] = []   # per workload: which of its pipelines each request takes
+        self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
         self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self._describe: list[Describe] = []
         self.clients = self._build_clients()
-        self.ways = self._build_ways()
+        self.pipelines = self._build_pipelines()
 
     def simulation(self) -> Simulation:
         scenario = self.scenario
-        scenario.slo.check_names([way.label for ways in self.ways for way in ways], [w.name for w in scenario.workload])
-        kinds = [kind for ways in self.ways for way in ways for kind, _ in asked(way.pipeline)]
+        used = [entry for entries in self.pipelines for entry in entries]
+        scenario.slo.check_names([entry.label for entry in used], [w.name for w in scenario.workload])
+        kinds = [kind for entry in used for kind, _ in requested_stages(entry.pipeline)]
         self.stage_kinds = list(dict.fromkeys([*GENERATION_STAGES, *kinds]))
         self.streams = self._build_streams()
-        self.warnings += coarse_hashes(self.clients, self.streams)
-        start_caches(scenario.clients, self.clients, self.streams, [{w.model for w in ways} for ways in self.ways])
+        self.warnings += coarse_hash_warnings(self.clients, self.streams)
+        models = [{entry.model for entry in entries} for entries in self.pipelines]
+        fill_prefix_caches(scenario.clients, self.clients, self.streams, models)
         self._prepare_tiers()
         self.network = self._build_network()
         handoff = self._build_handoff()
@@ -92,19 +93,20 @@ class _Builder:
             self.env, self.clients, self.streams, self.network, coordinator, stage_kinds=self.stage_kinds,
             runs=self._runs, describe=self._describe, labels=self._labels(),
             horizon_ns=None if scenario.horizon is None else s_to_ns(scenario.horizon),
-            warnings=self.warnings, remarks=remarks(scenario.workload, self.streams),
+            warnings=self.warnings, remarks=conversation_remarks(scenario.workload, self.streams),
         )
 
     def _build_handoff(self) -> Handoff | None:
-        """What moves KV from clients that prefill to others, if there are any."""
+        """Return the KV transfer between clients, or None if no KV moves."""
         scenario = self.scenario
         places_both = getattr(scenario.router, "places_both_phases", False)
         if places_both and scenario.kv_transfer_scope == "local":
-            raise InputError("global, with a router that places both phases", "local", field="kv_transfer_scope")
+            raise InputError(Verbatim("the router places both phases on any client; write global"),
+                             field="kv_transfer_scope")
         if not places_both and all(c.role != "prefill" for c in self.clients):
             return None
         if not any(c.role in ("decode", "both") for c in self.clients):
-            raise InputError("a client that decodes beside those that only prefill", field="clients")
+            raise InputError(Verbatim("all clients only prefill; add one that decodes"), field="clients")
         return Handoff(self.env, self.clients, self.network, self._transfers, self._events, scenario.kv_transfer,
                        scenario.kv_transfer_retry)
 
@@ -118,77 +120,71 @@ class _Builder:
             with inside(f"clients.{i}"):
                 group = config.build(
                     self.env, len(clients), self._runs, self._events, every_step=self.scenario.stepping == "every_step",
-                    base_dir=self.base_dir, moves_kv=moves_kv, **({} if built is None else {"hardware": built}),
+                    base_dir=self.base_dir, moves_kv=moves_kv, seed=self.scenario.seed,
+                    **({} if built is None else {"hardware": built}),
                 )
                 clients += group
                 self._describe += config.describe(group, self.base_dir)
         names: set[str] = set()
         for client in clients:
             if client.name in names:
-                raise InputError("a different name for each client", client.name, field="clients")
+                raise InputError(Verbatim(f"two clients are named {client.name!r}; rename one"), field="clients")
             names.add(client.name)
         return clients
 
-    def _build_ways(self) -> list[list[Way]]:
-        """Per workload the pipelines its requests may take, and the models they then ask for."""
+    def _build_pipelines(self) -> list[list[WeightedPipeline]]:
+        """Return, per workload, the pipelines of its requests with the models they ask for."""
         finder = PipelineFinder(self.scenario.pipelines, self.scenario.seed)
         found = []
         for i, config in enumerate(self.scenario.workload):
-            ways = []
+            entries = []
             for choice, field in zip(config.pipelines, fields_of(config.pipeline), strict=True):
                 pipeline = finder.find(choice, f"workload.{i}.{field}")
                 with inside(f"workload.{i}" if choice.model is None else f"workload.{i}.{field}"):
                     model = self._model_of(choice.model or config.model)
-                ways.append(Way(choice.name, pipeline, model, choice.weight))
-            found.append(ways)
+                entries.append(WeightedPipeline(choice.name, pipeline, model, choice.weight))
+            found.append(entries)
         return finder.labelled(found)
 
     def _build_streams(self) -> list[Stream]:
         streams: list[Stream] = []
         first_id = first_number = 0
         seed = self.scenario.seed
-        for i, (config, ways) in enumerate(zip(self.scenario.workload, self.ways, strict=True)):
+        for i, (config, entries) in enumerate(zip(self.scenario.workload, self.pipelines, strict=True)):
             with inside(f"workload.{i}"):
                 table: RequestTable = config.draw(seed, self.base_dir)
                 for column in (table.session, table.prefix_group):   # each workload numbers its own from zero
                     column[column >= 0] += first_number
                 first_number = max(first_number, 1 + int(table.session.max(initial=-1)),
                                    1 + int(table.prefix_group.max(initial=-1)))
-                if config.branches > 1 and any(isinstance(way.pipeline, GraphPipeline) for way in ways):
-                    raise InputError("`branches` at the `generate` node of a graph, not of its workload",
-                                     config.branches, field="branches")
-                for way in ways if table.population is None else ():
-                    if isinstance(way.pipeline, GraphPipeline):
-                        check_past(way.pipeline)
-                drawn = draw_ways([way.weight for way in ways], len(table), seed, config.name)
-                self.warnings += check_lengths(table, ways, drawn, self.clients, config.name)
-                pipeline = ways[0].pipeline if len(ways) == 1 else Mix(ways, drawn, first_id)
-                streams.append(Stream(config.name, table, pipeline, ways[0].model, first_id))
+                if config.branches > 1 and any(isinstance(entry.pipeline, GraphPipeline) for entry in entries):
+                    raise InputError(Verbatim("a graph has `branches` at its `generate` node; move the option there"),
+                                     field="branches")
+                for entry in entries if table.population is None else ():
+                    if isinstance(entry.pipeline, GraphPipeline):
+                        check_past(entry.pipeline)
+                drawn = draw_pipelines([entry.weight for entry in entries], len(table), seed, config.name)
+                self.warnings += check_lengths(table, entries, drawn, self.clients, config.name)
+                pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
+                streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
                 self._drawn.append(drawn)
                 first_id += len(table)
         return streams
 
     def _prepare_tiers(self) -> None:
-        """Clients with KV tiers learn what a prefill costs, and begin with the contexts they are to begin with."""
+        """Give clients with KV tiers the cost of a prefill, and their initial contexts."""
         populations = {t.population.name: t.population for t in (s.table for s in self.streams) if t.population}
         for stream in self.streams:
             own = stream.table.population
             if own and not np.array_equal(own.tokens, populations[own.name].tokens):
-                raise InputError("equal contexts in all workloads that share a population", own.name, field="workload")
+                raise InputError(Verbatim(f"population {own.name!r} has different contexts in two workloads; make them "
+                                          "equal"), field="workload")
         for client in self.clients:
-            if not isinstance(client, KvRetrievalClient):
-                continue
-            if client.needs_prefill and client.prefill is None:
-                engines = [c for c in self.clients if c.role in ("both", "prefill") and c.model in ("", client.model)]
-                if not engines:
-                    raise InputError(f"what a prefill costs, or an LLM client of model {client.model!r}", None,
-                                     field="clients.recompute")
-                client.prefill = engines[0].hardware
-            for population in populations.values() if client.config.start != "empty" else ():
-                client.fill(population)
+            if hasattr(client, "prepare"):
+                client.prepare(self.clients, populations.values())
 
     def _model_of(self, wanted: str | None) -> str:
-        """The model a workload asks for; where it leaves it open, that of the clients if they agree."""
+        """Return the model that a workload asks for; left open, the clients' model if they have only one."""
         engines = [c for c in self.clients if GENERATIONS & c.stages] or self.clients
         served = list(dict.fromkeys(c.model for c in engines if c.model))
         if wanted is None:
@@ -212,7 +208,7 @@ class _Builder:
         return network
 
     def _sites(self) -> list[Site]:
-        """The clients, as a network that places them has to know them."""
+        """Return the clients as sites, for networks that place them."""
         sites: list[Site] = []
         for config in self.scenario.clients:
             group = self.clients[len(sites) : len(sites) + config.count]
@@ -222,24 +218,24 @@ class _Builder:
         return sites
 
     def _build_routers(self) -> dict[tuple[str, str], Router]:
-        """One router for every (stage kind, model) that the workload can ask for."""
+        """Return one router for every (stage kind, model) that the workload can ask for."""
         routers: dict[tuple[str, str], Router] = {}
-        for way in (way for ways in self.ways for way in ways):
-            for kind, model in asked(way.pipeline):
-                wanted = model or (way.model if kind in OF_THE_MODEL else "")
+        for entry in (entry for entries in self.pipelines for entry in entries):
+            for kind, model in requested_stages(entry.pipeline):
+                wanted = model or (entry.model if kind in MODEL_STAGES else "")
                 self._add_router(routers, kind, wanted, required=True)
                 if kind in GENERATION_STAGES:
                     self._add_decode_routers(routers, wanted)
-            check_options(way.pipeline, way.label, partial(self._serving, way.model))
+            check_options(entry.pipeline, entry.label, partial(self._serving, entry.model))
         return routers
 
     def _serving(self, default: str, kind: str, model: str) -> list[Any]:
-        """The clients that may serve a stage of a request that asks for the model `default`."""
-        model = model or (default if kind in OF_THE_MODEL else "")
+        """Return the clients that may serve a stage of a request that asks for the model `default`."""
+        model = model or (default if kind in MODEL_STAGES else "")
         return self._candidates.get((kind, model)) or self._candidates.get((kind, ""), [])
 
     def _add_decode_routers(self, routers: dict[tuple[str, str], Router], model: str) -> None:
-        """Who may take over KV: any decode client of the model, or only those of the prefill client's platform."""
+        """Add routers of KV transfers: to any decode client of the model, or only within the prefill's platform."""
         if self.scenario.kv_transfer_scope == "global":
             self._add_router(routers, "decode", model, required=False)
             return
@@ -261,7 +257,7 @@ class _Builder:
         if not candidates:
             if not required:
                 return
-            raise nobody_serves(self.clients, stage, model, platform)
+            raise no_client_error(self.clients, stage, model, platform)
         self._candidates[kind, model] = list(candidates)
         both = getattr(self.scenario.router, "places_both_phases", False)
         if both and stage in GENERATION_STAGES:   # one router for both phases
@@ -280,7 +276,7 @@ class _Builder:
                 self._cells[client.index].append((cell, pos))
 
     def _transfer_ns(self, stage: Any, client: Any) -> int:
-        """Time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
+        """Return the time to move the KV of `stage` and its inputs to `client`, uncontended, one after the other."""
         source, total = stage.source, 0
         if source is not None and source is not client:
             num_bytes = round(stage.prompt_tokens * source.kv_bytes_per_token)
@@ -291,13 +287,13 @@ class _Builder:
         return total
 
     def _labels(self) -> Labels:
-        """Of every request its workload, its pipeline and the model it asks for: codes, and what they stand for."""
-        owners = zip(self.scenario.workload, self.ways, strict=True)
-        each = [(config.name, way) for config, ways in owners for way in ways]
-        firsts = np.cumsum([0, *(len(ways) for ways in self.ways)])
+        """Return every request's workload, pipeline and model as codes, with the names of the codes."""
+        owners = zip(self.scenario.workload, self.pipelines, strict=True)
+        each = [(config.name, entry) for config, entries in owners for entry in entries]
+        firsts = np.cumsum([0, *(len(entries) for entries in self.pipelines)])
         row = np.concatenate([first + drawn for first, drawn in zip(firsts, self._drawn, strict=False)])
-        texts = {"workload": [name for name, _ in each], "pipeline": [way.label for _, way in each],
-                 "model": [way.model for _, way in each]}
+        texts = {"workload": [name for name, _ in each], "pipeline": [entry.label for _, entry in each],
+                 "model": [entry.model for _, entry in each]}
         labels: Labels = {}
         for column, names in texts.items():
             distinct = list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Loading a scenario from wherever it comes, and writing it out resolved."""
+"""Load a scenario from a file, name, dict or object, and write it out resolved."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 from hermes.config.plugin_files import import_plugin
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
-from hermes.scenario.loading import apply_override, find_scenario, load_document, merge, moved_path
-from hermes.scenario.old_keys import renamed
-from hermes.scenario.registries import kinds_in, refresh
-from hermes.scenario.resolved import to_yaml
+from hermes.scenario.deprecated_keys import rename_deprecated_keys
+from hermes.scenario.loading import apply_override, discreet, find_scenario, load_document, merge, moved_path
 from hermes.scenario.schema import Scenario, Source
 
 __all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
-    """A validated scenario from a file, the name of a built-in one, a dict or a scenario.
+    """Load and validate a scenario from a file, the name of a built-in one, a dict or a scenario.
 
-    overrides: `"clients.0.count=4"` and the like, applied in order. Raises `InputError` with the position of the first
-    thing wrong.
+    overrides: Changes such as `"clients.0.count=4"`, applied in order. Raises `InputError` with the position of the
+    first error.
     """
     overrides = list(overrides)
     if isinstance(source, Scenario):
@@ -44,40 +43,36 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
-    """A document, validated; its paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    node = renamed(node)
+    """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
+    node = rename_deprecated_keys(node)
     _import_plugins(node, base_dir)
-    refresh(Scenario, kinds_in(node.plain()))
     source = Source(node, base_dir)
     try:
-        scenario = _completed(_validated(node), source)
+        scenario = _completed(validate(Scenario, node), source)
     except InputError as error:
-        raise source.located(error) from None
+        found = source.located(error)
+        raise (discreet(found, base_dir / "scenario") if _holds(node, found.file) else found) from None
     scenario._source = source
     return scenario
 
 
+def _holds(node: Node, file: str | None) -> bool:
+    """Whether anything of the document is written in `file`."""
+    value = node.value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return node.mark.file == file or any(_holds(item, file) for item in inner)
+
+
 def _import_plugins(node: Node, base_dir: Path) -> None:
-    """What is no list of names is for the validation to refuse."""
+    """Import the plug-ins that the document lists. Validation reports a list that is malformed."""
     files = node.child("plugins")
     for item in files.value if files is not None and isinstance(files.value, list) else ():
         if isinstance(item.value, str) and item.value:
             import_plugin(base_dir / item.value)
 
 
-def _validated(node: Node) -> Scenario:
-    try:
-        return validate(Scenario, node)
-    except InputError as error:
-        try:
-            refresh(Scenario, None)   # the message names every choice, those of plug-ins included
-        except InputError:   # an installed package that the scenario does not name is broken: not the user's mistake
-            raise error from None
-        return validate(Scenario, node)
-
-
 def _completed(scenario: Scenario, source: Source) -> Scenario:
-    """The scenario with the engines' defaults written into its clients."""
+    """Return the scenario with the engines' defaults written into its clients."""
     clients = []
     for i, config in enumerate(scenario.clients):
         if hasattr(config, "completed"):
@@ -88,9 +83,9 @@ def _completed(scenario: Scenario, source: Source) -> Scenario:
 
 
 def resolved_yaml(scenario: Scenario, header: str = "", to_dir: Path | None = None) -> str:
-    """The scenario with every default written out. It validates to the same scenario again.
+    """Return the scenario as YAML with every default written out. It validates to the same scenario again.
 
-    to_dir: the folder the text will be stored in, so that paths of files can be made relative to it.
+    to_dir: Folder in which the text will be stored; paths of files become relative to it.
     """
     base_dir = scenario.source.base_dir
 

@@ -1,28 +1,26 @@
-"""JSON Schema of scenario files, for editors: made of the models, so that it accepts what hermes accepts.
+"""JSON Schema of scenario files, for editors, made from the models that validate them.
 
-A file that extends another may leave out what that one says, at any depth. The schema therefore holds every definition
-twice: as it is, and without required keys (`PART`), which is what a file with `extends` is checked against.
+A file that extends another may leave out what the other file gives, at any depth. The schema therefore has every
+definition twice: as it is, and without required keys (`PART`) for files with `extends`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hermes.scenario.registries import refresh
 from hermes.scenario.schema import Scenario
 
 __all__ = ["json_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PART = "-part"
-"""Ending of the names of definitions without required keys."""
+"""Suffix of the names of definitions without required keys."""
 _REF = "#/$defs/"
 _DROPPED = ("required", "discriminator")
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of a scenario file as a user may write it, with everything that is registered or installed."""
-    refresh(Scenario, None)
+    """Return the JSON Schema of a scenario file, with all registered and installed components."""
     whole = Scenario.model_json_schema()
     definitions: dict[str, Any] = whole.pop("$defs")
     properties = whole["properties"]
@@ -34,11 +32,11 @@ def json_schema() -> dict[str, Any]:
     for definition in list(definitions.values()):
         _require_kinds(definition, definitions)
     llm = definitions.get("LLMClientConfig", {})
-    llm["required"] = [key for key in llm.get("required", ()) if key != "kind"]   # a client without a kind is an engine
+    llm["required"] = [key for key in llm.get("required", ()) if key != "kind"]   # a client without a kind is an LLM's
     parts = {name + PART: _part(definition) for name, definition in definitions.items()}
     parts["Scenario" + PART]["properties"] = {
-        "extends": {"type": "string", "description": "Another scenario, relative to this file, that this one is put "
-                                                     "over."},
+        "extends": {"type": "string", "description": "Another scenario, relative to this file. This file overrides "
+                                                     "it."},
         **parts["Scenario" + PART]["properties"],
     }
     return {
@@ -49,7 +47,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _require_kinds(schema: Any, definitions: dict[str, Any]) -> None:
-    """Components are told apart by their `kind`, which pydantic's schema does not require where it has a default."""
+    """Require the `kind` of components: pydantic's schema does not if it has a default."""
     if isinstance(schema, list):
         for item in schema:
             _require_kinds(item, definitions)
@@ -62,7 +60,7 @@ def _require_kinds(schema: Any, definitions: dict[str, Any]) -> None:
 
 
 def _part(schema: Any, *, names: bool = False) -> Any:
-    """A copy that requires nothing. names: the keys are names of a user's keys, not words of JSON Schema."""
+    """Return a copy that requires nothing. names: the keys are names of a user's keys, not words of JSON Schema."""
     if isinstance(schema, list):
         return [_part(item) for item in schema]
     if not isinstance(schema, dict):
@@ -75,7 +73,7 @@ def _part(schema: Any, *, names: bool = False) -> Any:
             continue
         if key == "$ref":
             out[key] = value + PART
-        elif key == "oneOf":   # without a kind, several fit
+        elif key == "oneOf":   # without a kind, several may match
             out["anyOf"] = _part(value)
         elif key in ("default", "const", "enum", "examples"):
             out[key] = value

@@ -1,10 +1,10 @@
-"""From what a user names (a file, a built-in scenario, `--set` options) to one document with positions.
+"""Load a scenario's document: find the file, merge what it extends, apply `--set`, keep positions for messages.
 
-`extends: other.yaml` puts a file's content over another's: mappings merge key by key, anything else is replaced. A
-mapping whose `kind` differs from the one below replaces it whole, since the keys of one kind mean nothing to another.
+`extends: other.yaml` puts a file's content over another's: mappings merge key by key, other values are replaced. A
+mapping whose `kind` differs replaces the other one as a whole, since the keys of one kind have no meaning in another.
 
-A scenario's paths are relative to its file. What comes from elsewhere (an extended file in another folder, the command
-line) is rewritten so that this stays true of the merged document.
+A scenario's paths are relative to its file. Paths from elsewhere (an extended file in another folder, the command line)
+are rewritten so that this holds for the merged document.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hermes.config.data_files import resource_dir
-from hermes.config.yaml_document import Mark, Node, load_yaml, parse_yaml
+from hermes.config.yaml_document import Mark, Node, is_index, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = [
-    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "extended", "find_scenario",
+    "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "discreet", "extended", "find_scenario",
     "load_document", "merge", "moved_path", "set_value",
 ]
 
@@ -28,15 +28,15 @@ DATA_SUFFIXES = (*SUFFIXES, ".py", ".json", ".jsonl", ".csv", ".parquet")
 
 
 def builtin_scenarios() -> dict[str, Path]:
-    """The scenarios that ship with hermes: their path below the folder, without suffix -> file.
+    """Return the scenarios that ship with hermes: their path below the folder, without suffix -> file.
 
-    Files called `...-base` are only there to be extended, and not among them; nor are sweeps.
+    Files called `...-base` only serve to be extended, and are left out, as are sweeps.
     """
     return {name: path for name, path in _shipped().items() if not _is_sweep(name)}
 
 
 def builtin_sweeps() -> dict[str, Path]:
-    """The sweeps that ship with hermes, by name as above: files in a folder `sweeps`, or called `...sweep`."""
+    """Return the sweeps that ship with hermes, by name as above: files in a folder `sweeps`, or called `...sweep`."""
     return {name: path for name, path in _shipped().items() if _is_sweep(name)}
 
 
@@ -52,7 +52,7 @@ def _shipped() -> dict[str, Path]:
 
 
 def find_scenario(source: str | Path) -> Path:
-    """The file a user means: a path, or the name of a built-in scenario. `InputError` if there is neither."""
+    """Return the scenario file of a path or a built-in name. `InputError` if neither exists."""
     path = Path(source)
     builtin = builtin_scenarios()
     looks_like_file = isinstance(source, Path) or path.suffix in SUFFIXES
@@ -65,7 +65,7 @@ def find_scenario(source: str | Path) -> Path:
 
 
 def load_document(source: str | Path) -> Node:
-    """A scenario file with what it extends merged in, not validated yet."""
+    """Load a scenario file with the files it extends merged in, not validated yet."""
     return _load(find_scenario(source), [])
 
 
@@ -74,7 +74,7 @@ def _load(path: Path, chain: list[Path]) -> Node:
 
 
 def extended(node: Node, path: Path) -> Node:
-    """A scenario that stands inside the file `path`, with what it extends (relative to that file) merged in."""
+    """Return a scenario inside the file `path` with the files it extends (relative to that file) merged in."""
     return _extended(node, path, [])
 
 
@@ -88,18 +88,36 @@ def _extended(node: Node, path: Path, chain: list[Path]) -> Node:
     chain = [*chain, path.resolve()]
     other = _base_path(path, base)
     if other.resolve() in chain:
-        raise base.mark.error("scenarios that do not extend each other", base.value, field="extends")
+        raise base.mark.error(Verbatim(f"{base.value!r} extends this file in turn; break the circle"), field="extends")
     if len(chain) > MAX_EXTENDS:
-        expected = f"at most {MAX_EXTENDS} scenarios on top of each other"
-        raise base.mark.error(expected, Verbatim("more"), field="extends")
-    below = _load(other, chain)
+        problem = f"more than {MAX_EXTENDS} scenarios extend one another; merge some of them"
+        raise base.mark.error(Verbatim(problem), field="extends")
+    if other.suffix not in SUFFIXES:
+        raise base.mark.error("the path of another scenario (.yaml or .yml)", base.value, field="extends")
+    try:
+        below = _load(other, chain)
+    except InputError as error:
+        raise discreet(error, path) from None
     if other.parent.resolve() != path.parent.resolve():
         below = _moved(below, other.parent, path.parent)
     return merge(below, node)
 
 
+def discreet(error: InputError, path: Path) -> InputError:
+    """The error about a file that a scenario extends, without what a foreign one holds: a file neither below the
+    scenario's folder or the current one, nor shipped. A scenario from outside may name any file of this machine.
+    """
+    if error.file is None:
+        return error
+    file, folders = Path(error.file).resolve(), (path.resolve().parent, Path.cwd(), resource_dir("scenarios").resolve())
+    if any(file.is_relative_to(folder) for folder in folders):
+        return error
+    return InputError(Verbatim("not what a scenario may hold, in a file that `extends` names; validate that file "
+                               "itself to see what is wrong"), file=error.file, line=error.line)
+
+
 def moved_path(text: str, old: Path, new: Path) -> str:
-    """A path that was relative to the folder `old`, relative to `new`; anything but an existing file stays."""
+    """Return a path relative to folder `new` that was relative to `old`; anything but an existing file stays."""
     if not text.endswith(DATA_SUFFIXES) or os.path.isabs(text) or "\0" in text or not (old / text).is_file():
         return text
     return Path(os.path.relpath(old / text, new)).as_posix()
@@ -136,7 +154,7 @@ def _mapping(node: Node) -> Node:
 
 
 def merge(base: Node, over: Node) -> Node:
-    """`over` put on top of `base`; every value keeps the position it was written at."""
+    """Merge `over` on top of `base`; every value keeps its position."""
     if not isinstance(base.value, dict) or not isinstance(over.value, dict) or _kind(base) != _kind(over, _kind(base)):
         return over
     merged = dict(base.value)
@@ -151,8 +169,8 @@ def _kind(node: Node, default: object = None) -> object:
 
 
 def apply_override(root: Node, override: str, base_dir: Path | None = None) -> Node:
-    """`a.b=c` (or `clients.0.count=4`) set in a document; the value is read as YAML. Missing mappings are created.
-    `a.b+=c` appends to a list, which is created where it is missing.
+    """Set `a.b=c` (or `clients.0.count=4`) in a document; the value is read as YAML. Missing mappings are created.
+    `a.b+=c` appends to a list, which is created if it is missing.
 
     Paths of files that exist below the current folder are made relative to `base_dir`.
     """
@@ -173,7 +191,7 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
     if appends:
         there: Node | None = root
         for key in keys:
-            there = None if there is None else there.child(int(key) if key.isdecimal() else key)
+            there = None if there is None else there.child(int(key) if is_index(key) else key)
         if there is not None and not isinstance(there.value, list):
             raise mark.error("a list to append to", there.plain(), field=name.strip())
         value = Node([*(there.value if there is not None else ()), value], mark, mark)
@@ -181,7 +199,7 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
 
 
 def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path) -> Node:
-    """Like `apply_override`, for a value that was written in a file of the folder `from_dir` and keeps its position."""
+    """Like `apply_override`, for a value from a file of the folder `from_dir`, which keeps its position."""
     keys = path.split(".")
     mark = value.key or value.mark
     if not all(keys):
@@ -192,7 +210,7 @@ def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path
 
 
 def _at(node: Node, mark: Mark) -> Node:
-    """Everything of a value given on the command line is "written at" the option, not at a line and column."""
+    """Give all parts of a value from the command line the option as their position."""
     value = node.value
     if isinstance(value, dict):
         value = {key: _at(item, mark) for key, item in value.items()}
@@ -207,7 +225,7 @@ def _set(node: Node, keys: list[str], value: Node, mark: Mark, done: list[str]) 
     key, rest, path = keys[0], keys[1:], [*done, keys[0]]
     if isinstance(node.value, list):
         size = len(node.value)
-        if not key.isdecimal() or len(key) > 9 or int(key) > size:
+        if not is_index(key) or int(key) > size:
             raise mark.error(f"a list index from 0 to {size} ({size} appends)", key, field=".".join(path))
         index = int(key)
         inner = node.value[index] if index < size else Node({}, mark, mark)

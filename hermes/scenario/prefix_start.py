@@ -1,4 +1,4 @@
-"""Before a run: what prefix caches hold at first, what they are going to miss, and what a workload's rate counts."""
+"""Initial contents of prefix caches, and remarks on a workload before its run: coarse hashes, conversation rates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hermes.core.block_hashes import GroupPrefix
 from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.sequence import Sequence
-from hermes.errors import InputError, inside
+from hermes.errors import InputError, Verbatim, inside
 from hermes.workload import WorkloadConfig
 
-__all__ = ["coarse_hashes", "remarks", "start_caches"]
+__all__ = ["coarse_hash_warnings", "conversation_remarks", "fill_prefix_caches"]
 
 
-def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
-    """Fill the prefix caches that are to start warm. models: of each stream those that its requests may ask for."""
+def fill_prefix_caches(configs: list[Any], clients: list[Any], streams: list[Stream], models: list[set[str]]) -> None:
+    """Fill the prefix caches that start warm. models: For each stream the models that its requests may ask for."""
     first = 0
     for i, config in enumerate(configs):
         group = clients[first : first + config.count]
@@ -30,18 +30,18 @@ def start_caches(configs: list[Any], clients: list[Any], streams: list[Stream], 
 
 
 def _fill(pool: Any, streams: list[Stream]) -> None:
-    """Put the beginnings that prompts of these streams share into a prefix cache, as far as they fit: those most used
-    first, whole blocks only, as if each had been computed and freed once, the most used last.
+    """Put the shared beginnings of these streams' prompts into a prefix cache, as far as they fit: the most used first,
+    whole blocks only, as if each had been computed and freed once, the most used last.
 
-    Raises `InputError` where there is no prefix cache or nothing is shared.
+    Raises `InputError` without a prefix cache or without shared beginnings.
     """
     if not pool.caching:
-        raise InputError("empty, or prefix_caching: true", "warm", field="prefix_start")
+        raise InputError(Verbatim("warm needs prefix_caching: true"), field="prefix_start")
     texts = [text for stream in streams for text in stream.table.shared_texts()]
     if not texts:
-        raise InputError(
-            "empty: no workload says what its prompts begin with (`system_tokens` of conversations, `prefixes`, a "
-            "trace's prefix_group)", "warm", field="prefix_start")
+        raise InputError(Verbatim(
+            "no workload has prompts with a common beginning (`system_tokens` of conversations, `prefixes`, a trace's "
+            "prefix_group); write empty"), field="prefix_start")
     size, room = pool.block_size, pool.num_blocks
     chosen = []
     for group, tokens in texts:
@@ -55,8 +55,8 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
         pool.free(text)
 
 
-def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
-    """A warning for each workload whose prompts are hashed in larger blocks than a client that may serve it caches."""
+def coarse_hash_warnings(clients: list[Any], streams: list[Stream]) -> list[str]:
+    """Return a warning for each workload whose prompts are hashed in larger blocks than a client's cache blocks."""
     pools = [c.scheduler.pool for c in clients if c.role != "service" and c.scheduler.pool.caching]
     sizes = [pool.block_size for pool in pools]
     found = []
@@ -66,22 +66,22 @@ def coarse_hashes(clients: list[Any], streams: list[Stream]) -> list[str]:
             continue
         unit, size = table.hash_block_tokens, min(sizes)
         found.append(
-            f"workload {stream.name}: prompts are hashed in blocks of {unit} tokens, the engine caches {size}; "
-            f"what a prompt has beyond its last whole hash block is never found again: {_lost(table, size):.1%} of all "
-            f"prompt tokens, as far as a later prompt repeats them"
+            f"workload {stream.name}: prompts are hashed in blocks of {unit} tokens, the engine caches blocks of "
+            f"{size}; tokens beyond a prompt's last whole hash block never hit the cache, even if a later prompt "
+            f"repeats them ({_lost(table, size):.1%} of all prompt tokens)"
         )
     return found
 
 
 def _lost(table: RequestTable, size: int) -> float:
-    """Share of the prompt tokens that stand in whole engine blocks beyond the last whole hash block."""
+    """Return the share of prompt tokens in whole engine blocks beyond the last whole hash block."""
     tokens = table.prompt_tokens
     lost = tokens % table.hash_block_tokens // size * size
     return float(lost.sum() / max(int(tokens.sum()), 1))
 
 
-def remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
-    """A line for each workload of conversations: how many there are, and that arrivals say when they start."""
+def conversation_remarks(configs: list[WorkloadConfig], streams: list[Stream]) -> list[str]:
+    """Return a line for each workload of conversations: their number, and that `rate` counts their starts."""
     found = []
     for config, stream in zip(configs, streams, strict=True):
         turn = stream.table.turn

@@ -1,4 +1,4 @@
-"""The scenario: everything a user says about one simulation, as one model."""
+"""The scenario: one model of all options of a simulation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from hermes.clients import CLIENTS
 from hermes.config import Component, ConfigModel, Duration, quantity
 from hermes.config.yaml_document import Node
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import HardwareModel
 from hermes.network import NETWORKS
-from hermes.pipelines.graph import Node as Stage
+from hermes.pipelines.nodes import Node as GraphNode
 from hermes.results.measure import MeasureConfig
 from hermes.results.slo import SloConfig
 from hermes.routing import ROUTERS
@@ -27,11 +27,11 @@ MAX_SEED = 2**128 - 1
 
 
 class Source:
-    """Where a scenario was written; two scenarios that say the same are equal wherever they stand."""
+    """Origin of a scenario. It does not affect equality: equal scenarios from different places are equal."""
 
     def __init__(self, node: Node | None = None, base_dir: Path = Path()) -> None:
         self.node, self.base_dir = node, base_dir
-        self.hardware: dict[int, HardwareModel] = {}   # of each group of LLM clients, built while it was completed
+        self.hardware: dict[int, HardwareModel] = {}   # of each group of LLM clients, built when it was completed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Source)
@@ -39,7 +39,7 @@ class Source:
     __hash__ = None  # type: ignore[assignment]
 
     def located(self, error: InputError) -> InputError:
-        """An error found while building the simulation, with the position its field was written at."""
+        """Return an error found while building the simulation, with the position of its field."""
         if self.node is None or error.file is not None:
             return error
         node, field = self.node.nearest(error.field)
@@ -55,66 +55,66 @@ def _llm_unless_said(value: object) -> object:
 
 
 class PipelineConfig(ConfigModel):
-    """What a request does, as a graph of stages."""
+    """A graph of stages that requests pass through."""
 
     description: str = ""
-    """What the pipeline is for."""
-    stages: dict[str, Stage] = Field(min_length=1)
+    """Purpose of the pipeline."""
+    stages: dict[str, GraphNode] = Field(min_length=1)
     """Its stages, by name."""
 
 
 class Scenario(ConfigModel):
-    """One simulation: who asks for what, who serves it, and what counts as served well."""
+    """One simulation: workload, clients, routing and service-level objectives."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "scenario"
     """Name of the scenario, shown with its results."""
     description: str = ""
-    """What the scenario is for."""
+    """Purpose of the scenario."""
     plugins: list[Annotated[str, Field(min_length=1, max_length=4096)]] = []
     """Python files, relative to this one, that register components of your own. Reading the scenario runs their
     code."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     """Seed of every random number; the same seed gives the same results, byte for byte."""
     stepping: Literal["runs", "every_step"] = "runs"
-    """`runs` prices equal steps of a client together; `every_step` makes an event of each. Every request and every
-    token fares the same, and KV memory has the same mean; the table of runs is as fine as the runs."""
+    """`runs` computes equal steps of a client together; `every_step` makes an event of each. Requests, tokens and mean
+    KV memory are equal in both; the table of runs has one row per run."""
     horizon: Duration | None = None
-    """The simulation ends here at the latest; without it, when every request has been served."""
+    """Latest end of the simulation. Left out, it ends when every request has been served."""
     workload: Annotated[list[WorkloadConfig], BeforeValidator(_as_list), Field(min_length=1, max_length=10_000)]
-    """Who arrives when, how long: one workload, or a list of them."""
+    """Workload, or a list of workloads: arrivals and lengths of requests."""
     clients: Annotated[
         list[Annotated[Any, Component(CLIENTS), BeforeValidator(_llm_unless_said)]],
         Field(min_length=1, max_length=100_000),
     ]
-    """Who serves: clients or groups of equal clients. `kind` is `llm` where left out."""
+    """Clients, or groups of equal clients: the serving instances. `kind` left out is `llm`."""
     pipelines: dict[str, PipelineConfig] = Field(default_factory=dict)
     """Graphs of stages that workloads may name as their `pipeline`."""
     router: Annotated[Any, Component(ROUTERS), Field(default={"kind": "round_robin"}, validate_default=True)]
-    """Which client serves a stage."""
+    """Router: the choice of a client for each stage."""
     routers: dict[str, Annotated[Any, Component(ROUTERS)]] = Field(default_factory=dict)
-    """Other routers for single kinds of stage, e.g. `retrieve: {kind: least_loaded}`."""
+    """Other routers for some kinds of stage, e.g. `retrieve: {kind: least_loaded}`."""
     network: Annotated[Any, Component(NETWORKS), Field(default={"kind": "ideal"}, validate_default=True)]
-    """What moving data between clients costs."""
+    """Network: the time to move data between clients."""
     kv_transfer: Literal["full", "layerwise"] = "full"
-    """How the KV of a disaggregated request moves: after the prefill, or layer by layer while it computes."""
+    """Transfer of a disaggregated request's KV: after the prefill, or layer by layer during it."""
     kv_transfer_scope: Literal["global", "local"] = "global"
-    """Which decode clients may take a request over: any, or only those on the prefill client's `platform`."""
+    """Decode clients that may take a request over: any, or only those on the prefill client's `platform`."""
     kv_transfer_retry: Annotated[
         float, BeforeValidator(parse_duration), Field(gt=0, le=1e9),
         quantity(parse_duration, "duration above 0, e.g. '1 s'; bare number: seconds"),
     ] | None = None
-    """A KV transfer that finds its destination full tries again after this long; first come first served, as memory
-    frees, where left out."""
+    """Time after which a KV transfer that finds its destination full tries again. Left out, transfers wait first come
+    first served, and try as memory becomes free."""
     slo: SloConfig = SloConfig()
-    """What counts as served well."""
+    """Service-level objectives."""
     measure: MeasureConfig | None = None
-    """A window after a warm-up whose rates, latencies and utilisation are wanted; `measured` in the summary."""
+    """Measured window after a warm-up, whose rates, latencies and utilisation are `measured` in the summary."""
 
     _source: Source = PrivateAttr(default_factory=Source)
 
     @property
     def source(self) -> Source:
-        """The document this was read from."""
+        """The document that this scenario was read from."""
         return self._source
 
     @model_validator(mode="after")
@@ -122,5 +122,6 @@ class Scenario(ConfigModel):
         counts = Counter(workload.name for workload in self.workload)
         for i, workload in enumerate(self.workload):
             if counts[workload.name] > 1:
-                raise InputError("a different name for each workload", workload.name, field=f"workload.{i}.name")
+                raise InputError(Verbatim(f"two workloads are named {workload.name!r}; rename one"),
+                                 field=f"workload.{i}.name")
         return self

@@ -1,13 +1,15 @@
-"""In which order a client serves: step plans for a batch of generations."""
+"""Schedulers of LLM clients: step plans for a batch; the extension points for schedulers and packing policies."""
 
 from hermes.core.sequence import Sequence
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
-from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
-from hermes.schedulers.continuous import ContinuousConfig, ContinuousScheduler
-from hermes.schedulers.mixed import MixedConfig, MixedScheduler
-from hermes.schedulers.static import StaticConfig, StaticScheduler
+from hermes.core.stage import Stage
+from hermes.hardware.base import StepStats
+from hermes.memory.blocks import BlockPool
+from hermes.schedulers.base import SCHEDULERS, LLMScheduler, run_order
+from hermes.schedulers.decode_group import DecodeGroup
+from hermes.schedulers.plan import Plan
+from hermes.schedulers.queues import PACKING, WaitingQueue
 
 __all__ = [
-    "SCHEDULERS", "ChunkedConfig", "ChunkedScheduler", "ContinuousConfig", "ContinuousScheduler", "LLMScheduler",
-    "MixedConfig", "MixedScheduler", "Plan", "Sequence", "StaticConfig", "StaticScheduler",
+    "PACKING", "SCHEDULERS", "BlockPool", "DecodeGroup", "LLMScheduler", "Plan", "Sequence", "Stage",
+    "StepStats", "WaitingQueue", "run_order",
 ]

@@ -1,11 +1,11 @@
-"""What all LLM schedulers share: queues, running sequences, KV memory, and the bookkeeping of a run of steps.
+"""Base of the LLM schedulers: queues, running sequences, KV memory, and the bookkeeping of a run of steps.
 
-The client calls, in this order and never otherwise: `enqueue` when a sequence arrives (at any time), `plan` when a step
-may start, `complete` when the planned steps have run (fewer than planned if the run was cut), `release` when KV that
-was kept for a transfer can go. A scheduler knows neither the clock nor the hardware.
+The client calls `enqueue` when a sequence arrives (at any time), `plan` when a step may start, `complete` when the
+planned steps have run (fewer than planned if the run was cut), and `release` when KV that was kept for a transfer can
+go, always in this order. A scheduler knows neither the clock nor the hardware.
 
 A *decode tick* is a step in which the decode group advances. Schedulers that never stall running decodes tick in every
-step, so that ticks are step numbers; the others say `ticks_every_step = False` and the client keeps the map.
+step, so their ticks are step numbers. The others set `ticks_every_step = False`, and the client keeps the map.
 """
 
 from __future__ import annotations
@@ -15,56 +15,20 @@ from typing import Any
 
 from hermes.config.registry import Registry
 from hermes.core.stage import Stage
-from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.decode_group import DecodeGroup
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING, FcfsQueue, WaitingQueue
 
-__all__ = ["SCHEDULERS", "LLMScheduler", "Plan", "run_order"]
+__all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
 
-SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler")
-
-
-class Plan(StepStats):
-    """A step plan: request -> number of tokens, and how often it may repeat.
-
-    prefills: (sequence, new tokens) for everything outside the decode group; decodes: the decode group advances by one
-    token a step; num_steps: steps that can run before anything changes (1 whenever there are prefills); preempted:
-    sequences preempted to make this plan, in order; taken: steps whose decode blocks are taken (the rest are when the
-    run ends, or as soon as somebody outside looks at the memory).
-    """
-
-    __slots__ = ("decodes", "num_steps", "preempted", "prefills", "taken")
-
-    def __init__(self) -> None:
-        # Written out: a plan is made for every run of steps.
-        self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
-        self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
-        self.embed_tokens = self.embedded = 0
-        self.prefills: list[tuple[Stage, int]] = []
-        self.decodes = False
-        self.num_steps = 1
-        self.preempted: list[Stage] = []
-        self.taken = 0
-
-    def add_prefill(self, seq: Stage, n: int, past: int) -> None:
-        """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt is a decode."""
-        self.prefills.append((seq, n))
-        if n == 1 and past >= seq.prompt_tokens:
-            self.decode_seqs += 1
-            self.decode_ctx += past
-            if past > self.decode_ctx_max:
-                self.decode_ctx_max = past
-        else:
-            self.prefill_seqs += 1
-            self.prefill_tokens += n
-            self.prefill_past += past
-            self.prefill_attn += n * past + n * (n + 1) // 2
-        if not seq.target_tokens:   # an embedding: its prompt is all there is to it
-            self.embed_tokens += n
-            self.embedded += past + n == seq.num_tokens
-        elif past + n == seq.num_tokens:
-            self.sampled += seq.width
+# Any: configurations of plug-ins have nothing in common but pydantic
+SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
+    "chunked": "hermes.schedulers.chunked:ChunkedConfig",
+    "continuous": "hermes.schedulers.continuous:ContinuousConfig",
+    "mixed": "hermes.schedulers.mixed:MixedConfig",
+    "static": "hermes.schedulers.static:StaticConfig",
+})
 
 
 class LLMScheduler:
@@ -72,9 +36,9 @@ class LLMScheduler:
 
     ticks_every_step = True
     takes_over_kv = True       # can continue a sequence that another client has prefilled
-    asynchronous = False       # plans a step while the one before runs: who arrives meanwhile is seen one plan later
-    returns_together = False   # sequences come back when their batch ends, maybe long after their last token
-    stages = frozenset(("generate",))   # kinds of stage it serves; those other than generations end with their prompt
+    asynchronous = False       # plans a step while the one before runs, and sees arrivals one plan later
+    returns_together = False   # sequences come back when their batch ends, possibly long after their last token
+    stages = frozenset(("generate",))   # kinds of stage that it serves; other kinds end with their prompt
 
     def __init__(
         self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",
@@ -85,24 +49,24 @@ class LLMScheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.fcfs = packing == "fcfs"
         self.waiting: WaitingQueue = FcfsQueue() if self.fcfs else PACKING.get(packing)()
-        # Sequences that hold blocks already (KV that came over the network) go first, or what they hold could block
-        # those in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
+        # Sequences that hold blocks already (KV that came over the network) go first, or their blocks could stop the
+        # sequences in front of them for ever. vLLM drains its `kv_holding_waiting` first for the same reason.
         self.holding: deque[Stage] = deque()
         self.running: dict[Stage, None] = {}
-        self.partial: dict[Stage, None] = {}   # running, and not (or not any more) in the decode group
+        self.partial: dict[Stage, None] = {}   # running, but outside the decode group
         self.group = DecodeGroup(
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
         )
         self.num_preemptions = 0
-        self._run = Plan()   # of pure decode runs; one is in flight at a time, and it is made for most events
+        self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
         self._admissions = 0
-        self._split: list[Stage] = []   # branches whose prompt was computed in the step that is being completed
+        self._split: list[Stage] = []   # branches whose prompt was computed in the step being completed
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def can_ever_fit(self, seq: Stage) -> str | None:
-        """None, or why this sequence can never be served here (it is rejected at arrival, never lost)."""
+        """Return why this sequence can never be served here, or None. It is rejected at arrival."""
         need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1)
         if need > self.pool.num_blocks:
             return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
@@ -110,7 +74,7 @@ class LLMScheduler:
         return None
 
     def enqueue(self, seq: Stage) -> None:
-        """A sequence has arrived and waits."""
+        """Add a sequence that has arrived to the queue."""
         if seq.num_blocks:
             self._hold(seq)
         else:
@@ -119,7 +83,7 @@ class LLMScheduler:
             self._branches_arrive(seq)
 
     def _hold(self, seq: Stage) -> None:
-        """A sequence whose KV is here waits for a slot."""
+        """Queue a sequence whose KV is here for a slot."""
         self.holding.append(seq)
 
     @property
@@ -127,24 +91,24 @@ class LLMScheduler:
         return len(self.waiting) + len(self.holding)
 
     def next_waiting(self) -> Stage:
-        """The sequence that may be admitted next."""
+        """Return the sequence that may be admitted next."""
         return self.holding[0] if self.holding else self.waiting.peek()
 
     def wants_cut(self, seq: Stage) -> bool:
-        """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs time, never truth."""
+        """Whether `seq`, just enqueued, may change a run of decode steps. A needless cut costs only time."""
         return seq.branches is not None or (len(self.running) < self.max_num_seqs and (
             not self.fcfs or len(self.waiting) <= 1 or bool(self.holding)))
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def plan(self, max_steps: int) -> Plan | None:
-        """What runs next, for at most `max_steps` steps; None if there is nothing that can run."""
+        """Return the plan for at most `max_steps` steps, or None if nothing can run."""
         raise NotImplementedError
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
-        """`num_steps` steps of `plan` have run; the last is the client's step number `step` and ended at `now_ns`.
+        """Complete `num_steps` steps of `plan`; the last is the client's step number `step` and ended at `now_ns`.
 
-        Returns the sequences that reached their target, in order of admission; their blocks are still theirs.
+        Returns the sequences that reached their target, in order of admission; they still hold their blocks.
         """
         group = self.group
         finished: list[Stage] = []
@@ -161,7 +125,7 @@ class LLMScheduler:
             group.ctx += group.n * num_steps
             if group.heap and group.heap[0][0] <= group.clock:
                 finished = group.pop_finished()
-        elif self.ticks_every_step and plan.prefills:   # a plan that only preempts is no step
+        elif self.ticks_every_step and plan.prefills:   # a plan that only preempts is not a step
             group.clock += 1
         if plan.prefills:
             emitted = self._emit(plan, step, now_ns)
@@ -176,13 +140,13 @@ class LLMScheduler:
         return finished
 
     def _emit(self, plan: Plan, step: int, now_ns: int) -> list[Stage]:
-        """Sequences that caught up in this step emit a token and join the decode group, or are done."""
+        """Emit a token of each sequence that caught up in this step; it joins the decode group, or is done."""
         finished: list[Stage] = []
         tick = self.group.clock
         for seq, _n in plan.prefills:
             if seq.num_computed != seq.num_tokens:
                 continue
-            if not seq.target_tokens:   # it emits nothing
+            if not seq.target_tokens:   # an embedding emits nothing
                 del self.partial[seq]
                 finished.append(seq)
                 continue
@@ -193,7 +157,7 @@ class LLMScheduler:
                 if seq.first_step < 0:
                     seq.first_step = step
                     seq.first_token_ns = now_ns
-            if seq.width > 1 and seq.target_tokens == seq.output_tokens:   # else another client has its branches
+            if seq.width > 1 and seq.target_tokens == seq.output_tokens:   # otherwise another client has its branches
                 self._split_up(seq)
             self.partial.pop(seq, None)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
@@ -203,21 +167,21 @@ class LLMScheduler:
         return finished
 
     def reserve(self, seq: Stage) -> bool:
-        """Take the blocks for KV that is about to arrive over the network; False if they are not there.
+        """Take the blocks for KV that is about to arrive over the network; return False if there are not enough.
 
-        With room for the first token computed here: sequences that together hold all the memory, each in need of one
-        more block, could never start.
+        Includes room for the first token computed here. Otherwise sequences that together hold all the memory, and each
+        need one more block, could never start.
         """
         return self.pool.grow(seq, seq.prompt_tokens + 1)
 
     def release(self, seq: Stage) -> None:
-        """The blocks of a finished sequence return to the pool."""
+        """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
 
     # -- branches ------------------------------------------------------------------------------------------------
 
     def _split_up(self, lead: Stage) -> list[Stage]:
-        """`lead` has its prompt and first token; the others of its branches, which have the same."""
+        """Split `lead`, which has its prompt and first token; return its other branches, which have the same."""
         assert lead.branches is not None
         others: list[Stage] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
@@ -225,8 +189,8 @@ class LLMScheduler:
         return others
 
     def _start_branches(self, finished: list[Stage]) -> None:
-        """Branches go on from the step that gave their first token, at the end of running, where a slot and a block
-        (for their copy of the prompt's last, partial one) are free. The others wait as if preempted."""
+        """Start branches after the step that gave their first token, at the end of running, if a slot and a block (for
+        their copy of the prompt's last, partial one) are free. The others wait as if preempted."""
         split, self._split = self._split, []
         slots = self._free_slots(finished)
         late: list[Stage] = []
@@ -246,13 +210,13 @@ class LLMScheduler:
         self._wait_in_front(late)
 
     def _free_slots(self, finished: list[Stage]) -> int:
-        """Sequences that may still join running, at the end of a step in which these finished."""
+        """Return how many sequences may still join running at the end of a step in which these finished."""
         taken = len(self.running) + (len(finished) if self.asynchronous else 0)
         return self.max_num_seqs - taken
 
     def _start_branch(self, seq: Stage) -> bool:
-        """A branch that shares its prompt's whole blocks takes the rest of its own and decodes from the next step on;
-        False, and nothing changes, if it cannot."""
+        """Start a branch that shares its prompt's whole blocks: it takes the rest of its own and decodes from the next
+        step on. Return False, without any change, if it cannot."""
         if not self.pool.grow(seq, seq.num_computed):
             return False
         self.running[seq] = None
@@ -262,14 +226,14 @@ class LLMScheduler:
         return True
 
     def _wait_in_front(self, seqs: list[Stage]) -> None:
-        """Branches that find no room give back what they hold, and wait where preempted sequences do."""
+        """Take the blocks of branches that find no room; they wait in front, where preempted sequences do."""
         for seq in reversed(seqs):
             self.pool.free(seq)
             seq.num_computed = 0
             self.waiting.push_preempted(seq)
 
     def _branches_arrive(self, lead: Stage) -> None:
-        """The KV of a prompt has come over the network, or (no blocks) is to be computed anew; `lead` waits already."""
+        """Split a waiting `lead` whose prompt came over the network, or (without blocks) is to be computed again."""
         assert lead.branches is not None
         others: list[Stage] = list(lead.branches.split(lead))
         self.pool.relate(lead, others)
@@ -289,10 +253,11 @@ class LLMScheduler:
     # -- helpers for subclasses ----------------------------------------------------------------------------------
 
     def take_blocks(self, plan: Plan, num_steps: int, *, hashed: bool = True) -> None:
-        """The group takes the blocks of the first `num_steps` steps of `plan`, as far as it has not yet.
+        """Take the blocks of the first `num_steps` steps of `plan` for the group, except those already taken.
 
-        Even where blocks have names, the order in which members take theirs does not matter: whoever takes a block from
-        the front of the free queue evicts it. hashed: False leaves out the hashes of what others may look up already.
+        The order in which members take blocks does not matter, even if blocks have names: taking a block from the front
+        of the free queue evicts it in any case. hashed: False leaves out the hashes of blocks that other sequences may
+        look up already.
         """
         first, group, pool = plan.taken, self.group, self.pool
         if not plan.decodes or first >= num_steps:
@@ -315,22 +280,23 @@ class LLMScheduler:
                 pool.commit(seq, known)
 
     def _grow_members(self, first: int, num_steps: int) -> None:
-        """Each member takes its blocks of the steps after `first` up to `num_steps` itself."""
+        """Let each member take its own blocks of the steps after `first` up to `num_steps`."""
         group, pool = self.group, self.pool
-        # Planned ahead, the last token is not known when its step is, and a block that it fills is hashed a step later.
+        # With asynchronous scheduling the last token is unknown during its step: a block that it fills is hashed a step
+        # later.
         bs, clock, ahead, looked_up = pool.block_size, group.clock, int(self.asynchronous), group.looked_up
         for seq in group.members:
             before = clock + seq.base + first
             after = clock + seq.base + num_steps
-            # fills a block, or takes one
+            # a sequence that fills a block, or takes one
             if (after - ahead) // bs != (before - ahead) // bs or -after // bs != -before // bs:
                 seq.num_tokens = after
                 pool.grow(seq, after, 0 if seq in looked_up else after - ahead)
 
-    def _steps_of_run(self, max_steps: int) -> int:
-        """Steps the whole group can decode: until the first completion, or until blocks run out.
+    def steps_of_run(self, max_steps: int) -> int:
+        """Return the steps that the whole group can decode: until the first completion, or until blocks run out.
 
-        No block of these steps has been taken yet; those of the first are there.
+        None of these steps' blocks has been taken yet; those of the first step are free.
         """
         group = self.group
         finish, order, seq = group.heap[0]
@@ -344,10 +310,10 @@ class LLMScheduler:
             steps = group.steps_within(steps, self.pool.free_blocks)
         return steps
 
-    def _decode_run(self, max_steps: int) -> Plan | None:
-        """As many steps as possible in which the whole decode group advances and nothing else happens."""
+    def decode_run(self, max_steps: int) -> Plan | None:
+        """Plan as many steps as possible in which the whole decode group advances and nothing else happens."""
         plan, group = self._run, self.group
-        steps = self._steps_of_run(max_steps)
+        steps = self.steps_of_run(max_steps)
         if not steps:
             return None
         plan.decode_seqs = plan.sampled = group.n
@@ -357,7 +323,43 @@ class LLMScheduler:
         plan.taken = 0
         return plan
 
-    def _admit(self, seq: Stage) -> None:
+    def next_fits(self) -> bool:
+        """Whether a sequence waits, and a slot and the blocks of its whole prompt are free."""
+        if not self.num_waiting or len(self.running) >= self.max_num_seqs:
+            return False
+        seq = self.next_waiting()
+        return self.pool.missing_blocks(seq, seq.num_tokens) <= self.pool.free_blocks
+
+    def prefill_next(self, plan: Plan, budget: int | None = None) -> int:
+        """Admit the next waiting sequence, which fits (`next_fits`), and compute the rest of its prompt in this step.
+
+        Returns the tokens of that; 0, without any change, if they exceed `budget` and the step has other prompts.
+        """
+        seq = self.next_waiting()
+        past = seq.num_computed or self.pool.hit_tokens(seq)
+        n = seq.num_tokens - past
+        if budget is not None and n > budget and plan.prefills:
+            return 0
+        self.pool.admit(seq, seq.num_tokens)
+        self.admit(seq)
+        if seq.start_ns < 0 and not seq.transferred:
+            seq.cached_tokens = past
+        plan.add_prefill(seq, n, past)
+        seq.num_computed = past + n
+        return n
+
+    def decode_all(self, plan: Plan, max_steps: int) -> None:
+        """Let every decoding sequence compute a token, for as many steps as nothing changes. If blocks run out, preempt
+        the youngest sequences, which takes a step of its own."""
+        group, pool = self.group, self.pool
+        while group.n and group.blocks_for(1) > pool.free_blocks:
+            self.preempt(next(reversed(self.running)), plan)
+        if group.n:
+            self.plan_decodes(plan)
+            if not plan.preempted:
+                plan.num_steps = self.steps_of_run(max_steps)
+
+    def admit(self, seq: Stage) -> None:
         """Move the next waiting sequence to the end of running."""
         if self.holding:
             self.holding.popleft()
@@ -368,8 +370,8 @@ class LLMScheduler:
         seq.run_order = self._admissions
         self._admissions += 1
 
-    def _preempt(self, seq: Stage, plan: Plan) -> None:
-        """Free the blocks of a running sequence; it waits again and recomputes (vLLM's rule: outputs are kept)."""
+    def preempt(self, seq: Stage, plan: Plan) -> None:
+        """Free the blocks of a running sequence; it waits and is recomputed (vLLM's rule: outputs are kept)."""
         del self.running[seq]
         if seq.grouped:
             self.group.remove(seq)
@@ -384,15 +386,15 @@ class LLMScheduler:
         plan.preempted.append(seq)
 
     def _close_segment(self, seq: Stage) -> None:
-        """The tokens of `seq` stop coming tick after tick."""
+        """Close the segment of `seq`: its tokens stop coming with every tick."""
         if seq.emit_step >= 0:
             if seq.segments is None:
                 seq.segments = []
             seq.segments.append((seq.emit_step, seq.join_tick, self.group.clock))
             seq.emit_step = -1
 
-    def _decode_stats(self, plan: Plan) -> None:
-        """The whole decode group joins `plan`."""
+    def plan_decodes(self, plan: Plan) -> None:
+        """Add the whole decode group to `plan`."""
         group = self.group
         n = group.n
         plan.decodes = True
@@ -407,11 +409,11 @@ class LLMScheduler:
 
     @property
     def num_decoding(self) -> int:
-        """Sequences whose KV grows by a token with each step that decodes, and is not in `tokens_cached` yet."""
+        """Sequences whose KV grows by a token with each decode step; `tokens_cached` lacks the tokens in flight."""
         return self.group.n
 
     def tokens_cached(self) -> int:
-        """KV tokens of running sequences, the tokens of a step in flight included for those outside the group."""
+        """KV tokens of running sequences, including tokens in flight of those outside the group."""
         return self.group.ctx + sum(s.num_computed for s in self.partial)
 
 

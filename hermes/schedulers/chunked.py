@@ -1,13 +1,14 @@
-"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/vllm-v1.md).
+"""Chunked prefill as vLLM V1 schedules it (Sarathi-Serve's idea, vLLM 0.32.0's rules; docs/background/vllm.md).
 
-There are two ways through a step. `_literal_plan` is the engine's loop, sequence by sequence; it is the reference
-(`stepping: every_step` uses nothing else) and it handles everything. `_lockstep_plan` answers the common case, in which
-every running sequence gets all the tokens it can take and its blocks, from the aggregates of the decode group; where
-that does not hold it declines, and the literal loop takes the step.
+A step is planned in one of two ways. `_literal_plan` is the engine's loop, sequence by sequence. It is the reference
+(`stepping: every_step` uses nothing else) and handles every case. `_lockstep_plan` plans the usual case, in which every
+running sequence gets all the tokens it can take and its blocks, from the aggregates of the decode group. In other cases
+it declines, and the literal loop plans the step.
 
-With `async_scheduling` (`AsyncChunkedScheduler`) the engine plans a step while the one before it runs, so it knows one
-step less: a sequence that finishes keeps its slot and its blocks for one more plan, a block that an answer fills is
-hashed one step later, and who arrives during a step is seen one plan later (the client holds it back until then).
+With `async_scheduling` (`AsyncChunkedScheduler`) the engine plans a step while the one before it runs, and so knows the
+results of one step less. A sequence that finishes keeps its slot and its blocks for one more plan. A block that an
+answer fills is hashed one step later. A sequence that arrives during a step is seen one plan later (the client holds it
+back until then).
 """
 
 from __future__ import annotations
@@ -20,46 +21,47 @@ from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers.base import LLMScheduler, run_order
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
 
-DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # of a scheduler built without a client, which would know its engine
+DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
 
-@SCHEDULERS.register("chunked")
 class ChunkedConfig(ConfigModel):
     """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
 
     kind: Literal["chunked"] = "chunked"
     max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)
-    """Token budget of one step; what the client's `engine` chooses on its device where left out."""
+    """Token budget of one step. Left out, the default of the client's `engine` on its device."""
     max_num_seqs: int | None = Field(default=None, ge=1, le=2**31)
-    """Most sequences running at once; what the client's `engine` chooses on its device where left out."""
+    """Most sequences running at once. Left out, the default of the client's `engine` on its device."""
     policy: Annotated[str, Named(PACKING)] = "fcfs"
-    """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, else the last."""
+    """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, otherwise the last
+    one."""
     long_prefill_token_threshold: int = Field(default=0, ge=0, le=2**31)
-    """Most new tokens of one sequence in a step while others are eligible; 0 is no cap."""
+    """Most new tokens of one sequence in a step while others are eligible; 0 for no cap."""
     enable_chunked_prefill: bool = True
-    """Whether a prompt may be split over steps."""
+    """Split prompts over several steps."""
     adaptive_long_prefill_threshold: bool = False
-    """Let the cap be at least an equal share of the token budget: max(threshold, budget // eligible sequences)."""
+    """Raise the cap to at least an equal share of the token budget: max(threshold, budget // eligible sequences)."""
     reserve_full_isl: bool = True
     """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
     async_scheduling: bool | None = None
-    """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out: as the
-    client's `engine` does on its device (on GPUs vLLM does)."""
+    """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
+    client's `engine` does on its device (vLLM: on GPUs)."""
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
-    """Old name of the client's `engine`: write `engine: vllm-0.32` there instead."""
+    """Deprecated name of the client's `engine`: write `engine: vllm-0.32` there instead."""
 
     def completed(self, defaults: EngineDefaults, longest: int | None = None) -> ChunkedConfig:
-        """The same with the engine's rules, and its defaults for everything left out.
+        """Return this with the engine's rules, and its defaults filled in.
 
         Args:
-            longest: The client's `max_model_len`. Where prompts are not cut into chunks, the budget is at least that.
+            longest: The client's `max_model_len`. Without chunked prefill the budget is at least that.
         """
         budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if budget is None and not self.enable_chunked_prefill and longest is not None:
@@ -74,7 +76,7 @@ class ChunkedConfig(ConfigModel):
 
     @property
     def unhashed_to_front(self) -> bool:
-        """How freed blocks without a hash are queued (see `PrefixBlockPool`)."""
+        """The queueing of freed blocks without a hash (see `PrefixBlockPool`)."""
         return self.engine_version != "0.19.0"
 
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
@@ -83,7 +85,7 @@ class ChunkedConfig(ConfigModel):
 
 
 class ChunkedScheduler(LLMScheduler):
-    """See the module's docstring. `every_step`: always the literal loop."""
+    """See the module's docstring. every_step: always use the literal loop."""
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         super().__init__(
@@ -97,9 +99,9 @@ class ChunkedScheduler(LLMScheduler):
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl
         self.by_priority = config.policy == "priority"
-        # The engine counts its reserved block in; int() as there.
+        # The engine includes its reserved block, and truncates with int().
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
-        # Finished in the step in flight, and whether their blocks may go then (`AsyncChunkedScheduler` fills it).
+        # Sequences finished in the step in flight, and whether their blocks may be freed then (asynchronous only).
         self._ending: dict[Stage, bool] = {}
 
     def can_ever_fit(self, seq: Stage) -> str | None:
@@ -117,7 +119,7 @@ class ChunkedScheduler(LLMScheduler):
                 group.n and not self.partial and group.n <= self.max_num_batched_tokens
                 and (not (self.waiting or self.holding) or len(self.running) + len(self._ending) >= self.max_num_seqs)
             ):
-                run = self._decode_run(max_steps)
+                run = self.decode_run(max_steps)
                 if run is not None:
                     return run
             plan = self._lockstep_plan(max_steps)
@@ -126,7 +128,7 @@ class ChunkedScheduler(LLMScheduler):
         return self._literal_plan()
 
     def _cap(self) -> int:
-        """Cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
+        """Return the cap on one sequence's new tokens in this step, 0 for none (rule 7)."""
         eligible = len(self.running) + len(self._ending) + self.num_waiting
         if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
             return 0
@@ -142,7 +144,7 @@ class ChunkedScheduler(LLMScheduler):
     # -- the common case -------------------------------------------------------------------------------------------
 
     def _lockstep_plan(self, max_steps: int) -> Plan | None:
-        """A plan from the group's aggregates, or None (and nothing changed) if some sequence would have to go short."""
+        """Return a plan from the group's aggregates; None, without any change, if a sequence would get fewer tokens."""
         group, pool = self.group, self.pool
         if len(self.partial) + group.n != len(self.running):
             raise AssertionError("running sequences out of step with the decode group")
@@ -163,8 +165,8 @@ class ChunkedScheduler(LLMScheduler):
             if 0 < cap < n:
                 n = cap
             if n > budget:
-                # The newest running sequence takes what the others leave; anybody else would leave less to those
-                # behind it.
+                # The newest running sequence takes the rest of the budget. Any other one would reduce the share of the
+                # sequences behind it.
                 if not budget or seq is not next(reversed(self.running)):
                     return None
                 n = budget
@@ -179,8 +181,8 @@ class ChunkedScheduler(LLMScheduler):
                 self._take_in_order(plan, chunks)
             else:
                 self.take_blocks(plan, 1)
-        # Blocks are taken in running order. Members of the group and chunks interleave there, but which of them takes
-        # which block changes nothing: popped blocks lose their hash whoever takes them.
+        # Blocks are taken in running order, in which members of the group and chunks mix. Which of them takes which
+        # block has no effect: a block loses its hash in any case.
         for seq, n in chunks:
             past = seq.num_computed
             pool.grow(seq, past + n)
@@ -189,14 +191,14 @@ class ChunkedScheduler(LLMScheduler):
         if budget > 0 and (self.waiting or self.holding):
             self._admit_waiting(plan, budget, cap)
         if group.n:
-            self._decode_stats(plan)
-            if not plan.prefills:   # the next cannot be admitted before somebody is done
-                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
+            self.plan_decodes(plan)
+            if not plan.prefills:   # the next sequence cannot be admitted before another is done
+                plan.num_steps = max(1, self.steps_of_run(max_steps))   # the first step has its blocks
         return plan
 
     def _take_in_order(self, plan: Plan, chunks: list[tuple[Stage, int]]) -> None:
-        """`take_blocks` for a step in which prompts and answers may give the same name to blocks: of equal blocks the
-        one whose sequence comes first in running order is the older."""
+        """Take blocks as `take_blocks` does, in a step in which prompts and answers may name blocks alike: of equal
+        blocks the one whose sequence comes first in running order is the older."""
         self.take_blocks(plan, 1, hashed=False)
         filled = {seq: known for _step, _order, seq, known in self.group.fills(0, 1)}
         taken = {seq: seq.num_computed + n for seq, n in chunks}
@@ -207,7 +209,7 @@ class ChunkedScheduler(LLMScheduler):
                 self.pool.grow(seq, taken[seq])
 
     def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
-        """Rules 5 to 10: the head of the queue is admitted while budget, slots and blocks last."""
+        """Admit the head of the queue while budget, slots and blocks last (rules 5 to 10)."""
         pool, running, waiting, holding = self.pool, self.running, self.waiting, self.holding
         slots, caching = self.max_num_seqs - len(running) - len(self._ending), pool.caching
         while budget > 0 and (holding or waiting) and slots > 0:
@@ -228,7 +230,7 @@ class ChunkedScheduler(LLMScheduler):
             if need > pool.free_blocks:
                 return
             pool.admit(seq, past + n)
-            self._admit(seq)
+            self.admit(seq)
             slots -= 1
             if past and seq.start_ns < 0 and not seq.transferred:
                 seq.cached_tokens = past
@@ -239,7 +241,7 @@ class ChunkedScheduler(LLMScheduler):
     # -- the engine's loop -----------------------------------------------------------------------------------------
 
     def _literal_plan(self) -> Plan | None:
-        """One step, sequence by sequence (rules 1 to 18)."""
+        """Plan one step, sequence by sequence (rules 1 to 18)."""
         decoding = self.group.clear()
         for seq in decoding:
             self.partial[seq] = None
@@ -269,17 +271,17 @@ class ChunkedScheduler(LLMScheduler):
                     budget += scheduled.pop(victim, 0)
                 else:
                     victim = order.pop()
-                self._preempt(victim, plan)
+                self.preempt(victim, plan)
                 if victim is seq:
                     break
-            if seq not in running:   # it preempted itself: the engine's loop over running ends here
+            if seq not in running:   # it preempted itself: the engine's loop over running sequences ends here
                 break
             scheduled[seq] = n
             budget -= n
             index += 1
         for seq in running:
             if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
-                self._close_segment(seq)   # a decode went without its token
+                self._close_segment(seq)   # a decode did not get its token
                 pool.commit(seq, seq.num_computed)
         for seq, n in scheduled.items():
             plan.add_prefill(seq, n, seq.num_computed)
@@ -289,17 +291,17 @@ class ChunkedScheduler(LLMScheduler):
         return plan if plan.prefills or plan.preempted else None
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
-        """Free the blocks of a finished sequence, if it is the one the engine would preempt; synchronously, never."""
+        """Free the blocks of a finished sequence if the engine would preempt it (asynchronous scheduling only)."""
         raise AssertionError("nothing ends while a step is planned")
 
 
 class AsyncChunkedScheduler(ChunkedScheduler):
     """Plans a step while the one before it runs (vLLM's AsyncScheduler, two batches in flight; rule 20).
 
-    `complete` is called when the results of a step are there. The plan that follows was made when that step began, so
-    it does not know them yet. Who finished in it still has a slot and blocks, and is not scheduled; everybody else is
-    known to get one token, which token is not known. A plan that holds nothing is the engine's empty batch: it takes
-    no time, and the next plan knows everything.
+    The client calls `complete` when the results of a step are ready. The next plan was made when that step began, so it
+    does not know them. A sequence that finished in the step still has a slot and blocks, and is not scheduled. Every
+    other sequence is known to get one token, but not which token. An empty plan is the engine's empty batch: it takes
+    no time, and the next plan knows all results.
     """
 
     asynchronous = True
@@ -309,12 +311,12 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             return super().plan(max_steps)
         plan = super().plan(1 if self.waiting or self.holding else max_steps)
         if plan is not None:
-            self.take_blocks(plan, 1)   # before those of the sequences that end come back
+            self.take_blocks(plan, 1)   # before finished sequences free theirs
         self._let_go()
         return Plan() if plan is None else plan
 
     def _let_go(self) -> None:
-        """The results of the step in flight are there: who finished in it goes."""
+        """Remove the sequences that finished in the step whose results are ready."""
         ending, self._ending = self._ending, {}
         for seq, released in ending.items():
             self.pool.commit(seq, seq.num_computed)
@@ -334,10 +336,10 @@ class AsyncChunkedScheduler(ChunkedScheduler):
             super().release(seq)
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
-        """The engine's next victim, if that is a sequence whose last token is in flight; its blocks are free then.
+        """Return the engine's next victim if its last token is in flight, and free its blocks; otherwise None.
 
-        It is scheduled no more, so all there is to take back are its blocks. Those that its answer filled last have no
-        hash yet, and get none.
+        The victim is not scheduled again, so only its blocks are taken back. The blocks that its answer filled last
+        have no hash yet, and get none.
         """
         def rank(seq: Stage) -> tuple[int, int]:
             return (seq.priority, seq.arrival_order) if self.by_priority else (0, seq.run_order)

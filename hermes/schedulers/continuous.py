@@ -1,7 +1,7 @@
-"""Continuous batching: prefills first, and a step is either a prefill batch or a decode batch (Orca, vLLM v0).
+"""Continuous batching: a step is either a prefill batch or a decode batch, prefills first (Orca, vLLM v0).
 
-While sequences wait and fit, a step computes whole prompts and running decodes stall; otherwise every running sequence
-decodes. When blocks run out, the youngest running sequence is preempted and recomputed.
+While waiting sequences fit, a step computes whole prompts and running decodes stall. Otherwise every running sequence
+decodes. When blocks run out, the scheduler preempts the youngest running sequence, which is recomputed later.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Named
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["ContinuousConfig", "ContinuousScheduler"]
 
 
-@SCHEDULERS.register("continuous")
 class ContinuousConfig(ConfigModel):
-    """Orca's and vLLM v0's batching: a prefill batch if one can start, else a decode batch."""
+    """Orca's and vLLM v0's batching: a prefill batch if one can start, otherwise a decode batch."""
 
     kind: Literal["continuous"] = "continuous"
     max_num_batched_tokens: int = Field(default=8192, ge=1, le=2**31)
@@ -47,40 +47,20 @@ class ContinuousScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if not (self.waiting or self.holding) and self.group.n:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 return run
         plan = Plan()
         self._prefill_batch(plan)
         if not plan.prefills and self.group.n:
-            self._decode_batch(plan, max_steps)
+            self.decode_all(plan, max_steps)
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _prefill_batch(self, plan: Plan) -> None:
-        """Whole prompts, as long as tokens, slots and blocks last; one that is over the budget goes alone."""
-        pool, budget = self.pool, self.max_num_batched_tokens
-        while self.num_waiting and len(self.running) < self.max_num_seqs:
-            seq = self.next_waiting()
-            past = seq.num_computed or pool.hit_tokens(seq)
-            n = seq.num_tokens - past
-            if n > budget and plan.prefills:
+        """Add whole prompts while tokens, slots and blocks last; a prompt above the budget is computed alone."""
+        budget = self.max_num_batched_tokens
+        while self.next_fits():
+            computed = self.prefill_next(plan, budget)
+            if not computed:
                 return
-            if pool.missing_blocks(seq, seq.num_tokens) > pool.free_blocks:
-                return
-            pool.admit(seq, seq.num_tokens)
-            self._admit(seq)
-            if seq.start_ns < 0 and not seq.transferred:
-                seq.cached_tokens = past
-            plan.add_prefill(seq, n, past)
-            seq.num_computed = past + n
-            budget -= n
-
-    def _decode_batch(self, plan: Plan, max_steps: int) -> None:
-        """Everybody decodes; the youngest make room where blocks are short."""
-        group, pool = self.group, self.pool
-        while group.n and group.blocks_for(1) > pool.free_blocks:
-            self._preempt(next(reversed(self.running)), plan)
-        if group.n:
-            self._decode_stats(plan)
-            if not plan.preempted:
-                plan.num_steps = self._steps_of_run(max_steps)
+            budget -= computed

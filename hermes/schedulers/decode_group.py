@@ -1,8 +1,8 @@
-"""Sequences that decode in lockstep, advanced k steps at a cost that does not depend on how many they are.
+"""Decode group: sequences that decode in lockstep, advanced k steps at a cost independent of their number.
 
-Between changes of a batch, every decoding sequence gains one token a step. So the group keeps a clock that counts those
-steps, and each sequence stores where it stands relative to it: `num_computed = clock + base`. Sums, the longest
-context, the next completion and the blocks that the coming steps take are kept as aggregates.
+Between changes of a batch, every decoding sequence gains one token a step. The group keeps a clock that counts those
+steps, and each sequence stores its offset from that clock: `num_computed = clock + base`. The group keeps aggregates:
+sums, the longest context, the next completion, and the blocks that the next steps take.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ __all__ = ["DecodeGroup"]
 
 
 class DecodeGroup:
-    """`n` sequences with `ctx` cached tokens in all. A sequence leaves by finishing (`pop_finished`) or `remove`.
+    """`n` sequences with `ctx` cached tokens in total. A sequence leaves by finishing (`pop_finished`) or `remove`.
 
-    crossing[r] counts the sequences that take a new block in a step at which clock % block_size == r (before the step),
-    that is those whose cached tokens then fill whole blocks. The list is kept twice over, so that any window of less
-    than block_size steps is one slice. `grows`: members take blocks as they go; otherwise those they have suffice.
-    heap: (clock at which it finishes, admission, sequence); a member that left otherwise keeps its entry for a while.
-
-    pool: the prefix cache that members' blocks are hashed in, None where there is none, or where the group does not
-    take blocks. in_flight: tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
-    looked_up: members whose answers other sequences may look up while they are written; what the others write is hashed
-    when they leave the group, unless the pool goes `by_block` (then `late` is None).
+    Attributes:
+        crossing: crossing[r] counts the sequences that take a new block in a step at which clock % block_size == r
+            (before the step), because their cached tokens then fill whole blocks. The list is stored twice over, so
+            that any window of less than block_size steps is one slice.
+        grows: Whether members take blocks as they decode; otherwise they have enough.
+        heap: (clock at completion, admission, sequence); a member that left otherwise keeps its entry for a while.
+        pool: Prefix cache in which members' blocks are hashed; None without one, or if the group takes no blocks.
+        in_flight: Tokens at the end of each member that are not known yet (1 with asynchronous scheduling).
+        looked_up: Members whose answers other sequences may look up while they are written. Blocks of other members are
+            hashed when they leave the group, unless the pool is `by_block` (then `late` is None).
     """
 
     __slots__ = (
@@ -53,7 +54,7 @@ class DecodeGroup:
         self._max_known = False
 
     def add(self, seq: Stage) -> None:
-        """A sequence with `num_computed == num_tokens - 1` joins."""
+        """Add a sequence with `num_computed == num_tokens - 1`."""
         computed = seq.num_computed
         clock = self.clock
         base = computed - clock
@@ -77,7 +78,7 @@ class DecodeGroup:
             self.looked_up[seq] = None
 
     def _leave(self, seq: Stage) -> int:
-        """Take `seq` out of the aggregates; returns its computed tokens."""
+        """Take `seq` out of the aggregates; return its computed tokens."""
         base = seq.base
         computed = self.clock + base
         seq.grouped = False
@@ -93,7 +94,7 @@ class DecodeGroup:
         return computed
 
     def remove(self, seq: Stage) -> None:
-        """Take out a sequence that has not finished; its own counts become true again."""
+        """Take out a sequence that has not finished, and update its own counts."""
         computed = self._leave(seq)
         self._restore(seq, computed)
 
@@ -108,7 +109,7 @@ class DecodeGroup:
             self.late.commit(seq, computed - self.in_flight)
 
     def clear(self) -> list[Stage]:
-        """Take out everybody (in order of admission); their own counts become true again."""
+        """Take out all members (in order of admission), and update their own counts."""
         members = sorted(self.members, key=lambda s: s.run_order)
         for seq in members:
             self._restore(seq, self.clock + seq.base)
@@ -121,7 +122,7 @@ class DecodeGroup:
 
     @property
     def longest(self) -> int:
-        """Cached tokens of the longest member; 0 if there is none."""
+        """Cached tokens of the longest member; 0 without members."""
         if not self.n:
             return 0
         if not self._max_known:
@@ -130,16 +131,16 @@ class DecodeGroup:
         return self.clock + self._max_base
 
     def steps_to_finish(self) -> int:
-        """Steps until the first member finishes."""
+        """Return the steps until the first member finishes."""
         heap = self.heap
         while True:
             finish, order, seq = heap[0]
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
                 return finish - self.clock
-            heappop(heap)   # left without finishing
+            heappop(heap)   # an entry of a member that left earlier
 
     def blocks_for(self, num_steps: int) -> int:
-        """Blocks that the next `num_steps` steps take."""
+        """Return the blocks that the next `num_steps` steps take."""
         bs = self.block_size
         if num_steps == 1:
             return self.crossing[self.clock % bs]
@@ -151,7 +152,7 @@ class DecodeGroup:
         return total
 
     def steps_within(self, num_steps: int, free_blocks: int) -> int:
-        """How many of the next `num_steps` steps can run on `free_blocks` free blocks."""
+        """Return how many of the next `num_steps` steps can run on `free_blocks` free blocks."""
         bs, n = self.block_size, self.n
         if (num_steps // bs + 1) * n <= free_blocks:
             return num_steps
@@ -169,9 +170,9 @@ class DecodeGroup:
         return min(steps, num_steps)
 
     def fills(self, first: int, last: int) -> list[tuple[int, int, Stage, int]]:
-        """Which members whose answers others may look up fill blocks in the steps after `first` up to `last`.
+        """Return the members in `looked_up` that fill blocks in the steps after `first` up to `last`.
 
-        (step, order of admission, sequence, its tokens that are known then), in this order.
+        Items are (step, order of admission, sequence, its tokens known then), in this order.
         """
         bs, found = self.block_size, []
         for seq in self.looked_up:
@@ -182,18 +183,18 @@ class DecodeGroup:
         return found
 
     def advance(self, num_steps: int) -> None:
-        """`num_steps` steps have run."""
+        """Advance the group by `num_steps` steps."""
         self.clock += num_steps
         self.ctx += self.n * num_steps
 
     def pop_finished(self) -> list[Stage]:
-        """Members that have computed all their tokens, in order of admission. Their own counts become true again."""
+        """Remove and return the members that are complete, in order of admission, with their own counts updated."""
         heap, clock, bs = self.heap, self.clock, self.block_size
         done: list[Stage] = []
         while heap and heap[0][0] <= clock:
             finish, order, seq = heappop(heap)
             if seq.grouped and seq.finish_clock == finish and seq.run_order == order:
-                # `remove`, written out: every sequence comes through here.
+                # `remove`, inlined: every sequence passes here.
                 base = seq.base
                 computed = clock + base
                 seq.grouped = False

@@ -1,22 +1,22 @@
 """Mixed batching: whole prompts and decodes in one step (Splitwise's machines, DeepSpeed-FastGen without splitting).
 
-A batch is put together from, in this order: waiting prompts, each computed whole in one step, until memory or the
-token cap stops; decodes that were left out of the batch before; decodes that run; decodes that have not started,
-by arrival. What does not fit is left out, and keeps its memory.
+The scheduler fills a batch in this order: waiting prompts, each computed whole in one step, until memory or the token
+cap stops; decodes left out of the batch before; running decodes; decodes that have not started, by arrival. Sequences
+that do not fit are left out, and keep their memory.
 
-A batch of decodes stays as it is until a member is done, until memory comes back from outside while somebody waits,
-or until a sequence arrives for which there is room. A prompt finds room wherever it is no longer than the token cap,
-because decodes make way for it; a longer one, which runs alone, finds room where one more decode would, if its own is
-to follow here (splitwise-sim queues both at once), and else waits until the batch changes for another reason.
+A batch of decodes stays the same until a member is done, until memory comes back from outside while a sequence waits,
+or until a sequence arrives for which there is room. A prompt within the token cap always has room, because decodes make
+way for it. A longer one runs alone: it has room where one more decode would, if its own decode is to follow here
+(splitwise-sim queues both at once); otherwise it waits until the batch changes for another reason.
 
-With `max_passed_over`, a sequence that so many batches in a row have left out goes before all others (splitwise-sim
-does so after four): a decode takes its token of the cap before any prompt does, a prompt moves to the head of the
-queue. Memory has to be there as for everybody. Without it, decodes make way for prompts as long as prompts come, and a
-packing policy may overtake a prompt for ever; first come first served overtakes none.
+With `max_passed_over`, a sequence that this many batches in a row have left out goes before all others (splitwise-sim:
+four). A decode then takes its token of the cap before any prompt; a prompt moves to the head of the queue. Both still
+need memory. Without `max_passed_over`, decodes make way for prompts as long as prompts arrive, and a packing policy may
+overtake a prompt for ever; first come, first served overtakes none.
 
-Two ways to hold memory. `on_demand`: blocks are taken as tokens come, and the youngest sequence is preempted and
-recomputed when they run out. `up_front` (splitwise-sim): a prompt and its first token are reserved when the prompt
-starts, the rest of the answer when its decode starts, so that a decode that runs is never short.
+Memory is reserved in one of two ways. `on_demand`: sequences take blocks as tokens come, and when blocks run out the
+youngest is preempted and recomputed. `up_front` (splitwise-sim): a prompt reserves itself and its first token when it
+starts, and the rest of the answer when its decode starts, so that a running decode never lacks memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from pydantic import Field
 from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["MixedConfig", "MixedScheduler"]
@@ -38,7 +39,6 @@ __all__ = ["MixedConfig", "MixedScheduler"]
 UNLIMITED = 2**31
 
 
-@SCHEDULERS.register("mixed")
 class MixedConfig(ConfigModel):
     """Whole prompts and decodes in one step."""
 
@@ -48,13 +48,13 @@ class MixedConfig(ConfigModel):
     max_num_seqs: int = Field(default=512, ge=1, le=2**31)
     """Most sequences in a step."""
     reservation: Literal["on_demand", "up_front"] = "on_demand"
-    """Whether blocks are taken as tokens come, or for the prompt and one token when a prompt starts and for the whole
-    answer when its decode starts."""
+    """Reservation of blocks. `on_demand`: as tokens come. `up_front`: for the prompt and one token when a prompt
+    starts, and for the whole answer when its decode starts."""
     policy: Annotated[str, Named(PACKING)] = "fcfs"
     """Order of the waiting prompts."""
     max_passed_over: int | None = Field(default=None, ge=1, le=2**31)
-    """A sequence that this many batches in a row have left out goes before all others (splitwise-sim: 4); left out,
-    decodes make way for prompts as long as prompts come."""
+    """Batches in a row that may leave a sequence out before it goes first (splitwise-sim: 4). Left out, decodes make
+    way for prompts as long as prompts arrive."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> MixedScheduler:
         return MixedScheduler(self, pool)
@@ -63,8 +63,10 @@ class MixedConfig(ConfigModel):
 class MixedScheduler(LLMScheduler):
     """See the module's docstring. The decode group is the batch's decodes.
 
-    holding: decodes that have not started here, by arrival: their KV came over the network, or (up_front) their prompt
-    was computed here; left: decodes that started, but were left out of the present batch, in the order they go first
+    Attributes:
+        holding: Decodes that have not started here, by arrival: their KV came over the network, or (up_front) their
+            prompt was computed here.
+        left: Decodes that started, but are not in the present batch, in the order in which they return.
     """
 
     def __init__(self, config: MixedConfig, pool: BlockPool) -> None:
@@ -75,15 +77,15 @@ class MixedScheduler(LLMScheduler):
         )
         self.left: dict[Stage, None] = {}
         self._limit = config.max_passed_over
-        self._passed: dict[Stage, int] = {}   # with a limit: batches in a row that left them out
+        self._passed: dict[Stage, int] = {}   # with a limit: batches in a row that left a sequence out
         self._hurry = getattr(self.waiting, "hurry", None) if self._limit else None
         self._seats = min(config.max_num_seqs, config.max_num_batched_tokens)   # most decodes in a step
         self._stale = True                  # the batch may have to change at the next step
         self._num_prompts = 0               # of plan.prefills in the step in flight; decodes that start follow
         self._fresh: list[Stage] = []    # decodes whose prompt ended in the latest step
-        self._outside = 0                   # sequences that hold blocks here and are not ours: KV that comes or goes
+        self._outside = 0                   # sequences outside this scheduler that hold blocks: KV that moves
         self._preempted: list[Stage] = []
-        self._pressed = False               # overdue sequences went first into the latest batch
+        self._pressed = False               # overdue sequences went first in the latest batch
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -128,14 +130,14 @@ class MixedScheduler(LLMScheduler):
 
     def plan(self, max_steps: int) -> Plan | None:
         if self.group.n and not self._stale:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 return run
         plan = self._new_batch()
         while not plan.prefills and not self.group.n and self._give_up_memory():
-            # Not to those who just gave it up.
+            # Sequences that just gave their memory up wait as prompts: do not start them with it.
             plan = self._new_batch(prompts=not self.holding and not self.left)
-        self._stale = self._pressed   # what went first may go on in its place in the next batch
+        self._stale = self._pressed   # an overdue sequence may take its usual place in the next batch
         for seq in self._fresh:
             if seq.num_computed < seq.num_tokens:   # it has to wait
                 self._close_segment(seq)
@@ -145,14 +147,14 @@ class MixedScheduler(LLMScheduler):
         if self._limit:
             self._count_passes(plan)
         if self.group.n:
-            self._decode_stats(plan)
+            self.plan_decodes(plan)
             if not plan.prefills and not self._preempted:
-                plan.num_steps = self._steps_of_run(max_steps)
+                plan.num_steps = self.steps_of_run(max_steps)
         plan.preempted, self._preempted = self._preempted, []
         return plan
 
     def _new_batch(self, *, prompts: bool = True) -> Plan:
-        """The next batch; its decodes that go on are left in the group. prompts: whether any may start."""
+        """Make the next batch; its continuing decodes stay in the group. prompts: whether prompts may start."""
         plan, group = Plan(), self.group
         short = False
         while group.grows and group.n and group.blocks_for(1) > self.pool.free_blocks:
@@ -170,7 +172,7 @@ class MixedScheduler(LLMScheduler):
         return plan
 
     def _take_overdue(self) -> list[Stage]:
-        """Decodes that were passed over too often and whose memory is there: it is taken. They wait nowhere now."""
+        """Take the memory of decodes passed over too often, if it is free, and remove them from the queues."""
         limit, passed, taken = self._limit or 0, self._passed, list[Stage]()
         overdue = [seq for seq in (*self.left, *self.holding) if passed.get(seq, 0) >= limit]
         for seq in sorted(overdue, key=_arrival):
@@ -187,7 +189,7 @@ class MixedScheduler(LLMScheduler):
         return taken
 
     def _count_passes(self, plan: Plan) -> None:
-        """A batch was put together: whoever waits was passed over once more."""
+        """Count one more pass for every sequence that this batch leaves out."""
         passed, limit, hurry = self._passed, self._limit or 0, self._hurry
         for seq, _n in plan.prefills:
             passed.pop(seq, None)
@@ -196,11 +198,11 @@ class MixedScheduler(LLMScheduler):
         if hurry is not None:
             for seq in list(self.waiting):
                 passed[seq] = passed.get(seq, 0) + 1
-                if passed[seq] >= limit:   # again after a preemption
+                if passed[seq] >= limit:   # repeated, because a preemption resets the order
                     hurry(seq)
 
     def _start_prompts(self, plan: Plan, taken: int) -> int:
-        """Start waiting prompts; returns what they leave of the token cap. taken: sequences that go before them."""
+        """Start waiting prompts; return the rest of the token cap. taken: sequences that go before them."""
         pool, budget, waiting = self.pool, self.max_num_batched_tokens - taken, self.waiting
         spare = self._promised()
         while waiting and len(plan.prefills) < self.max_num_seqs - taken:
@@ -221,7 +223,7 @@ class MixedScheduler(LLMScheduler):
         return budget + taken
 
     def _start_decodes(self, plan: Plan, room: int) -> None:
-        """Fill what the prompts left of the batch with at most `room` decodes."""
+        """Fill the rest of the batch with at most `room` decodes."""
         group, left = self.group, self.left
         for seq in list(left)[:room] if left and room else ():
             if not self._start_decode(seq, plan):
@@ -236,7 +238,7 @@ class MixedScheduler(LLMScheduler):
         room -= group.n
         while room and self.holding:
             seq = self.holding[0]
-            # Prompts that found no memory are not overtaken, or they could wait for ever.
+            # Do not overtake prompts that found no memory, or they could wait for ever.
             if self.up_front and self.waiting and self.waiting.peek().arrival_order < seq.arrival_order:
                 return
             if not self._start_decode(seq, plan):
@@ -247,14 +249,14 @@ class MixedScheduler(LLMScheduler):
             room -= 1
 
     def _start_decode(self, seq: Stage, plan: Plan) -> bool:
-        """Put a decode into the batch, if its memory is there. It is in the group from its first token on."""
+        """Put a decode into the batch if its memory is free. It joins the group with its first token."""
         if not self._take_for_decode(seq):
             return False
         _add_decode(seq, plan)
         return True
 
     def _take_for_decode(self, seq: Stage) -> bool:
-        """The memory of a decode that is to start, if it is there."""
+        """Take the memory of a decode that is to start; return whether it is free."""
         pool = self.pool
         need = seq.prompt_tokens + seq.target_tokens if self.up_front else seq.num_computed + 1
         if pool.missing_blocks(seq, need) + self._promised() > pool.free_blocks:
@@ -263,7 +265,7 @@ class MixedScheduler(LLMScheduler):
         return True
 
     def _promised(self) -> int:
-        """Blocks that the group's next step takes."""
+        """Return the blocks that the group's next step takes."""
         return self.group.blocks_for(1) if self.group.grows and self.group.n else 0
 
     def _run_now(self, seq: Stage) -> None:
@@ -274,9 +276,9 @@ class MixedScheduler(LLMScheduler):
     # -- out of memory -------------------------------------------------------------------------------------------
 
     def _give_up_memory(self) -> bool:
-        """Nothing can run. Unless memory is going to come back from outside, whoever arrived last waits without.
+        """When nothing can run and no memory is to come back from outside, preempt the sequence that arrived last.
 
-        Happens where those who wait hold all the memory, each too little of it: the others can go on then.
+        This happens if the waiting sequences hold all the memory, and each too little: the others can then continue.
         """
         if self._outside or not (self.holding or self.left):
             return False
@@ -284,13 +286,13 @@ class MixedScheduler(LLMScheduler):
         return True
 
     def _make_wait(self, seq: Stage) -> None:
-        """Preempt a sequence, wherever it is."""
+        """Preempt a sequence in any state."""
         self.left.pop(seq, None)
         if not seq.grouped and seq in self.holding:
             self.holding.remove(seq)
             self.running.setdefault(seq)
         scratch = Plan()
-        self._preempt(seq, scratch)
+        self.preempt(seq, scratch)
         self._preempted += scratch.preempted
 
     # -- the end of a step ---------------------------------------------------------------------------------------
@@ -306,7 +308,7 @@ class MixedScheduler(LLMScheduler):
         finished = super()._emit(plan, step, now_ns)
         if self.up_front:
             for seq, _n in plan.prefills[: self._num_prompts]:
-                if seq.grouped:   # it has no memory yet for the rest of its answer
+                if seq.grouped:   # the rest of its answer has no memory yet
                     self.group.remove(seq)
                     self.partial[seq] = None
                     self._hold(seq)
@@ -316,7 +318,7 @@ class MixedScheduler(LLMScheduler):
     # -- branches ------------------------------------------------------------------------------------------------
 
     def _free_slots(self, finished: list[Stage]) -> int:
-        return UNLIMITED   # whoever has no place in the next batch keeps its memory
+        return UNLIMITED   # a sequence without a place in the next batch keeps its memory
 
     def _start_branch(self, seq: Stage) -> bool:
         if not self.up_front:

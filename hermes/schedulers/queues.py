@@ -1,7 +1,7 @@
-"""The waiting queue, in packing order.
+"""Waiting queues of schedulers, by packing policy.
 
-First come first served is a deque, in which preempted sequences return to the front. The other policies are heaps
-with a total order (key, arrival), in which a preempted sequence goes back to where its key puts it.
+First come, first served is a deque: preempted sequences return to the front. The other policies are heaps with a total
+order (key, arrival): a preempted sequence returns to the place of its key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["PACKING", "FcfsQueue", "LeastWorkQueue", "PriorityQueue", "ShortestJ
 class WaitingQueue(Protocol):
     """Sequences that wait for admission. The head is the next that may be admitted.
 
-    A queue that does not keep the order of arrival may have `hurry(seq)`: from now on `seq` comes before all others but
-    those that hurry already and arrived earlier.
+    A queue that does not keep the order of arrival may have `hurry(seq)`: it puts `seq` before all others except
+    sequences hurried earlier that arrived before it.
     """
 
     def push(self, seq: Stage) -> None: ...
@@ -33,6 +33,7 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[Stage]: ...
 
 
+# Any: configurations of plug-ins have nothing in common but pydantic
 PACKING: Registry[Any] = Registry("packing", "a packing policy")
 
 
@@ -49,7 +50,7 @@ class FcfsQueue(deque[Stage]):
 
 
 class KeyedQueue:
-    """A heap ordered by (key, arrival order). `update` puts a sequence where its key has moved to."""
+    """A heap ordered by (key, arrival order). `update` moves a sequence whose key has changed."""
 
     key: Callable[[Stage], float]
 
@@ -62,11 +63,11 @@ class KeyedQueue:
     push_preempted = push
 
     def update(self, seq: Stage) -> None:
-        """Its key has changed while it waits. Raises `KeyError` where it does not wait here."""
+        """Move a sequence whose key has changed while it waits. Raises `KeyError` if it is not in the queue."""
         self._heap.update(seq, (self.key(seq), seq.arrival_order))
 
     def hurry(self, seq: Stage) -> None:
-        """Put it before all others; those that hurry are in order of arrival."""
+        """Put `seq` before all others; hurried sequences are in order of arrival."""
         self._heap.update(seq, (-math.inf, seq.arrival_order))
 
     def peek(self) -> Stage:
@@ -92,7 +93,7 @@ class PriorityQueue(KeyedQueue):
 
 @PACKING.register("shortest_job_first")
 class ShortestJobQueue(KeyedQueue):
-    """Fewest tokens in all (prompt + output) first."""
+    """Fewest tokens in total (prompt + output) first."""
 
     def key(self, seq: Stage) -> float:
         return seq.prompt_tokens + seq.all_outputs
@@ -100,7 +101,7 @@ class ShortestJobQueue(KeyedQueue):
 
 @PACKING.register("least_work_left")
 class LeastWorkQueue(KeyedQueue):
-    """Fewest tokens still to compute first: what is missing of the prompt and the outputs not yet emitted."""
+    """Fewest tokens still to compute first: the rest of the prompt and the outputs not yet emitted."""
 
     def key(self, seq: Stage) -> float:
         return seq.prompt_tokens + seq.all_outputs - seq.num_computed

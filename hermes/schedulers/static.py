@@ -1,9 +1,9 @@
-"""Static batching (FasterTransformer): a batch is formed, runs to the end of its longest member, then the next is.
+"""Static batching (FasterTransformer): a fixed batch runs until its longest member is complete, then the next starts.
 
 The batch is a rectangle: prompts are padded to the longest, every member decodes until the longest answer is complete,
-and all members return together. Blocks for the whole rectangle are taken when the batch is formed. Each branch of a
-generation is a row; its prompt is computed once for all its rows, which share the prompt's whole blocks (the padding is
-each row's own).
+and all members return together. The scheduler takes the blocks of the whole rectangle when it forms the batch. Each
+branch of a generation is a row. Its prompt is computed once for all its rows, which share the prompt's whole blocks;
+the padding is per row.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pydantic import Field
 from hermes.config import ConfigModel, Named
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
 from hermes.schedulers.queues import PACKING
 
 __all__ = ["StaticConfig", "StaticScheduler"]
 
 
-@SCHEDULERS.register("static")
 class StaticConfig(ConfigModel):
     """FasterTransformer's batching: fixed batches, padded to their longest member, returned together."""
 
     kind: Literal["static"] = "static"
     max_num_seqs: int = Field(default=16, ge=1, le=2**31)
-    """Most sequences in a batch. A batch is formed from whoever waits when the one before is done."""
+    """Most sequences in a batch. A batch is formed from the sequences that wait when the one before is done."""
     max_num_batched_tokens: int = Field(default=2**31, ge=1, le=2**31)
-    """Most tokens of the padded prompts; a longer single prompt is a batch of its own."""
+    """Most tokens of the padded prompts. A single longer prompt is a batch of its own."""
     policy: Annotated[str, Named(PACKING)] = "fcfs"
-    """Order in which waiting sequences are put into a batch."""
+    """Order in which waiting sequences join a batch."""
 
     def build(self, pool: BlockPool, *, every_step: bool) -> StaticScheduler:
         return StaticScheduler(self, pool)
@@ -49,8 +49,8 @@ class StaticScheduler(LLMScheduler):
             packing=config.policy, grows=False,
         )
         self._length = 0      # tokens of the longest prompt
-        self._emitted = 0     # tokens every row has emitted
-        self._longest = 0     # tokens the longest answer has
+        self._emitted = 0     # tokens that every row has emitted
+        self._longest = 0     # tokens of the longest answer
 
     def can_ever_fit(self, seq: Stage) -> str | None:
         rows = self._rows(seq)
@@ -67,19 +67,19 @@ class StaticScheduler(LLMScheduler):
 
     @staticmethod
     def _rows(seq: Stage) -> int:
-        """Rows of the batch a waiting sequence takes; one where its branches are decoded elsewhere."""
+        """Return the rows of a waiting sequence; one if another client decodes its branches."""
         return seq.width if seq.target_tokens == seq.output_tokens else 1
 
     def _blocks(self, seq: Stage, row: int) -> int:
-        """Blocks of its rows, `row` blocks long each."""
+        """Return the blocks of its rows, `row` blocks each."""
         return self._rows(seq) * row - self._common(seq)
 
     def _common(self, seq: Stage) -> int:
-        """Blocks that its rows need not have again."""
+        """Return the blocks that its rows share."""
         return (self._rows(seq) - 1) * (seq.prompt_tokens // self.pool.block_size)
 
     def wants_cut(self, seq: Stage) -> bool:
-        return False   # nobody joins a batch that runs
+        return False   # no sequence joins a running batch
 
     def plan(self, max_steps: int) -> Plan | None:
         if not self.running:
@@ -96,11 +96,11 @@ class StaticScheduler(LLMScheduler):
         return plan
 
     def _steps_to_change(self) -> int:
-        """Steps until the next answer is complete (its row goes on, but its last token has come)."""
+        """Return the steps until the next answer is complete (its row continues without new tokens)."""
         return min(s.target_tokens - self._emitted for s in self.running if s.target_tokens > self._emitted)
 
     def _form_batch(self) -> Plan | None:
-        """The next members, as many as fit as a padded rectangle of prompts and answers."""
+        """Form the next batch: as many members as fit as a padded rectangle of prompts and answers."""
         members: list[Stage] = []
         prompt = output = rows = common = 0
         while self.num_waiting and rows < self.max_num_seqs:
@@ -111,7 +111,7 @@ class StaticScheduler(LLMScheduler):
                             or rows + self._rows(seq) > self.max_num_seqs
                             or (rows + self._rows(seq)) * row - common - self._common(seq) > self.pool.num_blocks):
                 break
-            self._admit(seq)
+            self.admit(seq)
             members.append(seq)
             rows += self._rows(seq)
             common += self._common(seq)
@@ -122,7 +122,7 @@ class StaticScheduler(LLMScheduler):
         blocks = self.pool.blocks_for(prompt + output)
         for seq in members:
             self.partial.pop(seq)
-            # The first row holds the blocks of all rows of its generation: they come and go together.
+            # The first row holds the blocks of all rows of its generation, which start and end together.
             self.pool.grow(seq, self._blocks(seq, blocks) * self.pool.block_size)
             plan.prefills.append((seq, prompt))
             plan.sampled += seq.width

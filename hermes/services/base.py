@@ -1,8 +1,9 @@
-"""What a service costs: the work of a batch of stages of one kind on one machine.
+"""Services: the work of a batch of stages of one kind on one machine.
 
-Services are the extension point of clients that are no LLM engines: embedding, retrieval, reranking, tokenizing,
-filtering. A service's configuration is a component (`kind:` in YAML); `build(machine)` gives a `Service` for a machine.
-Here are the general ones, a model's prefill and times per item; `hermes.services` has those of retrieval.
+Services are the extension point of clients without an LLM engine: embedding, retrieval, reranking, tokenizing,
+filtering. A service's configuration is a component (`kind:` in YAML); `build(machine)` returns a `Service` for a
+machine. This module has the general ones, a model's prefill and times per item; other modules of `hermes.services` have
+those of retrieval.
 """
 
 from __future__ import annotations
@@ -17,27 +18,35 @@ from pydantic import Field
 
 from hermes.config import Component, ConfigModel, Duration
 from hermes.config.registry import Registry
-from hermes.core.stage import ServiceStage
+from hermes.core.stage import ServiceStage, check_count
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
-from hermes.hardware.devices import DeviceDescription, load_device
-from hermes.hardware.facts import facts_of
+from hermes.hardware.devices import MachineSpec, load_device
+from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.units import NS_PER_S
 
 __all__ = [
-    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work", "check_count",
+    "SERVICES", "Encoder", "EncoderService", "MachineSpec", "PerItem", "PhaseCost", "Service", "Work",
     "check_memory", "count_option",
 ]
 
-SERVICES: Registry[Any] = Registry("services", "a service")
+SERVICES: Registry[Any] = Registry("services", "a service", {
+    "hnsw": "hermes.services.hnsw:Hnsw",
+    "hybrid": "hermes.services.hybrid:Hybrid",
+    "ivf_flat": "hermes.services.ivf_flat:IvfFlat",
+    "ivf_pq": "hermes.services.ivf_pq:IvfPq",
+    "measured": "hermes.services.measured:Measured",
+    "remote_model": "hermes.services.remote_model:RemoteModel",
+    "rerank": "hermes.services.rerank:Rerank",
+})
 
 
 class Work(NamedTuple):
-    """What a batch needs: seconds it takes alone, and the shares of cores and of bandwidth it uses meanwhile (0..1).
+    """Work of a batch: the seconds it takes alone, and the shares of cores and of bandwidth that it uses (0..1).
 
-    compute_s, memory_s: seconds that its arithmetic and its memory traffic would take at the machine's peak rates; from
-    these follow utilisation and watts. Zero where a service counts neither flops nor bytes.
+    compute_s, memory_s: Seconds of its arithmetic and its memory traffic at the machine's peak rates, for utilisation
+    and power. Zero if a service counts neither flops nor bytes.
     """
 
     alone_s: float
@@ -48,7 +57,7 @@ class Work(NamedTuple):
 
 
 class PhaseCost(NamedTuple):
-    """One phase of a batch, for reports: flops and bytes of all of it, seconds, and what bounds them."""
+    """One phase of a batch, for reports: total flops and bytes, seconds, and the limiting resource."""
 
     name: str
     flops: float
@@ -57,52 +66,35 @@ class PhaseCost(NamedTuple):
     bound: str
 
 
-class MachineSpec(NamedTuple):
-    """The machine a client runs on: cores, FLOP/s of all of them, bytes/s and bytes of memory."""
-
-    cores: int
-    flops: float
-    memory_bandwidth: float
-    memory_bytes: int
-    device: DeviceDescription | None = None
-
-
 class Service(Protocol):
     """Costs of one kind of stage on one machine; no state that changes an answer."""
 
     memory_bytes: int
-    """What it keeps in memory all the time (index, weights)."""
+    """Bytes that it always keeps in memory (index, weights)."""
 
     def work(self, tasks: Sequence[ServiceStage]) -> Work:
-        """What this batch takes. Called with one task at least; `InputError` for options that are none."""
+        """Return the work of this batch of at least one task; `InputError` for wrong options."""
         ...
 
     # A service may also have `costs(tasks) -> list[PhaseCost]`, the phases that `work` adds up, and
-    # `outside(tasks) -> list[str]`, in what a batch leaves the range that its costs were measured on: both for reports;
-    # and `options`, what it reads of a stage's options: name -> the least integer each may be, None for any value.
-    # A graph that gives a stage others is refused; `top_k`, how many come back, may always stand there.
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """The value of an option that counts something; `InputError` for what is no integer, and for less than `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"an integer of at least {least}", value, field=f"options.{name}")
-    return value
+    # `outside(tasks) -> list[str]`, the features in which a batch leaves the measured range of its costs: both for
+    # reports; and `options`, the options of a stage that it reads: name -> the least integer, None for any value. A
+    # graph that gives a stage others is refused; `top_k`, the number of results, is always allowed.
 
 
 def count_option(task: ServiceStage, name: str, default: int, least: int = 1) -> int:
-    """A stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` for anything else."""
+    """Return a stage's option that counts something (`nprobe`, `top_k`), or the default; `InputError` otherwise."""
     return check_count(name, task.options.get(name, default), least)
 
 
 def check_memory(what: str, needed: int, machine: MachineSpec, field: str) -> None:
-    """Raise `InputError` that says how much is missing where `needed` bytes do not fit; a machine without a device has
-    no size to compare with."""
+    """Raise `InputError` that states the missing bytes if `needed` bytes do not fit. A machine without a device has no
+    limit."""
     if machine.memory_bytes and needed > machine.memory_bytes:
         missing = needed - machine.memory_bytes
         raise InputError(
-            f"{what} that fits in {machine.memory_bytes / 1e9:,.0f} GB",
-            Verbatim(f"{needed / 1e9:,.0f} GB, {missing / 1e9:,.0f} GB too much"), field=field,
+            Verbatim(f"{what} of {needed / 1e9:,.0f} GB does not fit in {machine.memory_bytes / 1e9:,.0f} GB: "
+                     f"{missing / 1e9:,.0f} GB are missing; take a machine with more memory"), field=field,
         )
 
 
@@ -112,7 +104,7 @@ class PerItem(ConfigModel):
 
     kind: Literal["per_item"] = "per_item"
     fixed: Duration = 0.0
-    """Time per batch, whatever is in it."""
+    """Time per batch, regardless of its size."""
     per_item: Duration = 0.0
     """Time of one core per item (query, document)."""
     per_token: Duration = 0.0
@@ -134,62 +126,62 @@ class _PerItem:
         each = [task.items * config.per_item + task.tokens * config.per_token for task in tasks]
         pieces = [cost / max(1, task.items) for cost, task in zip(each, tasks, strict=True)]
         busy = min(self.cores, sum(max(1, task.items) for task in tasks))
-        # longest first over the cores is within a third of the best; the bound below is what no order can beat
+        # longest first over the cores is within a third of the optimum; no order is below the bound that follows
         seconds = max(max(pieces), sum(each) / busy)
         alone = config.fixed + seconds
         return Work(alone, cores=(sum(each) / self.cores / alone) if alone > 0 else 0.0)
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
-        """One phase; neither flops nor bytes are known."""
+        """Return one phase, with unknown flops and bytes."""
         return [PhaseCost("items", 0.0, 0.0, self.work(tasks).alone_s, "given")]
 
 
 @SERVICES.register("encoder")
 class Encoder(ConfigModel):
-    """A model that reads tokens and writes none (embedding, reranking, filtering): one prefill of the whole batch."""
+    """A model that reads tokens and emits none (embedding, reranking, filtering): one prefill of the whole batch."""
 
     kind: Literal["encoder"] = "encoder"
     hardware: Annotated[Any, Component(HARDWARE)]
-    """How long the prefill takes: any hardware model, on the client's device."""
+    """Hardware model of the prefill, on the client's device."""
     model: Annotated[str, Field(max_length=4096)] = ""
-    """The model whose weights lie in memory, where the hardware model does not say (a fitted profile)."""
+    """Model whose weights are in memory, if the hardware model does not state it (a fitted profile)."""
     max_tokens: Annotated[int, Field(ge=1, le=2**31)] = 512
-    """Tokens of one sequence at most; longer texts are read in pieces."""
+    """Most tokens of one sequence; longer texts are read in pieces."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> EncoderService:
-        """The service on a machine; `InputError` where the hardware is another device's, or the weights do not fit."""
+        """Build the service; `InputError` if the hardware has another device, or the weights do not fit."""
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
         return EncoderService(hardware, machine, self.max_tokens, self.model, base_dir)
 
 
 class EncoderService:
-    """Prefills of a model. A task's tokens are split evenly over its items, each a sequence of its own (a query and a
-    document that are reranked); a sequence longer than `max_tokens` is read in pieces."""
+    """Prefills of a model. A task's tokens are split evenly over its items, each a sequence (as a query and a document
+    to rerank). A sequence longer than `max_tokens` is read in pieces."""
 
     def __init__(
         self, hardware: Any, machine: MachineSpec, max_tokens: int, model: str = "", base_dir: Path | None = None,
     ) -> None:
         self.hardware, self.machine, self.max_tokens = hardware, machine, max_tokens
-        self.facts = facts = facts_of(hardware)
-        if facts.device is not None and machine.device is not None and facts.device.name != machine.device.name:
+        self.info = info = hardware_info(hardware)
+        if info.device is not None and machine.device is not None and info.device.name != machine.device.name:
             raise InputError(
-                f"a model on the client's own device ({machine.device.name}); another device is another client",
-                facts.device.name, field="hardware.device",
+                Verbatim(f"{info.device.name} is not the client's device ({machine.device.name}); write that one, or "
+                         "put the model on another client"), field="hardware.device",
             )
         described = getattr(hardware, "model", None)
         if model:
             with inside("model"):
                 described = load_model(model, base_dir)
         if described is not None:
-            self.memory_bytes = described.weight_bytes(facts.dtype or "bf16", facts.tp)
-        else:   # what the profile says, if it says anything
-            self.memory_bytes = 0 if facts.memory is None else facts.memory.weights_bytes
+            self.memory_bytes = described.weight_bytes(info.dtype or "bf16", info.tp)
+        else:   # from the profile, if it states them
+            self.memory_bytes = 0 if info.memory is None else info.memory.weights_bytes
         check_memory("a model", self.memory_bytes, machine, "hardware")
-        self._known = lru_cache(maxsize=4096)(self._prefill)   # texts of a length come again
+        self._known = lru_cache(maxsize=4096)(self._prefill)   # lengths of texts recur
 
     def sequences(self, tasks: Sequence[ServiceStage]) -> list[int]:
-        """Tokens of every sequence of a batch."""
+        """Return the tokens of every sequence of a batch."""
         lengths: list[int] = []
         for task in tasks:
             items = max(1, task.items)
@@ -203,7 +195,7 @@ class EncoderService:
 
     @staticmethod
     def _sums(lengths: Sequence[int]) -> tuple[int, int, int]:
-        """What `StepStats` knows of sequences of these lengths: how many, their tokens, pairs that attend."""
+        """Return (sequences, tokens, attention pairs) of sequences of these lengths, for `StepStats`."""
         return len(lengths), sum(lengths), sum(n * (n + 1) // 2 for n in lengths)
 
     @staticmethod
@@ -211,15 +203,15 @@ class EncoderService:
         return StepStats(prefill_seqs=seqs, prefill_tokens=tokens, prefill_attn=attn)
 
     def prefill(self, lengths: Sequence[int]) -> Work:
-        """One prefill of sequences of these lengths. On its device it uses all cores, and the bandwidth it needs."""
+        """Return the work of one prefill. On its device it uses all cores, and the bandwidth it needs."""
         return self._known(*self._sums(lengths))
 
     def _prefill(self, seqs: int, tokens: int, attn: int) -> Work:
         stats = self._stats(seqs, tokens, attn)
         seconds = self.hardware.step_ns(stats) / NS_PER_S
-        work, device = self.facts.work, self.facts.device
+        work, device = self.info.work, self.info.device
         if work is None or device is None:
-            return Work(seconds, cores=1.0, bandwidth=1.0)   # nothing is known of what it leaves to others
+            return Work(seconds, cores=1.0, bandwidth=1.0)   # its use of the machine is unknown
         compute_s, memory_s, _ = work.ideal_s(stats, device.peak, device.memory_bandwidth, device.link_bandwidth)
         return Work(seconds, 1.0, min(1.0, memory_s / seconds), compute_s, memory_s)
 
@@ -227,26 +219,26 @@ class EncoderService:
         return self.prefill(self.sequences(tasks))
 
     def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
-        """Whether a batch leaves the range that the hardware model was measured on; analytical ones have none."""
-        if self.facts.work is not None:
+        """Return ["prefill"] if a batch leaves the hardware model's measured range; analytical models have none."""
+        if self.info.work is not None:
             return []
         stats = self._stats(*self._sums(self.sequences(tasks)))
         columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
         return ["prefill"] if self.hardware.out_of_range(columns, np.ones(1, dtype=np.int64))[0] else []
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
-        """The prefill as one phase; flops and bytes are zero where the hardware model counts none."""
-        found, device = self.work(tasks), self.facts.device
+        """Return the prefill as one phase; flops and bytes are zero if the hardware model counts none."""
+        found, device = self.work(tasks), self.info.device
         flops = num_bytes = 0.0
-        if device is not None and self.facts.work is not None:
-            flops = found.compute_s * device.peak(self.facts.work.compute) * self.facts.tp
-            num_bytes = found.memory_s * device.memory_bandwidth * self.facts.tp
+        if device is not None and self.info.work is not None:
+            flops = found.compute_s * device.peak(self.info.work.compute) * self.info.tp
+            num_bytes = found.memory_s * device.memory_bandwidth * self.info.tp
         bound = "arithmetic" if found.compute_s >= found.memory_s else "memory bandwidth"
         return [PhaseCost("prefill", flops, num_bytes, found.alone_s, bound if num_bytes else "-")]
 
 
 def machine_of(device: str | None, cores: int, base_dir: Path | None) -> MachineSpec:
-    """The machine of a client that names a device, or only a number of cores."""
+    """Return the machine of a client that names a device, or only a number of cores."""
     if device is None:
         return MachineSpec(cores, 0.0, 0.0, 0)
     with inside("device"):

@@ -1,8 +1,8 @@
-"""Hybrid retrieval: a dense and a sparse search for every query, and the fusion of what they find.
+"""Hybrid retrieval: a dense and a sparse search for every query, and the fusion of their results.
 
-Its latency is that of the two searches (any services of retrieval; `measured` ones come from `hermes calibrate
-retrieval`), one after the other or side by side, and of the fusion. How good it is, `recall`, is measured by
-`hermes.plugins.structures.evaluation` and passes through to `hermes services`.
+Its latency is that of the two searches, one after the other or in parallel, and of the fusion. The searches are any
+services of retrieval (`measured` ones come from `hermes calibrate run`). `hermes.plugins.structures.evaluation`
+measures its quality, `recall`, which `hermes services` shows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Service, Work
 __all__ = ["Hybrid", "HybridService"]
 
 
-@SERVICES.register("hybrid")
 class Hybrid(ConfigModel):
     """A dense and a sparse search, fused."""
 
     kind: Literal["hybrid"] = "hybrid"
     dense: Annotated[Any, Component(SERVICES)]
-    """The search of embeddings: any service of retrieval."""
+    """Search of embeddings: any service of retrieval."""
     sparse: Annotated[Any, Component(SERVICES)]
-    """The search of words."""
+    """Search of words."""
     searches: Literal["sequential", "parallel"] = "parallel"
-    """One after the other (the sum of their times), or side by side (the longer, as far as cores and bandwidth of the
+    """One after the other (the sum of their times), or in parallel (the longer, as far as cores and bandwidth of the
     machine allow)."""
     fusion: Duration = 0.0
     """Time of one core to fuse the two lists of one query (`hermes study datastructures` measures it)."""
     recall: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Share of the relevant documents that it finds (`hermes services` shows it; the clock does not need it)."""
+    """Share of the relevant documents that it finds (`hermes services` shows it; it does not affect times)."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> HybridService:
-        """The service on a machine; `InputError` where the two indices do not fit together."""
+        """Build the service; `InputError` if the two indices do not fit together."""
         with inside("dense"):
             dense = self.dense.build(machine, base_dir)
         with inside("sparse"):
@@ -48,7 +47,7 @@ class Hybrid(ConfigModel):
 
 
 def _both(dense: Mapping[str, int | None], sparse: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Options that either search reads; of one that both read, the stricter bound (None: any value)."""
+    """Return the options that either search reads; of one that both read, the stricter bound (None: any value)."""
     found = {**sparse, **dense}
     for name in dense.keys() & sparse.keys():
         bounds = [bound for bound in (dense[name], sparse[name]) if bound is not None]
@@ -57,7 +56,7 @@ def _both(dense: Mapping[str, int | None], sparse: Mapping[str, int | None]) -> 
 
 
 class HybridService:
-    """See the module's description."""
+    """See the module's docstring."""
 
     def __init__(self, config: Hybrid, dense: Service, sparse: Service, machine: MachineSpec) -> None:
         self.config, self.dense, self.sparse, self.cores = config, dense, sparse, machine.cores
@@ -81,7 +80,7 @@ class HybridService:
                     memory_s=min(seconds, dense.memory_s + sparse.memory_s))
 
     def _searches_s(self, dense: Work, sparse: Work) -> float:
-        """Side by side they are no faster than all cores, and all of the bandwidth, allow."""
+        """Return the time of parallel searches, limited by all cores and all of the bandwidth."""
         if self.config.searches == "sequential":
             return dense.alone_s + sparse.alone_s
         core_s = dense.cores * dense.alone_s + sparse.cores * sparse.alone_s
@@ -93,11 +92,11 @@ class HybridService:
         return sum(max(1, task.items) for task in tasks)
 
     def _fusion_s(self, tasks: Sequence[ServiceStage]) -> float:
-        """Queries are shared out over the cores."""
+        """Return the time of the fusion; the cores share the queries."""
         return -(-self._queries(tasks) // self.cores) * self.config.fusion
 
     def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
-        """In what either search leaves the range that it was measured on."""
+        """Return the features in which either search leaves its measured range."""
         found = []
         for name, service in (("dense", self.dense), ("sparse", self.sparse)):
             outside = getattr(service, "outside", None)
@@ -105,7 +104,7 @@ class HybridService:
         return found
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
-        """The phases of the two searches in turn, or both as one phase, and the fusion."""
+        """Return the phases of the two searches in turn, or both as one phase, and the fusion."""
         found = []
         for name, service in (("dense", self.dense), ("sparse", self.sparse)):
             whole = [PhaseCost("search", 0.0, 0.0, service.work(tasks).alone_s, "-")]

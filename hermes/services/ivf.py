@@ -1,4 +1,4 @@
-"""What inverted files share: the search for the lists to probe, and how many vectors the lists hold."""
+"""Inverted files (IVF): the search for the lists to probe, and the sizes of the lists."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.services.phases import Count, Phase, SearchConfig, SearchService
 
 __all__ = ["InvertedFile", "InvertedFileService"]
 
 
 class InvertedFile(SearchConfig):
-    """Vectors in lists around centroids. A query compares with the centroids and scans the nearest lists."""
+    """Vectors in lists around centroids. A query is compared with the centroids and scans the nearest lists."""
 
     nlist: Count = 4_000_000
     """Lists (coarse centroids); a list holds vectors / nlist vectors."""
     nprobe: Count = 50
-    """Lists a query scans, where the stage does not say (`nprobe` of its options)."""
+    """Lists that a query scans. A stage's option `nprobe` overrides it."""
     id_bytes: Annotated[int, Field(ge=0, le=64)] = 8
-    """Bytes of a vector's identity, beside its code."""
+    """Bytes of a vector's id, beside its code."""
     coarse: Literal["flat", "two_level"] = "flat"
     """Compare with all centroids, or with groups of them and then with the members of the nearest groups (a tree)."""
     coarse_groups: Count | None = None
-    """Groups of a two-level search; the square root of `nlist` where left out."""
+    """Groups of a two-level search. Left out, the square root of `nlist`."""
     coarse_probes: Count | None = None
-    """Groups whose members are compared; a quarter of `nprobe` where left out."""
+    """Groups whose members are compared. Left out, a quarter of `nprobe`."""
     shards: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Equal machines that the vectors of every list are spread over. They search each query side by side, all with the
-    same centroids; `devices` of the client counts them for watts and price. Collecting their answers is not charged."""
+    """Equal machines over which the vectors of every list are spread. They search each query in parallel, all with the
+    same centroids. The client's `devices` counts them for power and price. Collecting their answers is free."""
 
     @model_validator(mode="after")
     def _lists(self) -> Self:
@@ -39,7 +39,8 @@ class InvertedFile(SearchConfig):
         for name in ("coarse_groups", "coarse_probes"):
             value = getattr(self, name)
             if value is not None and self.coarse == "flat":
-                raise InputError("nothing with a flat coarse search", value, field=name)
+                raise InputError(Verbatim("has no effect with coarse: flat; leave it out, or write coarse: two_level"),
+                                 field=name)
         groups = self.coarse_groups
         if groups is not None and groups > self.nlist:
             raise InputError(f"at most the {self.nlist} lists", groups, field="coarse_groups")
@@ -55,7 +56,7 @@ class InvertedFileService(SearchService):
         return self.config.nprobe
 
     def vector_bytes(self) -> int:
-        """Bytes of one vector in a list, its identity left out."""
+        """Return the bytes of one vector in a list, without its id."""
         raise NotImplementedError
 
     @property
@@ -71,12 +72,12 @@ class InvertedFileService(SearchService):
         return codes + c.nlist * c.dim * 4 + groups
 
     def scanned(self, nprobe: int) -> float:
-        """Vectors that a query looks at on one machine, lists taken to be of equal size."""
+        """Return the vectors that a query scans on one machine, for lists of equal size."""
         c = self.config
         return min(nprobe, c.nlist) * c.vectors / c.nlist / c.shards
 
     def coarse_phase(self, nprobe: int) -> Phase:
-        """Compare with the centroids: 2 flops per dimension and centroid, fp32. All of them pass once a batch; of a
+        """Compare with the centroids: 2 flops per dimension and centroid, fp32. A batch reads all of them once; in a
         tree every query reads the groups and the members of those it chose."""
         c = self.config
         if c.coarse == "flat":
@@ -87,6 +88,6 @@ class InvertedFileService(SearchService):
 
     @staticmethod
     def merge_phase(scanned: float, nprobe: int, top_k: int) -> Phase:
-        """Keep the best: two operations for each vector that was looked at, a heap of those wanted; every list hands
-        in `top_k` candidates of 8 bytes."""
+        """Keep the best: two operations per scanned vector, with a heap of the results; every list returns `top_k`
+        candidates of 8 bytes."""
         return Phase("merge", scanned * 2 + top_k * math.log2(max(2, top_k)), 8.0 * top_k * nprobe)

@@ -1,18 +1,17 @@
-"""Retrieval from an IVF-flat index: the vectors of the probed lists are compared as they are."""
+"""IVF-flat retrieval: the probed lists hold whole vectors."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-from hermes.services.base import SERVICES, MachineSpec
+from hermes.services.base import MachineSpec
 from hermes.services.ivf import InvertedFile, InvertedFileService
 from hermes.services.phases import Phase
 
 __all__ = ["IvfFlat", "IvfFlatService"]
 
 
-@SERVICES.register("ivf_flat")
 class IvfFlat(InvertedFile):
     """Nearest neighbours in an inverted file of whole vectors: as `ivf_pq` without tables, and more bytes to scan."""
 
@@ -21,12 +20,12 @@ class IvfFlat(InvertedFile):
     """Bytes of one dimension of a stored vector."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> IvfFlatService:
-        """The service on a machine; `InputError` where the index does not fit, with what is missing."""
+        """Build the service; `InputError` states the missing bytes if the index does not fit."""
         return IvfFlatService(self, machine)
 
 
 class IvfFlatService(InvertedFileService):
-    """See the module's description."""
+    """See the module's docstring."""
 
     config: IvfFlat
 
@@ -34,7 +33,7 @@ class IvfFlatService(InvertedFileService):
         return self.config.dim * self.config.value_bytes
 
     def phases(self, effort: int, top_k: int) -> list[Phase]:
-        """Coarse search, scan, merge."""
+        """Return coarse search, scan and merge."""
         c, nprobe = self.config, min(effort, self.config.nlist)
         scanned = self.scanned(nprobe)
         scan = Phase("scan", 2 * scanned * c.dim, scanned * self.vector_bytes(), core_bandwidth=c.core_bandwidth)

@@ -1,8 +1,8 @@
-"""Retrieval from an IVF-PQ index on a CPU, as RAGO models it (Jiang et al., arXiv 2503.14649, section 4; HERMES, 5).
+"""IVF-PQ retrieval on a CPU, as RAGO models it (Jiang et al., arXiv 2503.14649, section 4; HERMES, 5).
 
-A query (i) compares with the coarse centroids, all of them or a two-level tree of them, (ii) builds the tables of
-distances to the codewords, (iii) scans the codes of the probed lists, and (iv) merges the nearest. What the phases of a
-batch take together: `hermes.services.phases`.
+A query (i) is compared with the coarse centroids, all of them or a two-level tree of them, (ii) builds the tables of
+distances to the codewords, (iii) scans the codes of the probed lists, and (iv) merges the nearest.
+`hermes.services.phases` computes the time of a batch of such phases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import Bandwidth
-from hermes.services.base import SERVICES, MachineSpec
+from hermes.services.base import MachineSpec
 from hermes.services.ivf import InvertedFile, InvertedFileService
 from hermes.services.phases import Phase
 
@@ -22,7 +22,6 @@ __all__ = ["IvfPq", "IvfPqService"]
 CODEWORDS = 256
 
 
-@SERVICES.register("ivf_pq")
 class IvfPq(InvertedFile):
     """Approximate nearest neighbours in an inverted file of product-quantised vectors."""
 
@@ -30,17 +29,17 @@ class IvfPq(InvertedFile):
     code_bytes: Annotated[int, Field(ge=1, le=2**16)] = 96
     """Bytes of a vector's code, one per sub-quantiser (8 bits, 256 codewords)."""
     scan_rate: Bandwidth = 18e9
-    """Bytes of codes a core scans in a second (RAGO measured 18 GB/s on an AMD EPYC 7R13)."""
+    """Bytes of codes that a core scans per second (RAGO measured 18 GB/s on an AMD EPYC 7R13)."""
     tables: Literal["per_list", "per_query"] = "per_list"
     """Distance tables for every probed list (codes are of residuals), or one for the query (codes of the vectors)."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> IvfPqService:
-        """The service on a machine; `InputError` where the index does not fit, with what is missing."""
+        """Build the service; `InputError` states the missing bytes if the index does not fit."""
         return IvfPqService(self, machine)
 
 
 class IvfPqService(InvertedFileService):
-    """See the module's description."""
+    """See the module's docstring."""
 
     config: IvfPq
 
@@ -48,14 +47,14 @@ class IvfPqService(InvertedFileService):
         return self.config.code_bytes
 
     def phases(self, effort: int, top_k: int) -> list[Phase]:
-        """The four phases of one query."""
+        """Return the four phases of one query."""
         c, nprobe = self.config, min(effort, self.config.nlist)
         tables, scanned = nprobe if c.tables == "per_list" else 1, self.scanned(nprobe)
         return [
             self.coarse_phase(nprobe),
             # the distances of the query's parts to all codewords, and a table entry of 4 bytes each
             Phase("tables", 2.0 * tables * CODEWORDS * c.dim, tables * CODEWORDS * c.code_bytes * 4.0),
-            # an addition for each byte of code
+            # one addition per byte of code
             Phase("scan", 2 * scanned * c.code_bytes, scanned * c.code_bytes, core_bandwidth=c.scan_rate),
             self.merge_phase(scanned, nprobe, top_k),
         ]

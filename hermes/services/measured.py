@@ -1,7 +1,8 @@
-"""Retrieval as it was measured on a machine: a fitted profile instead of peak rates.
+"""Measured retrieval: times from a profile fitted on a machine instead of peak rates.
 
-The profile (`hermes.services.retrieval_profile`) prices a call of a library that searches a batch with a number of
-threads. What leaves its measured range is priced all the same, by the extended formula, and counted; or refused.
+The profile (`hermes.services.retrieval_profile`) gives the time of a library call that searches a batch with a number
+of threads. For batches outside its measured range the service extrapolates the formula and counts them, or refuses
+them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from pydantic import Field
 
 from hermes.config import ConfigModel
 from hermes.core.stage import ServiceStage
-from hermes.errors import InputError, inside
-from hermes.services.base import SERVICES, MachineSpec, PhaseCost, Work, check_memory, count_option
+from hermes.errors import InputError, Verbatim, inside
+from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 from hermes.services.retrieval_costs import Bm25, HnswGraph, InvertedLists, RetrievalIndex, shares
 from hermes.services.retrieval_profile import RetrievalProfile, load_retrieval_profile
 
@@ -24,7 +25,6 @@ __all__ = ["Measured", "MeasuredService"]
 OPTION = {"ivf-flat": "nprobe", "ivf-pq": "nprobe", "ivf-pq-fs": "nprobe", "hnsw": "ef_search", "bm25": "words"}
 
 
-@SERVICES.register("measured")
 class Measured(ConfigModel):
     """Retrieval with the times of a retrieval profile."""
 
@@ -32,37 +32,37 @@ class Measured(ConfigModel):
     profile: Annotated[str, Field(min_length=1, max_length=4096)]
     """A shipped retrieval profile (`hw_profiles/retrieval/NAME.yaml`) or a file of that form."""
     index: Annotated[InvertedLists | HnswGraph | Bm25, Field(discriminator="kind")]
-    """The index: what is in it, and how it is built."""
+    """The index: its contents and its parameters."""
     effort: Annotated[int, Field(ge=1, le=10**9)] = 32
-    """Lists probed (IVF), candidates kept (HNSW) or words of a query (BM25), where the stage does not say (`nprobe`,
-    `ef_search` or `words` of its options)."""
+    """Lists probed (IVF), candidates kept (HNSW) or words of a query (BM25). A stage's option (`nprobe`, `ef_search` or
+    `words`) overrides it."""
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """Threads that share a batch."""
     outside: Literal["count", "refuse"] = "count"
-    """What happens to a batch that leaves the measured range: priced and counted, or an error."""
+    """Batches outside the measured range: extrapolate and count them, or raise an error."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> MeasuredService:
-        """The service on a machine; `InputError` for an index that the profile does not know or that does not fit."""
+        """Build the service; `InputError` for an index that the profile does not cover or that does not fit."""
         with inside("profile"):
             profile = load_retrieval_profile(self.profile, base_dir)
         return MeasuredService(self, profile, machine)
 
 
 class MeasuredService:
-    """See the module's description."""
+    """See the module's docstring."""
 
     def __init__(self, config: Measured, profile: RetrievalProfile, machine: MachineSpec) -> None:
         self.config, self.profile, self.machine = config, profile, machine
         if config.threads > machine.cores:
             raise InputError(f"at most the {machine.cores} cores of the client", config.threads, field="threads")
         with inside("index"):
-            profile.seconds(config.index, config.effort)   # names what the profile does not have
+            profile.seconds(config.index, config.effort)   # raises for an index that the profile does not cover
         self.memory_bytes = _index_bytes(config.index)
         check_memory("an index", self.memory_bytes, machine, "index.vectors")
 
     @property
     def options(self) -> dict[str, int]:
-        """The option of a stage that it reads, with the least it may be."""
+        """The option of a stage that it reads, with its least value."""
         return {OPTION[self.config.index.kind]: 1}
 
     def _groups(self, tasks: Sequence[ServiceStage]) -> dict[int, int]:
@@ -74,14 +74,14 @@ class MeasuredService:
         return groups
 
     def outside(self, tasks: Sequence[ServiceStage]) -> list[str]:
-        """Features of the cost model in which a batch leaves the measured range."""
+        """Return the features of the cost model in which a batch leaves the measured range."""
         c = self.config
         found = [name for effort, queries in self._groups(tasks).items()
                  for name in self.profile.outside(c.index, effort, queries, c.threads)]
         return list(dict.fromkeys(found))
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
-        """One call for the queries of one effort; bytes are those of the codes scanned, flops are not counted."""
+        """Return one call per effort of the queries; bytes are those of the scanned codes, flops are not counted."""
         c = self.config
         return [
             PhaseCost(f"search ({OPTION[c.index.kind]} {effort})", 0.0, self._scan_bytes(effort) * queries,
@@ -100,8 +100,8 @@ class MeasuredService:
         if c.outside == "refuse":
             left = self.outside(tasks)
             if left:
-                raise InputError(f"batches in the measured range of {self.profile.name}", ", ".join(left),
-                                 field="outside")
+                raise InputError(Verbatim(f"a batch leaves the measured range of {self.profile.name} in "
+                                          f"{', '.join(left)}; write outside: count to extrapolate"), field="outside")
         seconds = busy_s = num_bytes = 0.0
         for effort, queries in self._groups(tasks).items():
             took = self.profile.seconds(c.index, effort, queries, c.threads)
@@ -113,7 +113,7 @@ class MeasuredService:
 
 
 def _index_bytes(index: RetrievalIndex) -> int:
-    """Bytes of the index in memory, identities of 8 bytes; of BM25 8 bytes for each posting that is known of."""
+    """Return the bytes of the index in memory, with ids of 8 bytes; for BM25 8 bytes per known posting."""
     if isinstance(index, InvertedLists):
         return round(index.vectors * (index.code_bytes + 8)) + index.nlist * index.dim * 4
     if isinstance(index, HnswGraph):

@@ -1,4 +1,4 @@
-"""A search as a sequence of phases, and what a batch of searches costs on a machine.
+"""Searches as sequences of phases, and the work of a batch of searches on a machine.
 
 Each phase takes max(arithmetic / peak, bytes / bandwidth), as RAGO models retrieval on CPUs (Jiang et al., arXiv
 2503.14649, section 4; HERMES, section 5). A batch puts one query on each core (or on each group of `threads_per_query`
@@ -6,8 +6,8 @@ cores) and shares the machine's bandwidth: a phase of B queries on L groups take
 
     max(ceil(B / L) * time of one query on its group, bytes of all / bandwidth of all)
 
-where a core does flops / (cores of the machine) of the peak arithmetic, and gets no more bytes a second through than
-`core_bandwidth`. Data that all queries of a batch read (the centroids) leave memory once, and pass each core once.
+A core does flops / (cores of the machine) of the peak arithmetic, and reads at most `core_bandwidth` bytes/s. Data that
+all queries of a batch read (the centroids) leave memory once, and pass each core once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from hermes.config import Bandwidth, ConfigModel
 from hermes.core.stage import ServiceStage
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.services.base import MachineSpec, PhaseCost, Work, check_memory, count_option
 
 __all__ = ["Count", "Phase", "SearchConfig", "SearchService"]
@@ -33,8 +33,11 @@ Share = Annotated[float, Field(ge=1e-6, le=1)]
 class Phase(NamedTuple):
     """One phase of one query.
 
-    num_bytes: its own memory traffic; batch_bytes: traffic that a whole batch causes once; core_bandwidth: bytes/s one
-    core gets through; wait_s: seconds a core waits besides (latencies that nothing hides)
+    Attributes:
+        num_bytes: Its own memory traffic.
+        batch_bytes: Traffic that a whole batch causes once.
+        core_bandwidth: Bytes/s that one core can read.
+        wait_s: Seconds that a core waits in addition (latencies that are not hidden).
     """
 
     name: str
@@ -46,20 +49,20 @@ class Phase(NamedTuple):
 
 
 class SearchConfig(ConfigModel):
-    """What searches of all kinds of index share."""
+    """Options of searches in all kinds of index."""
 
     vectors: Count
     """Vectors in the index."""
     dim: Annotated[int, Field(ge=1, le=2**20)] = 768
     """Dimensions of a vector."""
     top_k: Count = 20
-    """Nearest vectors wanted, where the stage does not say (`top_k` of its options)."""
+    """Number of nearest vectors to return. A stage's option `top_k` overrides it."""
     compute_share: Share = 0.6
-    """Part of the peak arithmetic that is reached (assumed, as for matrices in `hw_profiles/efficiency/cpu.yaml`)."""
+    """Share of the peak arithmetic that is reached (assumed, as for matrices in `hw_profiles/efficiency/cpu.yaml`)."""
     bandwidth_share: Share = 0.8
-    """Part of the peak memory bandwidth that is reached (RAGO: 80%)."""
+    """Share of the peak memory bandwidth that is reached (RAGO: 80%)."""
     core_bandwidth: Bandwidth = 18e9
-    """Bytes/s one core reads; taken to be what RAGO measured of a core that scans codes."""
+    """Bytes/s that one core reads; by default RAGO's measurement of a core that scans codes."""
     threads_per_query: Annotated[int, Field(ge=1, le=4096)] = 1
     """Cores that work on one query."""
 
@@ -72,30 +75,30 @@ class SearchService:
     def __init__(self, config: SearchConfig, machine: MachineSpec) -> None:
         self.config, self.machine = config, machine
         if machine.flops <= 0 or machine.memory_bandwidth <= 0:
-            raise InputError("a client with a device: retrieval needs its FLOP/s and bandwidth", field="device")
+            raise InputError(Verbatim("missing: retrieval needs the FLOP/s and bandwidth of a device"), field="device")
         self.memory_bytes = self.index_bytes()
         check_memory("an index", self.memory_bytes, machine, "vectors")
-        self._batch = lru_cache(maxsize=4096)(self._work_of)   # batches alike come again and again
+        self._batch = lru_cache(maxsize=4096)(self._work_of)   # equal batches recur
 
     @property
     def options(self) -> dict[str, int]:
-        """Options of a stage that it reads, with the least each may be."""
+        """Options of a stage that it reads, with their least values."""
         return {self.effort_option: 1, "top_k": 1}
 
     def index_bytes(self) -> int:
-        """Bytes of the index on this machine."""
+        """Return the bytes of the index on this machine."""
         raise NotImplementedError
 
     def effort(self) -> int:
-        """Lists or candidates a query looks at where the stage does not say."""
+        """Return the lists or candidates of a query whose stage does not set them."""
         raise NotImplementedError
 
     def phases(self, effort: int, top_k: int) -> list[Phase]:
-        """The phases of one query."""
+        """Return the phases of one query."""
         raise NotImplementedError
 
     def phase_seconds(self, phase: Phase, queries: int) -> tuple[float, float, float]:
-        """(seconds, core-seconds, bytes) of a phase for a batch."""
+        """Return (seconds, core-seconds, bytes) of a phase for a batch."""
         cost, core_s = self._phase(phase, queries)
         return cost.seconds, core_s, cost.num_bytes
 
@@ -117,7 +120,7 @@ class SearchService:
         return cost, on_core / rounds * threads * queries
 
     def _groups(self, tasks: Sequence[ServiceStage]) -> dict[tuple[int, int], int]:
-        """(effort, top_k) -> queries: what is searched alike is searched together."""
+        """Return (effort, top_k) -> queries: equal ones are searched together."""
         groups: dict[tuple[int, int], int] = {}
         for task in tasks:
             key = count_option(task, self.effort_option, self.effort()), count_option(task, "top_k", self.config.top_k)
@@ -125,7 +128,7 @@ class SearchService:
         return groups
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:
-        """The phases of a batch, in order; groups of unlike queries one after the other."""
+        """Return the phases of a batch, in order; groups of unequal queries follow one another."""
         return [self._phase(phase, queries)[0] for (effort, top_k), queries in self._groups(tasks).items()
                 for phase in self.phases(effort, top_k)]
 

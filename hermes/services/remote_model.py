@@ -1,4 +1,4 @@
-"""A model that somebody else serves: each call has a latency, and takes so much for each token in and out."""
+"""Remote model behind an API: a latency per call, and a time per token in and out."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.core.stage import ServiceStage
-from hermes.services.base import SERVICES, MachineSpec, Work, count_option
+from hermes.services.base import MachineSpec, Work, count_option
 
 __all__ = ["RemoteModel", "RemoteModelService"]
 
 
-@SERVICES.register("remote_model")
 class RemoteModel(ConfigModel):
-    """An API. On a `processing` client, whose `cores` are the calls that may be under way at once. A stage says how
-    many tokens come back (`output_tokens` of its options)."""
+    """An API of a model, on a `processing` client whose `cores` are the concurrent calls. A stage's option
+    `output_tokens` gives the tokens returned."""
 
     kind: Literal["remote_model"] = "remote_model"
     latency: Duration = 0.05
-    """Of a call, whatever is in it: network, queue, first token."""
+    """Time of a call regardless of its size: network, queue, first token."""
     per_input_token: Duration = 0.0
-    """For each token of the prompt."""
+    """Time per prompt token."""
     per_output_token: Duration = 0.005
-    """For each token that comes back."""
+    """Time per returned token."""
     output_tokens: Annotated[int, Field(ge=0, le=2**40)] = 0
-    """Tokens that come back, where the stage does not say."""
+    """Returned tokens of a stage that does not set them."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> RemoteModelService:
         return RemoteModelService(self, machine)
 
 
 class RemoteModelService:
-    """See the module's description. Calls do not slow each other."""
+    """See the module's docstring. Calls do not slow each other down."""
 
     memory_bytes = 0
     options: Mapping[str, int] = {"output_tokens": 0}

@@ -1,12 +1,12 @@
-"""What a search does, in countable terms: the features of the retrieval cost model.
+"""Features of the retrieval cost model: countable work of a search.
 
-A call searches a batch of queries. They are shared out over `workers` threads, and the call ends with the slowest of
-them, which has `rows` queries. Every feature counts what that thread does; a coefficient is the seconds of one such
-thing. For IVF the stages are those of RAGO (arXiv 2503.14649): compare with the centroids, build look-up tables, scan
-the lists, merge; BM25 adds up postings and looks through the scores of all documents, which takes longer the more of
-them are zero. A graph is walked by distance evaluations. How many there are is no product of efSearch and links, since
-most neighbours have been seen already, and grows slowly with the corpus: their number is taken to go like powers of the
-three, which are fitted.
+A call searches a batch of queries. It distributes them over `workers` threads, and ends with the slowest of them, which
+has `rows` queries. Every feature counts work of that thread; its coefficient is the seconds of one unit. For IVF the
+stages are those of RAGO (arXiv 2503.14649): compare with the centroids, build look-up tables, scan the lists, merge.
+BM25 adds up postings and scans the scores of all documents, which takes longer the more of them are zero. A walk
+through a graph takes distance evaluations. Most neighbours have been seen already, so that their number is not
+proportional to efSearch and links, and grows slowly with the corpus: the model takes it as a product of powers of the
+three, with fitted exponents.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class HnswGraph(ConfigModel):
     hnsw_m: Count
     """Links per vector and level (twice as many at the bottom)."""
     library: Literal["hnswlib", "faiss"] = "hnswlib"
-    """Whose implementation: they use threads differently."""
+    """Library of the implementation; libraries use threads differently."""
 
 
 class Bm25(ConfigModel):
@@ -82,14 +82,14 @@ class Bm25(ConfigModel):
     vectors: Count
     """Documents."""
     postings_per_token: Annotated[float, Field(gt=0)] | None = None
-    """Mean documents that hold a word of a query. Default: the share of the corpus that was measured."""
+    """Mean number of documents with a word of a query. Default: the measured share of the corpus."""
 
 
 RetrievalIndex = InvertedLists | HnswGraph | Bm25
 
 
 class GraphExponents(ConfigModel):
-    """Distance evaluations of a graph search go like efSearch ** effort * M ** links * (vectors / 1000) ** vectors."""
+    """Exponents: distance evaluations grow like efSearch ** effort * M ** links * (vectors / 1000) ** vectors."""
 
     effort: Annotated[float, Field(ge=0, le=2)] = 1.0
     links: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -106,10 +106,10 @@ FEATURES: dict[str, str] = {
     "untouched": "scores that stay zero (selecting the best of equal ones is slow)",
     "shared_work": "postings and scores beside each other worker's",
 }
-"""What one unit of each feature is."""
+"""Unit of each feature."""
 
 COARSE_FEATURES = ("call", "query", "probe", "coarse_macs")
-"""Those that the search for the lists to probe has, measured alone."""
+"""Features of the search for the lists to probe, measured alone."""
 
 _IVF_BASE = ("call", "query", "coarse_macs", "scan_bytes")
 CANDIDATES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -136,7 +136,7 @@ CANDIDATES["ivf-pq-fs"] = CANDIDATES["ivf-pq"]
 
 
 def shares(index: RetrievalIndex, batch: int, threads: int) -> tuple[int, int]:
-    """(workers, queries of the busiest): how the library of an index shares out a batch.
+    """Return (workers, queries of the busiest): the distribution of a batch by the library of an index.
 
     faiss and bm25s give each thread a slice; hnswlib uses one thread for batches of up to four times the threads.
     """
@@ -150,10 +150,11 @@ def features(
     index: RetrievalIndex, effort: int, batch: int, threads: int, work: Mapping[str, float],
     exponents: GraphExponents | None = None,
 ) -> dict[str, float]:
-    """Every feature of a call that its kind of index has.
+    """Return every feature of a call that its kind of index has.
 
-    effort: lists probed (IVF), efSearch (HNSW), words of a query (BM25); work: `codes` scanned or `postings` added up
-    per query.
+    Args:
+        effort: Lists probed (IVF), efSearch (HNSW), words of a query (BM25).
+        work: `codes` scanned or `postings` added up per query.
     """
     workers, rows = shares(index, batch, threads)
     others = float(workers - 1)
@@ -173,7 +174,7 @@ def features(
     postings, documents = rows * work["postings"], float(rows * index.vectors)
     return out | {
         "token": float(rows * effort), "postings": postings, "documents": documents,
-        # words spread over the documents independently, as far as the mean number per document tells
+        # words occur in documents independently, as far as the mean number per document can tell
         "untouched": documents * math.exp(-work["postings"] / index.vectors),
         "shared_work": others * (postings + documents),
     }

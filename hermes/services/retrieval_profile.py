@@ -1,12 +1,12 @@
-"""Cost model of retrieval on a machine that was measured: the YAML format `hermes-retrieval-profile/1`.
+"""Retrieval profiles: cost models of retrieval on a measured machine, YAML format `hermes-retrieval-profile/1`.
 
     profile = load_retrieval_profile("amd-epyc-2-cores")
     index = InvertedLists(kind="ivf-flat", vectors=1_000_000, dim=768, nlist=4096)
     profile.seconds(index, 64, batch=8, threads=4)
 
-A model is a sum of a few physical features (`hermes.services.retrieval_costs`), each with its seconds: none is
-negative, so that more work never takes less time. (One feature is no work: the scores that a BM25 query leaves at zero,
-fewer with more words.)
+A model is a sum of a few physical features (`hermes.services.retrieval_costs`), each with its seconds. No coefficient
+is negative, so that more work never takes less time. (One feature is not work: the scores that a BM25 query leaves at
+zero, fewer with more words.)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CostTerm(ConfigModel):
     """A feature of `hermes.services.retrieval_costs`."""
     seconds: Annotated[float, Field(ge=0, le=1e3)]
     rate: str = ""
-    """The same the other way round, for readers: units per second."""
+    """The inverse, for readers: units per second."""
 
     @field_validator("per")
     @classmethod
@@ -61,14 +61,14 @@ class CostTerm(ConfigModel):
 
 
 class SearchError(ConfigModel):
-    """Errors of searches the coefficients were not fitted on; a fraction each, every configuration counting once."""
+    """Errors of searches outside the fit, as fractions; every configuration counts once."""
 
     method: str
     mape: Fraction
     worst: Fraction
     in_sample_mape: Fraction
     unseen_index_mape: Fraction | None = None
-    """Each index predicted by a fit without it: other sizes, dimensions and lists than those measured."""
+    """Error of each index predicted by a fit without it: other sizes, dimensions and lists than the measured ones."""
     by_threads: dict[str, Fraction] = Field(default_factory=dict)
     """Held-out error by the number of threads."""
     candidates: dict[str, Fraction] = Field(default_factory=dict)
@@ -84,18 +84,18 @@ class StageTerms(ConfigModel):
 
 
 class CorpusExponent(ConfigModel):
-    """Time grows like vectors ** mean, everything else equal."""
+    """Growth of time with the corpus, like vectors ** mean, all else equal."""
 
     mean: float
     low: float
     high: float
     """95% interval."""
     pairs: Annotated[int, Field(ge=1)]
-    """Settings that were measured at two sizes or more."""
+    """Settings measured at two sizes or more."""
 
 
 class RecallFigure(ConfigModel):
-    """What an index found of the exact answers, on the data it was measured on."""
+    """Share of the exact answers that an index found, on the data of its measurement."""
 
     index: str
     effort: Annotated[int, Field(ge=1)]
@@ -109,7 +109,7 @@ class RetrievalModel(ConfigModel):
     library: str
     terms: Annotated[list[CostTerm], Field(min_length=1, max_length=16)]
     exponents: GraphExponents | None = None
-    """HNSW: how the number of distance evaluations grows."""
+    """HNSW: growth of the number of distance evaluations."""
     coarse: StageTerms | None = None
     range: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]]
     """Measured range per feature, and of `threads`."""
@@ -125,7 +125,7 @@ class RetrievalModel(ConfigModel):
     recall: list[RecallFigure] = Field(default_factory=list)
 
     def work(self, index: RetrievalIndex, effort: int) -> dict[str, float]:
-        """Codes or postings that a query of this effort is expected to touch."""
+        """Return the codes or postings that a query of this effort is expected to touch."""
         if isinstance(index, InvertedLists):
             bias = index.size_bias if index.size_bias is not None else self.size_bias or 1.0
             return {"codes": min(float(index.vectors), bias * effort * index.vectors / index.nlist)}
@@ -136,14 +136,14 @@ class RetrievalModel(ConfigModel):
 
 
 class RetrievalProvenance(ConfigModel):
-    """Where the numbers come from."""
+    """Source of the numbers."""
 
     hardware: str
     cores: Annotated[int, Field(ge=1)] | None = None
     libraries: dict[str, str]
     source: str
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    """Of the Parquet file of searches."""
+    """Hash of the Parquet file of searches."""
     date: datetime.date | str
     fitted_by: str = ""
     notes: list[str] = Field(default_factory=list)
@@ -158,7 +158,7 @@ class RetrievalProfile(ConfigModel):
     models: Annotated[dict[RetrievalKind, RetrievalModel], Field(min_length=1)]
 
     def model(self, kind: str) -> RetrievalModel:
-        """The model of a kind of index. `InputError` naming those there are."""
+        """Return the model of a kind of index. `InputError` names the known kinds."""
         for name, model in self.models.items():
             if name == kind:
                 return model
@@ -168,17 +168,20 @@ class RetrievalProfile(ConfigModel):
         self, index: RetrievalIndex, effort: int, batch: int = 1, threads: int = 1,
         work: Mapping[str, float] | None = None,
     ) -> float:
-        """Seconds of one call that searches `batch` queries with `threads` threads.
+        """Return the seconds of one call that searches `batch` queries with `threads` threads.
 
-        effort: nprobe (IVF), efSearch (HNSW), words of a query (BM25); work: `codes` scanned or `postings` touched per
-        query where they are known better than on average. Raises `InputError` for an index that was not measured.
+        Args:
+            effort: nprobe (IVF), efSearch (HNSW), words of a query (BM25).
+            work: `codes` scanned or `postings` touched per query, if known better than on average.
+
+        Raises `InputError` for an index that was not measured.
         """
         model = self.model(index.kind)
         found = self._features(model, index, effort, batch, threads, work)
         return sum(term.seconds * found[term.per] for term in model.terms)
 
     def coarse_seconds(self, index: InvertedLists, nprobe: int, batch: int = 1) -> float:
-        """Seconds of these that go into finding the lists to probe, with one thread; 0 where that was not measured."""
+        """Return the seconds of the search for the lists to probe, with one thread; 0 if it was not measured."""
         model = self.model(index.kind)
         if model.coarse is None:
             return 0.0
@@ -189,7 +192,7 @@ class RetrievalProfile(ConfigModel):
         self, index: RetrievalIndex, effort: int, batch: int = 1, threads: int = 1,
         work: Mapping[str, float] | None = None,
     ) -> list[str]:
-        """Features (and `threads`) that leave the measured range: the price is an extrapolation along them."""
+        """Return the features (and `threads`) that leave the measured range: the time extrapolates along them."""
         model = self.model(index.kind)
         found = self._features(model, index, effort, batch, threads, work) | {"threads": float(threads)}
         return [name for name, (low, high) in model.range.items() if not low <= found[name] <= high]
@@ -209,7 +212,7 @@ class RetrievalProfile(ConfigModel):
 
 
 def load_retrieval_profile(name_or_path: str | Path, base_dir: Path | None = None) -> RetrievalProfile:
-    """A shipped retrieval profile by name, or a file by path (relative to `base_dir`). Raises `InputError`."""
+    """Load a shipped retrieval profile by name, or a file by path (relative to `base_dir`). Raises `InputError`."""
     path = find(name_or_path, base_dir, FOLDER, "a retrieval profile")
     return load(RetrievalProfile, path)
 

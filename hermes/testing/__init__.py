@@ -1,1 +1,1 @@
-"""Contract suites: what plug-ins of each extension point can be tested against."""
+"""Contract suites: tests that a plug-in of each extension point inherits."""

@@ -1,4 +1,4 @@
-"""Contract suite for clients that are no LLM engines.
+"""Contract suite for clients other than LLM engines.
 
 Inherit it in a test module, give `component()`, and pytest checks what the coordinator, routers and results rely on:
 
@@ -28,30 +28,30 @@ __all__ = ["ClientContract"]
 
 
 class ClientContract(ABC):
-    """What holds for every such client. Inherit it and give `component()`."""
+    """Properties of every such client. Inherit it and give `component()`."""
 
     requests: ClassVar[int] = 40
-    """How many requests each simulation has."""
+    """Number of requests per simulation."""
     rates: ClassVar[tuple[float, ...]] = (0.1, 5.0, 1000.0)
-    """Requests a second: one at a time, some at once, all at once."""
+    """Requests per second: one at a time, some at once, all at once."""
 
     @abstractmethod
     def component(self) -> Any:
-        """The client's configuration as YAML would give it; the same at each call."""
+        """Return the client's configuration as YAML would give it; equal at each call."""
 
     def options(self, kind: str) -> dict[str, Any]:
-        """Options of its stages (`nprobe`, ...), where it needs any."""
+        """Return options of its stages (`nprobe`, ...), if it needs any."""
         return {}
 
     def built(self, events: ClientEvents | None = None, **changes: Any) -> list[Client]:
-        """Its clients, on a clock of their own."""
+        """Return its clients, on a clock of their own."""
         config = self.component().model_copy(update=changes)
         clients: list[Client] = config.build(Clock(), 3, RowLog(RUN_FIELDS), events or ClientEvents(), every_step=False,
                                              base_dir=None, moves_kv="")
         return clients
 
     def run(self, rate: float = 5.0, *, count: int = 1, stepping: str = "runs") -> RunRecord:
-        """A simulation whose requests have one stage of each kind it serves, one after the other."""
+        """Run a simulation whose requests have one stage of each kind it serves, one after the other."""
         kinds = sorted(self.built()[0].stages)
         before = [[], *([kind] for kind in kinds)]
         stages = {
@@ -123,7 +123,7 @@ class ClientContract(ABC):
 
 
 class _Request:
-    """A request with just what clients may look at."""
+    """A request with only the attributes that clients may read."""
 
     id, session, priority, prompt_tokens, output_tokens, past_tokens, context = 0, 0, 0, 10, 1, 0, None
     model, content, client = "", None, None

@@ -20,16 +20,17 @@ __all__ = ["EvictionContract"]
 
 
 class EvictionContract(ABC):
-    """`make()` gives a new policy; the suite uses it in stores of several sizes."""
+    """Properties of every eviction policy. `make()` returns a new policy; the suite uses it in stores of several
+    sizes."""
 
     calls: ClassVar[int] = 400
-    """Calls of a random history."""
+    """Number of calls in a random history."""
 
     @abstractmethod
     def make(self) -> Any: ...
 
     def _history(self, capacity: int, seed: int) -> list[Hashable]:
-        """A store's random life; the victims in order. Checks on the way what holds at any time."""
+        """Run a store through random calls, with checks on the way; return the victims in order."""
         rng, store, victims = random.Random(seed), Store(capacity, self.make()), []
         for _ in range(self.calls):
             key, size = ("k", rng.randrange(12)), rng.randint(1, 8)

@@ -27,8 +27,12 @@ FIELDS: tuple[str, ...] = BATCH_STATS
 
 
 def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
-    """Statistics of a step: `prefills` are (new tokens, past tokens), `contexts` the cached tokens of each decode.
-    Every sequence samples."""
+    """Return the statistics of a step in which every sequence samples.
+
+    Args:
+        prefills: (new tokens, past tokens) of each prefill.
+        contexts: Cached tokens of each decode.
+    """
     return StepStats(
         prefill_seqs=len(prefills),
         prefill_tokens=sum(n for n, _ in prefills),
@@ -42,7 +46,7 @@ def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
 
 
 def advanced(stats: StepStats, steps: int) -> StepStats:
-    """The statistics `steps` steps later in the same run."""
+    """Return the statistics `steps` steps later in the same run."""
     values = {name: getattr(stats, name) for name in FIELDS}
     values["decode_ctx"] += steps * stats.decode_seqs
     values["decode_ctx_max"] += steps if stats.decode_seqs else 0
@@ -50,12 +54,13 @@ def advanced(stats: StepStats, steps: int) -> StepStats:
 
 
 def columns_of(rows: list[StepStats]) -> dict[str, IntArray]:
-    """One int64 array per field, as `out_of_range` gets them."""
+    """Return one int64 array per field, as `out_of_range` receives them."""
     return {name: np.array([getattr(stats, name) for stats in rows], dtype=np.int64) for name in FIELDS}
 
 
 def random_stats(rng: np.random.Generator, count: int) -> Iterator[StepStats]:
-    """Batches of every kind: prefill only, decodes only, both; from one token to long contexts and large batches."""
+    """Yield batches of every kind: prefill only, decodes only, both; from one token to long contexts and large
+    batches."""
     for i in range(count):
         prefills, decodes = [(1, 0), (0, 1), (1, 1)][i % 3]
         size = int(np.exp(rng.uniform(0, 6)))
@@ -72,9 +77,8 @@ def random_stats(rng: np.random.Generator, count: int) -> Iterator[StepStats]:
 def check_added_work(model: HardwareModel, largest: Mapping[str, float], examples: int, seed: int = 1) -> None:
     """Fail if more tokens, past, context or sequences make a step cheaper, or if a term of a step is negative.
 
-    `largest` says how far to look: `tokens` and `past` of a prefill, `seqs` and `context` of decodes. `examples` random
-    batches are drawn and each grows in every way a batch can grow. Terms are looked at where the model has
-    `operators_ns`.
+    Draws `examples` random batches and grows each in every way that a batch can grow, up to `largest`: `tokens` and
+    `past` of a prefill, `seqs` and `context` of decodes. Checks terms if the model has `operators_ns`.
     """
     found = cheaper_steps(model, largest, count=examples, seed=seed)
     listed = [f"{before} {before_ns} ns, {after} {after_ns} ns" for before, after, before_ns, after_ns in found[:3]]
@@ -95,9 +99,9 @@ def check_added_work(model: HardwareModel, largest: Mapping[str, float], example
 def check_growth(model: HardwareModel, tokens: int, products: Collection[str] = (), measured: float = 0) -> None:
     """Fail unless steps of dense prompts take 3 to 5 times as long for four times the tokens.
 
-    With `products` (names of `operators_ns`) each of these terms is checked, on one prompt. A model of whole steps does
-    not split its terms: it is checked on four times as many prompts of the same length, so that attention too does four
-    times the work. Up to `measured` tokens of a step more than 5 times are allowed: that is what was measured.
+    With `products` (names of `operators_ns`) each of these terms is checked, on one prompt. A model of whole steps has
+    no separate terms: it is checked on four times as many prompts of the same length, so that attention too does four
+    times the work. Up to `measured` tokens of a step a factor above 5 is allowed, because it was measured.
     """
     if products:
         few, many = (model.operators_ns(batch([(n, 0)], [])) for n in (tokens, 4 * tokens))  # type: ignore[attr-defined]
@@ -112,17 +116,17 @@ def check_growth(model: HardwareModel, tokens: int, products: Collection[str] = 
 
 
 class HardwareModelContract(ABC):
-    """What holds for every hardware model. Inherit it and give `make_model()`."""
+    """Properties of every hardware model. Inherit it and give `make_model()`."""
 
     examples: ClassVar[int] = 150
-    """How many random batches each test draws."""
+    """Number of random batches per test."""
 
     @abstractmethod
     def make_model(self) -> HardwareModel:
-        """A new model, the same at each call."""
+        """Return a new model, equal at each call."""
 
     def cases(self) -> Iterator[tuple[StepStats, int]]:
-        """Random runs: statistics of the first step, and the number of steps."""
+        """Yield random runs: statistics of the first step, and the number of steps."""
         rng = np.random.default_rng(7)
         for stats in random_stats(rng, self.examples):
             yield stats, int(rng.integers(1, 60))
@@ -194,10 +198,10 @@ class HardwareModelContract(ABC):
 
 
 class MonotoneHardwareModelContract(HardwareModelContract):
-    """What holds beyond that for models that claim that more work is never cheaper (measured tables need not)."""
+    """Further properties of models in which more work is never cheaper (measured tables need not have them)."""
 
     largest: ClassVar[dict[str, float]] = {"tokens": 50_000, "past": 100_000, "seqs": 500, "context": 100_000}
-    """How far to look: tokens and past of a prefill, number and context of decodes."""
+    """Limits of the search: tokens and past of a prefill, number and context of decodes."""
 
     def test_a_step_is_never_cheaper_by_more_tokens_context_or_sequences(self) -> None:
         check_added_work(self.make_model(), self.largest, self.examples)

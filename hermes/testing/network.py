@@ -1,4 +1,6 @@
-"""What every network has to do: inherit `NetworkContract` in a test module and say what to test.
+"""Contract suite for networks.
+
+Inherit it in a test module, give `component()`, and pytest checks what the coordinator relies on:
 
     class TestMyNetwork(NetworkContract):
         def component(self):
@@ -23,12 +25,12 @@ _MEGABYTE = 1_000_000
 
 
 class NetworkContract:
-    """Tests that any network passes. `nodes` are at least three client names that can all reach each other."""
+    """Properties of every network. `nodes` are at least three client names that can all reach each other."""
 
     nodes: tuple[str, ...] = ("a-0", "a-1", "b-0", "b-1")
 
     def component(self) -> NetworkComponent:
-        """The component to test, as YAML would give it."""
+        """Return the component to test, as YAML would give it."""
         raise NotImplementedError
 
     def build(self) -> tuple[Environment, Network]:
@@ -36,7 +38,7 @@ class NetworkContract:
         return env, self.component().build(env, self.nodes)
 
     def _schedule(self) -> list[tuple[int, str, str, int]]:
-        """(start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
+        """Return (start in ns, from, to, bytes) of transfers that overlap, some of them of equal size and start."""
         pairs = [(src, dst) for src in self.nodes for dst in self.nodes if src != dst]
         return [
             (1_000_000 * (i // 3), *pairs[i % len(pairs)], (i * 7 % 5) * 40 * _MEGABYTE + i)
@@ -44,7 +46,7 @@ class NetworkContract:
         ]
 
     def _run(self) -> tuple[Network, list[tuple[int, int]]]:
-        """The schedule's (number of transfer, time of completion), in order of completion."""
+        """Return the schedule's (number of transfer, time of completion), in order of completion."""
         env, network = self.build()
         log: list[tuple[int, int]] = []
 
@@ -57,7 +59,7 @@ class NetworkContract:
         return network, log
 
     def _alone(self, src: str, dst: str, num_bytes: int) -> tuple[Network, list[Any]]:
-        """When a transfer that has the network to itself from time 0 is done."""
+        """Return the completion time of a transfer that has the network to itself from time 0."""
         env, network = self.build()
         times: list[Any] = []
         network.transfer(src, dst, num_bytes, lambda: times.append(env.now))

@@ -24,10 +24,10 @@ from hermes.config import ConfigModel
 from hermes.core.record import STATUS_COMPLETED
 from hermes.core.stage import AnyOf
 from hermes.pipelines import PIPELINES, Pipeline
-from hermes.pipelines.base import asked
+from hermes.pipelines.base import requested_stages
+from hermes.pipelines.checks import stages_of
 from hermes.pipelines.graph import GraphPipeline
 from hermes.pipelines.mixing import pipeline_from
-from hermes.pipelines.needs import stages_of
 from hermes.pipelines.tracing import IDLE
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -39,7 +39,7 @@ _CLIENT = SimpleNamespace(name="client", platform="", kv_bytes_per_token=0.0)
 
 
 class _Moment(ConfigModel):
-    """A service that takes a moment, whatever it is asked, and reads what it is told to read."""
+    """A service that takes a moment for any task and reads its declared options."""
 
     kind: Literal["contract_moment"] = "contract_moment"
     reads: list[str] = []
@@ -61,7 +61,7 @@ class _Moment(ConfigModel):
 
 @contextmanager
 def _moments() -> Iterator[None]:
-    """That service under its name, for as long as a contract's simulation takes."""
+    """Register that service while a contract's simulation runs."""
     SERVICES.register("contract_moment")(_Moment)
     try:
         yield
@@ -70,7 +70,7 @@ def _moments() -> Iterator[None]:
 
 
 def _all_stages(pipeline: Any) -> list[Any]:
-    """The stages of a pipeline that runs beside another, each served as soon as it is waited for."""
+    """Return the stages of a pipeline beside another, each served as soon as it is waited for."""
     stages: list[Any] = []
     result = None
     while True:
@@ -85,26 +85,27 @@ def _all_stages(pipeline: Any) -> list[Any]:
 
 
 class PipelineContract(ABC):
-    """What holds for every pipeline. Inherit it and give `pipeline()`."""
+    """Properties of every pipeline. Inherit it and give `pipeline()`."""
 
     examples: ClassVar[int] = 100
-    """How many random requests each test draws."""
+    """Number of random requests per test."""
     most_stages: ClassVar[int] = 1000
-    """A pipeline that yields more than this is taken for one that does not end."""
+    """A pipeline that yields more than this counts as endless."""
 
     @abstractmethod
     def pipeline(self) -> Any:
-        """What is registered in `PIPELINES`: a generator function of one request, or a class with parameters."""
+        """Return the object registered in `PIPELINES`: a generator function of one request, or a class with
+        parameters."""
 
     def parameters(self) -> dict[str, Any]:
-        """Parameters, for a pipeline that has any."""
+        """Return parameters for a pipeline that has any."""
         return {}
 
     def clients(self) -> list[dict[str, Any]]:
-        """Clients that serve all its stages: two engines, and one that serves every other kind in a moment."""
+        """Return clients for all its stages: two engines, and one that serves every other kind in a moment."""
         clients: list[dict[str, Any]] = [{
             "count": 2, "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"},
-            "memory": {"num_blocks": 5000}, "allow_mismatch": True,   # times of a model that stands in for any
+            "memory": {"num_blocks": 5000}, "allow_mismatch": True,   # step times of a stand-in model
         }]
         others = [kind for kind in self.kinds if kind != "generate"]
         if others:
@@ -115,17 +116,18 @@ class PipelineContract(ABC):
 
     @property
     def made(self) -> Callable[[Any], Pipeline]:
-        """The pipeline as a simulation runs it."""
-        return pipeline_from(self.pipeline(), self.name, self.parameters(), 0)   # type: ignore[return-value]
+        """Return the pipeline as a simulation runs it."""
+        return pipeline_from(self.pipeline(), self.name, self.parameters(), 0)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of stage it declares: `pipeline.stages`, or generations only."""
-        return tuple(dict.fromkeys(kind for kind, _ in asked(self.made)))
+        """Return the kinds of stage it declares: `pipeline.stages`, or generations only."""
+        return tuple(dict.fromkeys(kind for kind, _ in requested_stages(self.made)))
 
     @property
     def options(self) -> dict[str, dict[str, Any]]:
-        """The options that have to be read, by kind of stage: `pipeline.stage_options`, or those of its graph."""
+        """Return the options that clients must read, by kind of stage: `pipeline.stage_options`, or those of its
+        graph."""
         made: Any = self.made
         if not isinstance(made, GraphPipeline):
             return dict(getattr(made, "stage_options", {}))
@@ -136,14 +138,14 @@ class PipelineContract(ABC):
 
     @property
     def name(self) -> str:
-        """What it is registered as."""
+        """Return its registered name."""
         for name in PIPELINES:
             if PIPELINES.get(name) is self.pipeline():
                 return name
         raise AssertionError("the pipeline is not registered")
 
     def requests(self) -> Iterator[SimpleNamespace]:
-        """Random requests, short and long."""
+        """Yield random requests, short and long."""
         rng = np.random.default_rng(5)
         for number in range(self.examples):
             prompt, output = (int(np.exp(rng.uniform(0, 8))) for _ in range(2))
@@ -154,7 +156,7 @@ class PipelineContract(ABC):
             )
 
     def yields(self, request: Any) -> Iterator[tuple[Any, ...]]:
-        """What the pipeline asks for with each yield, as a tuple, served as soon as it is waited for.
+        """Yield the stages of each yield, as a tuple, served as soon as they are waited for.
 
         Stages that it started before come with the next yield.
         """
@@ -202,7 +204,7 @@ class PipelineContract(ABC):
     def test_declared_options_are_given(self) -> None:
         assert set(self.options) <= set(self.kinds), "options of a kind that it never asks for"
         if isinstance(self.made, GraphPipeline):
-            return   # says them where it gives them
+            return   # a graph states its options at the nodes
         options = self.options
         for request in self.requests():
             for stage in (stage for stages in self.yields(request) for stage in stages):
@@ -233,7 +235,7 @@ class PipelineContract(ABC):
         return [tuple(getattr(stage, name, None) for name in names) for stage in stages]
 
     def test_it_can_be_given_up_at_any_point(self) -> None:
-        """A request that is refused closes its pipeline, which must not go on then."""
+        """A refused request closes its pipeline, which must then stop."""
         for request in list(self.requests())[:10]:
             for stop in range(len(list(self.yields(request)))):
                 request.start, request.beside = lambda stage: stage, lambda pipeline: pipeline.close()

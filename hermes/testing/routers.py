@@ -31,7 +31,7 @@ _STAGE = ("prompt_tokens", "output_tokens", "target_tokens", "priority", "arriva
 
 
 class _Watched:
-    """A router's configuration whose routers note what they choose."""
+    """A router's configuration whose routers record their choices."""
 
     def __init__(self, component: Any, choices: list[Choice]) -> None:
         self._component, self._choices = component, choices
@@ -47,7 +47,7 @@ class _WatchedRouter:
     def __init__(self, router: Any, context: RouterContext, choices: list[Choice]) -> None:
         self._router, self._context, self._choices = router, context, choices
 
-    def __getattr__(self, name: str) -> Any:   # `observe`, where the router has it
+    def __getattr__(self, name: str) -> Any:   # `observe`, if the router has it
         return getattr(self._router, name)
 
     def choose(self, stage: Any) -> Any:
@@ -61,17 +61,17 @@ class _WatchedRouter:
 
 
 class RouterContract(ABC):
-    """What holds for every router. Inherit it and give `component()`."""
+    """Properties of every router. Inherit it and give `component()`."""
 
     counts: ClassVar[tuple[int, ...]] = (1, 2, 5, 20)
-    """How many clients the tests give it to choose from."""
+    """Number of clients to choose from."""
 
     @abstractmethod
     def component(self) -> Any:
-        """The router as YAML would give it; the same at each call."""
+        """Return the router as YAML would give it; equal at each call."""
 
     def scenario(self, count: int) -> dict[str, Any]:
-        """A scenario for `count` clients, without its router. Override it for a router that needs others."""
+        """Return a scenario for `count` clients, without its router. Override it for a router that needs others."""
         return {
             "clients": [{
                 "name": "c", "count": count,
@@ -88,14 +88,14 @@ class RouterContract(ABC):
         }
 
     def built(self, count: int, **changes: Any) -> tuple[Simulation, list[Choice]]:
-        """A simulation with the router in it, and the list its choices go to."""
+        """Return a simulation with the router in it, and the list that records its choices."""
         scenario: Scenario = load_scenario({**self.scenario(count), **changes})
         choices: list[Choice] = []
         watched = scenario.model_copy(update={"router": _Watched(self.component(), choices)})
         return build(watched), choices
 
     def chosen(self, count: int, **changes: Any) -> list[Choice]:
-        """The choices of a whole simulation."""
+        """Return the choices of a whole simulation."""
         simulation, choices = self.built(count, **changes)
         record = simulation.run()
         assert (record.status == STATUS_COMPLETED).all(), "requests were not served"
@@ -123,7 +123,7 @@ class RouterContract(ABC):
 
     def test_routers_of_different_simulations_share_nothing(self) -> None:
         alone = {count: self.chosen(count) for count in self.cases()}
-        built = {count: self.built(count) for count in self.cases()}   # all of them exist before the first runs
+        built = {count: self.built(count) for count in self.cases()}   # build all before the first runs
         for count, (simulation, choices) in built.items():
             simulation.run()
             assert choices == alone[count]

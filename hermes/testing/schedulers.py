@@ -1,4 +1,4 @@
-"""Contract suite for LLM schedulers.
+"""Contract suites for LLM schedulers and packing policies.
 
 Inherit it in a test module, give `make()`, and pytest checks what clients rely on:
 
@@ -26,20 +26,27 @@ from hermes.core.stage import ServiceStage, Stage
 from hermes.hardware.base import StepStats
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
-from hermes.schedulers.base import LLMScheduler, Plan
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.chunked import ChunkedConfig
+from hermes.schedulers.plan import Plan
 
-__all__ = ["Request", "SchedulerContract", "ServedSteps", "serve"]
+__all__ = ["PackingContract", "Request", "SchedulerContract", "ServedSteps", "serve"]
 
 _STATS = tuple(sorted(StepStats.__slots__))
 OTHER_BRANCH = 1000
-_MAX_IDLE = 5   # steps in a row in which nothing but preemption happens
+_MAX_IDLE = 5   # consecutive plans that only preempt
 
 
 @dataclass(frozen=True)
 class Request:
-    """What arrives `step` steps' time after the start: prompt, answer, urgency, shared beginning; `kv`: its prompt's KV
-    comes with it; `branches`: tokens of several answers, in place of one; `embed`: there is no answer, it ends with its
-    prompt."""
+    """A request of the contract's workload.
+
+    Args:
+        step: Its arrival, in steps from the start.
+        kv: Whether its prompt's KV comes with it.
+        branches: Tokens of several answers, in place of one.
+        embed: Whether it ends with its prompt, without an answer.
+    """
 
     step: int
     prompt: int
@@ -53,15 +60,15 @@ class Request:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Tokens of its answers."""
+        """Return the tokens of its answers."""
         return (0,) if self.embed else self.branches or (self.output,)
 
 
 @dataclass
 class ServedSteps:
-    """What a scheduler did, step by step, however it was grouped into runs.
+    """Record of a scheduler's steps, independent of their grouping into runs.
 
-    A sequence is called by its request's number; branches after the first by that and `OTHER_BRANCH` times theirs.
+    A sequence has its request's number; branches after the first add that many times `OTHER_BRANCH`.
     """
 
     stats: list[tuple[int, ...]] = field(default_factory=list)
@@ -69,7 +76,7 @@ class ServedSteps:
     preempted: list[tuple[int, list[int]]] = field(default_factory=list)  # (step, requests)
     finished: list[tuple[int, int]] = field(default_factory=list)         # (after how many steps, request)
     refused: dict[int, str] = field(default_factory=dict)
-    tokens: dict[int, list[int]] = field(default_factory=dict)            # request -> the steps that gave its tokens
+    tokens: dict[int, list[int]] = field(default_factory=dict)            # request -> steps of its tokens
     sampled: int = 0
 
 
@@ -83,10 +90,10 @@ class _Drive:
         self.scheduler, self.requests, self.longest_run = scheduler, requests, longest_run
         self.served = ServedSteps()
         self.numbers: dict[Stage, int] = {}
-        self.ticks: list[int] = []            # steps in which the decode group advanced
-        self.knocking: list[Stage] = []    # their KV has found no memory yet
+        self.ticks: list[int] = []            # number of steps in which the decode group advanced
+        self.knocking: list[Stage] = []    # requests whose KV found no memory yet
         self.next, self.steps, self.open = 0, 0, 0
-        self.skipped = 0    # time that passed without steps
+        self.skipped = 0    # idle time, in steps
 
     def run(self) -> ServedSteps:
         requests, idle = self.requests, 0
@@ -98,7 +105,7 @@ class _Drive:
                 idle = 0
                 self._steps(plan)
                 continue
-            if plan is not None:   # it only preempted: no step, and the next plan follows at once
+            if plan is not None:   # only preemptions: no step, and the next plan follows at once
                 self._preempted(plan)
                 self.scheduler.complete(plan, 1, -1, 0)
                 idle += 1
@@ -108,11 +115,11 @@ class _Drive:
                 assert not self.open, f"{self.open} sequences wait for ever: {self._left()}"
             else:
                 self.skipped += self._due()
-        assert self.scheduler.plan(self.longest_run) is None, "there is a plan, and nobody to serve"
+        assert self.scheduler.plan(self.longest_run) is None, "a plan exists without a sequence to serve"
         return self.served
 
     def _due(self) -> int:
-        """Steps until the next request arrives."""
+        """Return the steps until the next request arrives."""
         return self.requests[self.next].step - self.skipped - self.steps
 
     def _left(self) -> list[int]:
@@ -120,14 +127,15 @@ class _Drive:
         return [number for number in self.numbers.values() if number not in done]
 
     def _number(self, seq: Stage) -> int:
-        """What a sequence is called."""
+        """Return the number of a sequence."""
         if seq.branch < 0:
             return self.numbers[seq]
         assert seq.branches is not None
         return self.numbers[seq.branches.lead] + OTHER_BRANCH * seq.branch
 
     def _arrive(self, plan: Plan | None = None, ended: int = 0) -> bool:
-        """The next request arrives, where a plan is in flight after `ended` of its steps. Whether to cut it there."""
+        """The next request arrives while a plan is in flight, after `ended` of its steps. Return whether to cut the
+        plan."""
         request, number, scheduler = self.requests[self.next], self.next, self.scheduler
         self.next += 1
         content = GroupPrefix(request.group, request.shared) if request.group >= 0 else None
@@ -149,13 +157,13 @@ class _Drive:
         if taken_over:
             seq.transferred = True
             seq.num_computed, seq.num_tokens = request.prompt, request.prompt + 1
-            if plan is not None:   # so many steps' blocks are taken by now
+            if plan is not None:   # the blocks of these steps are taken by now
                 scheduler.take_blocks(plan, ended)
             if self.knocking or not scheduler.reserve(seq):
                 self.knocking.append(seq)
                 return False
             scheduler.enqueue(seq)
-            return True   # the rest of the run may not find its blocks now
+            return True   # the rest of the run may lack blocks now
         scheduler.enqueue(seq)
         return plan is not None and scheduler.wants_cut(seq)
 
@@ -164,7 +172,7 @@ class _Drive:
             self.served.preempted.append((self.steps, [self._number(s) for s in plan.preempted]))
 
     def _steps(self, plan: Plan) -> None:
-        """The planned steps run; whoever arrives meanwhile may cut them."""
+        """Run the planned steps; arrivals meanwhile may cut them."""
         self._check(plan)
         self._preempted(plan)
         # A step of one token after the prompt is a decode, whether the scheduler lists it or has it in its group.
@@ -208,7 +216,7 @@ class _Drive:
         assert plan.decode_ctx_max <= plan.decode_ctx
 
     def _tokens(self, seq: Stage) -> list[int]:
-        """The steps that gave a finished sequence its tokens, from what the scheduler wrote into it."""
+        """Return the steps that gave a finished sequence its tokens, as the scheduler recorded them in it."""
         scheduler, first, wanted = self.scheduler, seq.first_step, seq.target_tokens - seq.transferred
         if not wanted:
             assert first == -1
@@ -229,25 +237,25 @@ class _Drive:
 
 
 def _taken_over(request: Request, scheduler: LLMScheduler) -> bool:
-    """Whether another client has computed a request's prompt, and first tokens."""
+    """Whether another client has computed a request's prompt and first tokens."""
     return request.kv and max(request.outputs) > 1 and scheduler.takes_over_kv
 
 
 class SchedulerContract(ABC):
-    """What holds for every LLM scheduler. Inherit it and give `make()`."""
+    """Properties of every LLM scheduler. Inherit it and give `make()`."""
 
     examples: ClassVar[int] = 60
-    """How many random workloads each test draws."""
+    """Number of random workloads per test."""
 
     kinds: ClassVar[tuple[str, ...]] = ("generate",)
     """Kinds of stage the scheduler serves; with `embed`, about half of the requests are embeddings."""
 
     @abstractmethod
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
-        """A new scheduler over `pool`. every_step: it is asked for one step at a time."""
+        """Return a new scheduler over `pool`. every_step: it is asked for one step at a time."""
 
     def cases(self) -> Iterator[tuple[dict[str, Any], list[Request]]]:
-        """Random memories, tight and roomy, with and without prefix cache, and workloads for them."""
+        """Yield random memories, tight and roomy, with and without prefix cache, and workloads for them."""
         rng = np.random.default_rng(11)
         for i in range(self.examples):
             block_size = int(rng.choice([1, 2, 4, 16]))
@@ -255,7 +263,7 @@ class SchedulerContract(ABC):
             memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
             gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
             requests = [self._request(rng, int(step)) for step in np.cumsum(gaps)]
-            if "embed" in self.kinds:   # drawn apart: the others stay what they are
+            if "embed" in self.kinds:   # from a stream of its own: the other draws stay the same
                 requests = [replace(r, embed=True, branches=()) if which else r for r, which in zip(
                     requests, np.random.default_rng(i).integers(0, 2, len(requests)), strict=True)]
             yield memory, requests
@@ -271,7 +279,7 @@ class SchedulerContract(ABC):
 
     @staticmethod
     def pool(num_blocks: int, block_size: int, caching: bool) -> BlockPool:
-        """A pool that refuses to hand out blocks it does not have, or to take back more than it gave."""
+        """Return a pool that refuses to hand out blocks it lacks, or to take back more than it gave."""
         base: Any = PrefixBlockPool if caching else BlockPool
 
         def change(self: Any, free: int) -> None:
@@ -289,7 +297,7 @@ class SchedulerContract(ABC):
         return serve(scheduler, requests, longest_run=1 if every_step else 1000), scheduler
 
     def both(self) -> Iterator[tuple[list[Request], ServedSteps, LLMScheduler]]:
-        """Every case in runs and in single steps."""
+        """Yield every case in runs and in single steps."""
         for memory, requests in self.cases():
             for every_step in (False, True):
                 yield requests, *self.served(memory, requests, every_step=every_step)
@@ -314,7 +322,7 @@ class SchedulerContract(ABC):
             for number, request in enumerate(requests):
                 taken_over = _taken_over(request, scheduler)
                 alive = [i for i, tokens in enumerate(request.outputs) if tokens > taken_over or request.embed]
-                # What goes on as the first branch is called by the request's number.
+                # The first branch keeps the request's number.
                 mine = [steps for n, steps in served.tokens.items() if n % OTHER_BRANCH == number]
                 wanted = [] if number in served.refused else [request.outputs[i] - taken_over for i in alive]
                 assert sorted(map(len, mine)) == sorted(wanted), f"request {number}: tokens in steps {mine}"
@@ -335,7 +343,7 @@ class SchedulerContract(ABC):
             assert self.make(self.pool(**memory), False).plan(100) is None
 
     def test_a_refusal_depends_on_the_sequence_alone(self) -> None:
-        """Whoever can be served at all can be served by a client that has nothing else to do, and at any time."""
+        """A client with no other work can serve, at any time, every request that it can serve at all."""
         for memory, requests in self.cases():
             scheduler = self.make(self.pool(**memory), False)
             for request in requests:
@@ -345,3 +353,14 @@ class SchedulerContract(ABC):
                     assert alone.finished, f"{request} was accepted and not served"
                     smaller = Sequence(max(1, request.prompt - 1), request.output)
                     assert scheduler.can_ever_fit(smaller) is None, "a shorter prompt is refused"
+
+
+class PackingContract(SchedulerContract):
+    """Properties of every packing policy: the contract of schedulers with the policy in their place. Inherit it and
+    name the policy."""
+
+    policy: ClassVar[str]
+
+    def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
+        config = ChunkedConfig(policy=self.policy, max_num_batched_tokens=20, max_num_seqs=4)
+        return config.build(pool, every_step=every_step)

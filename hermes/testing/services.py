@@ -22,42 +22,41 @@ from hermes.core.stage import ServiceStage
 from hermes.hardware.devices import load_device
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
-from hermes.scenario.registries import refresh
 from hermes.services import SERVICES, MachineSpec, Service
 
 __all__ = ["ServiceContract"]
 
 
 class ServiceContract(ABC):
-    """What holds for every service. Inherit it and give `component()`."""
+    """Properties of every service. Inherit it and give `component()`."""
 
     examples: ClassVar[int] = 60
-    """How many random batches each test draws."""
+    """Number of random batches per test."""
     device: ClassVar[str] = "cpu-large"
-    """The machine it runs on."""
+    """The machine that the service runs on."""
     cores: ClassVar[int] = 64
     """Cores of the machine."""
 
     @abstractmethod
     def component(self) -> Any:
-        """The component, as it stands in YAML; its class is registered in `SERVICES`."""
+        """Return the component as it stands in YAML; its class is registered in `SERVICES`."""
 
     def options(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Options of a random stage. Override it for a service that reads any."""
+        """Return options of a random stage. Override it for a service that reads any."""
         return {}
 
     def spec(self) -> MachineSpec:
-        """The machine."""
+        """Return the machine."""
         device = load_device(self.device)
         return MachineSpec(self.cores, device.peak("fp32"), device.memory_bandwidth, int(device.memory), device)
 
     def make(self) -> Service:
-        """The service on that machine."""
+        """Return the service on that machine."""
         service: Service = self.component().build(self.spec())
         return service
 
     def batches(self) -> list[list[ServiceStage]]:
-        """Random batches, of one task and of many."""
+        """Yield random batches, of one task and of many."""
         rng, out = np.random.default_rng(11), []
         for _ in range(self.examples):
             out.append([
@@ -72,9 +71,8 @@ class ServiceContract(ABC):
         assert SERVICES.get(component.kind) is type(component)
 
     def test_a_written_component_is_read_back(self) -> None:
-        """A scenario written out in full says what is left out as well."""
+        """A scenario written out in full contains the defaults."""
         component = self.component()
-        refresh(type(component))   # it may name services that were registered after it
         assert validate(type(component), component.model_dump()) == component
 
     def test_memory_is_a_number_of_bytes_that_fits(self) -> None:
@@ -106,7 +104,7 @@ class ServiceContract(ABC):
             assert all(a <= b * (1 + 1e-9) for a, b in pairwise(times))
 
     def test_phases_add_up(self) -> None:
-        """`costs`, where there is one, reports what `work` charges."""
+        """If the service has `costs`, they add up to what `work` charges."""
         service = self.make()
         costs = getattr(service, "costs", None)
         if costs is None:

@@ -1,4 +1,4 @@
-"""Contract suites for arrival processes, length models and token counts.
+"""Contract suites for arrival processes, length models, token counts and trace formats.
 
 Inherit one in a test module, give `make()`, and pytest checks what the simulator relies on:
 
@@ -10,33 +10,40 @@ Inherit one in a test module, give `make()`, and pytest checks what the simulato
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hermes.config.streams import stream
+from hermes.errors import InputError
 from hermes.workload.base import MAX_TOKENS, ArrivalProcess, LengthModel, TokenCounts, WorkloadComponent
+from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter
+from hermes.workload.traces import read_trace, write_trace
 
-__all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract"]
+__all__ = ["ArrivalProcessContract", "LengthModelContract", "TokenCountsContract", "TraceImporterContract"]
 
 
 class _ComponentContract(ABC):
-    """What holds for every component; subclasses say how to draw its columns."""
+    """Properties of every component; subclasses draw its columns."""
 
     n: ClassVar[int] = 500
-    """How many requests the tests draw; lower it for a component with fewer."""
+    """Number of requests the tests draw; lower it for a component with fewer."""
 
     @abstractmethod
     def make(self) -> Any:
-        """A component, the same at each call."""
+        """Return a component, equal at each call."""
 
     @abstractmethod
     def columns(self, component: Any, n: int, rng: np.random.Generator) -> dict[str, npt.NDArray[np.int64]]:
-        """The arrays of one draw, by name."""
+        """Return the arrays of one draw, by name."""
 
     def drawn(self, n: int, seed: int = 1) -> dict[str, npt.NDArray[np.int64]]:
-        """The arrays of a new component, drawn with a fresh stream."""
+        """Return the arrays of a new component, drawn with a fresh stream."""
         return self.columns(self.make(), n, stream(seed, "contract"))
 
     def test_arrays_have_the_shape_and_type_asked_for(self) -> None:
@@ -79,14 +86,14 @@ class _ComponentContract(ABC):
 
 
 class ArrivalProcessContract(_ComponentContract):
-    """For subclasses of `ArrivalProcess`."""
+    """Properties of every `ArrivalProcess`."""
 
     mean_rate_per_s: ClassVar[float | None] = None
-    """Give the long-run rate of `make()`, and a test compares it with what is drawn."""
+    """Long-run rate of `make()`, if a test is to compare it with the drawn arrivals."""
     rate_tolerance: ClassVar[float] = 0.05
     """Relative tolerance of that test."""
     rate_n: ClassVar[int] = 50_000
-    """How many requests that test draws."""
+    """Number of requests that test draws."""
 
     @abstractmethod
     def make(self) -> ArrivalProcess: ...
@@ -107,7 +114,7 @@ class ArrivalProcessContract(_ComponentContract):
 
 
 class LengthModelContract(_ComponentContract):
-    """For subclasses of `LengthModel`."""
+    """Properties of every `LengthModel`."""
 
     @abstractmethod
     def make(self) -> LengthModel: ...
@@ -123,7 +130,7 @@ class LengthModelContract(_ComponentContract):
 
 
 class TokenCountsContract(_ComponentContract):
-    """For subclasses of `TokenCounts`."""
+    """Properties of every `TokenCounts`."""
 
     @abstractmethod
     def make(self) -> TokenCounts: ...
@@ -135,3 +142,63 @@ class TokenCountsContract(_ComponentContract):
         tokens = self.drawn(self.n)["tokens"]
         assert tokens.min() >= 1
         assert tokens.max() <= MAX_TOKENS
+
+
+class TraceImporterContract(ABC):
+    """Properties of every `TraceImporter`. Inherit it, give `make()`, and as `text` a file of the format with a few
+    requests, in order."""
+
+    text: ClassVar[str]
+
+    @abstractmethod
+    def make(self) -> TraceImporter:
+        """Return the importer, equal at each call."""
+
+    @contextmanager
+    def file(self, content: bytes | None = None) -> Iterator[Path]:
+        """Return a file with this content; default: `text`."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.txt"
+            path.write_bytes(self.text.encode() if content is None else content)
+            yield path
+
+    def test_is_registered_under_its_kind(self) -> None:
+        importer = self.make()
+        assert TRACE_IMPORTERS.get(importer.kind) is type(importer)  # type: ignore[attr-defined]  # every one has a kind
+
+    def test_a_trace_starts_at_zero_and_is_in_order(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+        assert len(frame) >= 2, "`text` has too few requests to tell"
+        times = frame["arrival_s"].to_numpy()
+        assert times[0] == 0
+        assert (np.diff(times) >= 0).all()
+
+    def test_lengths_are_token_counts(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+        for name in ("prompt_tokens", "output_tokens"):
+            assert frame[name].dtype == np.int64, name
+            assert frame[name].min() >= 1, name
+            assert frame[name].max() <= MAX_TOKENS, name
+
+    def test_what_is_read_can_be_kept(self) -> None:
+        with self.file() as path:
+            frame = self.make().read(path)
+            write_trace(frame, path.with_suffix(".parquet"), source="contract")
+            table = read_trace(path.with_suffix(".parquet"))
+        np.testing.assert_array_equal(table.prompt_tokens, frame["prompt_tokens"])
+        np.testing.assert_array_equal(table.output_tokens, frame["output_tokens"])
+
+    def test_a_file_that_is_none_is_refused(self) -> None:
+        """An invalid file raises `InputError`, which names the file, and no other exception. An empty file may be a
+        trace without requests."""
+        for content in (b"", b"\x00\xff\xfe", b"[[[[1", b"a\nb\n"):
+            with self.file(content) as path:
+                try:
+                    found = self.make().read(path)
+                except InputError as error:
+                    assert path.name in str(error), f"an error that does not name the file: {error}"
+                else:
+                    assert not content, f"a file of {content!r} was read"
+                    assert not len(found)

@@ -1,25 +1,25 @@
-"""Workloads: who arrives when, how long, with which priorities, prefixes and sessions.
+"""Workloads: arrivals and lengths of requests, with priorities, prefixes and sessions; their extension points.
 
-`WorkloadConfig` is what stands in a scenario; `WorkloadConfig.draw` makes it a `RequestTable`, which is all that the
-simulator sees. Importing this package registers the built-in arrival processes, length models and trace importers.
+`WorkloadConfig` is a scenario's workload. `WorkloadConfig.draw` makes it a `RequestTable`, the only form that the
+simulator reads.
 """
 
 from hermes.config.streams import stream
 from hermes.core.request_table import RequestTable
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.attributes import Prefixes, Priorities, Sessions
-from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, LengthModel, Lengths, TokenCounts
-from hermes.workload.conversations import ConversationLengths
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, import_trace
+from hermes.workload.base import (
+    ArrivalProcess,
+    ClosedLoopProcess,
+    IntArray,
+    LengthModel,
+    Lengths,
+    TokenCounts,
+    seconds_to_ns,
+)
 from hermes.workload.lengths import LENGTHS, TOKEN_COUNTS
-from hermes.workload.profiles import WorkloadProfile, load_workload_profile, workload_profile_names
-from hermes.workload.token_traces import TokenTrace
-from hermes.workload.traces import describe, read_trace, write_trace
 from hermes.workload.workload import WorkloadConfig
 
 __all__ = [
-    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "TRACE_IMPORTERS", "ArrivalProcess", "ClosedLoopProcess",
-    "ConversationLengths", "LengthModel", "Lengths", "Prefixes", "Priorities", "RequestTable", "Sessions",
-    "TokenCounts", "TokenTrace", "TraceImporter", "WorkloadConfig", "WorkloadProfile", "describe", "import_trace",
-    "load_workload_profile", "read_trace", "stream", "workload_profile_names", "write_trace",
+    "ARRIVALS", "LENGTHS", "TOKEN_COUNTS", "ArrivalProcess", "ClosedLoopProcess", "IntArray", "LengthModel", "Lengths",
+    "RequestTable", "TokenCounts", "WorkloadConfig", "seconds_to_ns", "stream",
 ]

@@ -1,8 +1,8 @@
-"""Arrival processes: when requests come.
+"""Arrival processes: the times at which requests arrive.
 
 Renewal processes (poisson, uniform, normal, gamma) draw gaps and add them up; the first request arrives after the first
-gap. `mmpp` modulates a Poisson process, `at_once` and `trace` don't draw at all, and `closed_loop` has no arrival
-times: its users ask again when they have been answered.
+gap. `mmpp` modulates a Poisson process. `at_once` and `trace` draw nothing. `closed_loop` has no arrival times: its
+users submit the next request after an answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ QuietRate = Annotated[  # a rate that may be 0
 
 @ARRIVALS.register("poisson")
 class Poisson(ArrivalProcess):
-    """Requests that come independently of one another: exponential gaps."""
+    """Independent arrivals: exponential gaps."""
 
     kind: Literal["poisson"] = "poisson"
     rate: Rate
@@ -70,9 +70,9 @@ class Uniform(ArrivalProcess):
 
 @ARRIVALS.register("normal")
 class Normal(ArrivalProcess):
-    """Normal gaps, truncated at zero and rescaled so that the rate is the one asked for.
+    """Normal gaps, truncated at zero and rescaled to the given rate.
 
-    Below a cv of about 0.3 truncation is without effect; for large ones the gaps tend to uniform (cv 0.58).
+    Below a cv of about 0.3 truncation has no effect; for large ones the gaps approach a uniform distribution (cv 0.58).
     """
 
     kind: Literal["normal"] = "normal"
@@ -84,9 +84,9 @@ class Normal(ArrivalProcess):
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         from scipy.special import ndtr, ndtri
 
-        z0 = -1.0 / self.cv  # where a gap is zero, in standard deviations from the mean
+        z0 = -1.0 / self.cv  # a gap of zero, in standard deviations from the mean
         tail = float(ndtr(-z0))
-        # Inverse CDF from the upper side, where the mass is: precise for small cv too.
+        # Inverse CDF from the upper side, which has the mass: precise for small cv too.
         z = -ndtri((1.0 - rng.random(n)) * tail)
         gaps = np.maximum(1.0 + self.cv * z, 0.0)
         mean = 1.0 + self.cv * math.exp(-z0 * z0 / 2.0) / math.sqrt(2.0 * math.pi) / tail
@@ -118,9 +118,9 @@ class MarkovModulated(ArrivalProcess):
 
     kind: Literal["mmpp"] = "mmpp"
     rates: Annotated[list[QuietRate], Field(min_length=2, max_length=2)]
-    """Requests per second in either state; one of them may be 0."""
+    """Requests per second in each state; one of them may be 0."""
     dwells: Annotated[list[Duration], Field(min_length=2, max_length=2)]
-    """Mean time spent in either state before changing to the other."""
+    """Mean time in each state before a change to the other."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -155,7 +155,7 @@ class MarkovModulated(ArrivalProcess):
         lasting = np.concatenate(spells)
         rate_of = np.tile(rates, len(lasting) // 2)
         ends, ends_accumulated = np.cumsum(lasting), np.cumsum(lasting * rate_of)
-        # The first spell whose end is not before the target; never a silent one, since those add nothing.
+        # The first spell whose end is not before the target; never one with rate 0, since those add nothing.
         spell = np.minimum(np.searchsorted(ends_accumulated, targets, side="left"), len(lasting) - 1)
         times = ends[spell] - (ends_accumulated[spell] - targets) / np.maximum(rate_of[spell], 1e-300)
         return seconds_to_ns(np.maximum.accumulate(np.maximum(times, 0.0)))
@@ -163,11 +163,11 @@ class MarkovModulated(ArrivalProcess):
 
 @ARRIVALS.register("at_once")
 class AtOnce(ArrivalProcess):
-    """All requests at one moment."""
+    """All requests at one time."""
 
     kind: Literal["at_once"] = "at_once"
     at: Duration = 0.0
-    """The moment, from the start of the workload."""
+    """Time of the arrivals, from the start of the workload."""
 
     endless_time = False
 
@@ -179,19 +179,19 @@ class AtOnce(ArrivalProcess):
 class TraceArrivals(Replay, ArrivalProcess):
     """The arrival times of a trace, counted from its first request, optionally faster or slower.
 
-    Repeated, the trace starts again one mean gap after its last request.
+    With `repeat` the trace starts again one mean gap after its last request.
     """
 
     kind: Literal["trace"] = "trace"
     scale: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Rate relative to the trace's: 2 halves all gaps. Left out, as `rate` says, or else 1."""
+    """Rate relative to the trace's: 2 halves all gaps. Left out, `rate` applies, or else 1."""
     rate: Rate | None = None
-    """Mean rate to bring the whole trace to, instead of `scale`."""
+    """Mean rate of the whole trace after scaling, instead of `scale`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rate is not None and self.scale is not None:
-            raise InputError("either scale or rate", Verbatim("both"), field="scale")
+            raise InputError(Verbatim("scale and rate exclude each other; give one"), field="scale")
         return self
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
@@ -201,8 +201,8 @@ class TraceArrivals(Replay, ArrivalProcess):
         times = (arrivals - arrivals[0]) / NS_PER_S
         span = float(times[-1])
         if not span and (self.rate is not None or n > len(times)):
-            expected = "a trace of some duration, to scale or repeat it"
-            raise InputError(expected, Verbatim("a single moment"), file=self.path)
+            problem = "all requests of the trace arrive at one time, so that it cannot be scaled or repeated"
+            raise InputError(Verbatim(problem), file=self.path)
         mean_gap = span / max(len(times) - 1, 1)
         if n > len(times):
             turns = np.arange(-(-n // len(times)), dtype=np.float64)[:, None]
@@ -213,16 +213,16 @@ class TraceArrivals(Replay, ArrivalProcess):
 
 @ARRIVALS.register("closed_loop")
 class ClosedLoop(ClosedLoopProcess):
-    """A fixed number of users who each wait for the answer, think, and ask again."""
+    """A fixed number of users who each wait for the answer, think, and submit the next request."""
 
     kind: Literal["closed_loop"] = "closed_loop"
     users: Annotated[int, Field(ge=1, le=10**7)]
-    """How many users ask at the same time. With conversations, each has one after the other."""
+    """Number of concurrent users. With conversations, each user has one after the other."""
     think: Duration = 0.0
-    """Mean time between an answer and the same user's next request (and before the first one). With conversations, the
-    time before each new conversation."""
+    """Mean time between an answer and the same user's next request, and before the first request. With conversations,
+    the time before each new conversation."""
     think_distribution: ThinkDistribution = "fixed"
-    """Whether every think time is the mean, or they are exponentially distributed around it."""
+    """Think times: all equal to the mean, or exponentially distributed around it."""
 
     def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         return think_times_ns(self.think, self.think_distribution, n, rng)

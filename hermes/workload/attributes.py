@@ -1,4 +1,4 @@
-"""What requests carry besides their lengths: priorities, shared prefixes, sessions."""
+"""Attributes of requests besides their lengths: priorities, shared prefixes, sessions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Priorities(ConfigModel):
     """A priority for each request, drawn from a list."""
 
     values: Annotated[list[Annotated[int, Field(ge=-(2**31), le=2**31)]], Field(min_length=1)]
-    """The priorities that occur; lower is more urgent."""
+    """Priorities; lower is more urgent."""
     weights: Annotated[list[Annotated[float, Field(ge=0, le=1e12)]], Field(min_length=1)] | None = None
-    """How often each occurs, relative to the others; equally often where left out."""
+    """Relative frequencies of the priorities. Left out, equal ones."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -31,7 +31,7 @@ class Priorities(ConfigModel):
         return self
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:
-        """Priorities of `n` requests, int64 of shape (n,)."""
+        """Draw the priorities of `n` requests, int64 of shape (n,)."""
         weights = np.ones(len(self.values)) if self.weights is None else np.asarray(self.weights, dtype=np.float64)
         upto = np.cumsum(weights)
         index = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
@@ -40,20 +40,21 @@ class Priorities(ConfigModel):
 
 
 class Prefixes(ConfigModel):
-    """Prompts that begin with the same text: system prompts, shared documents."""
+    """Shared beginnings of prompts: system prompts, documents."""
 
     groups: Annotated[int, Field(ge=1, le=2**40)]
-    """How many different texts there are; requests choose among them uniformly."""
+    """Number of different texts; requests choose among them uniformly."""
     tokens: Tokens
     """Length of each text."""
     fraction: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Which part of the requests begins with one."""
+    """Share of the requests that begin with one."""
     extend: bool = False
-    """Whether the text stands in front of the prompt drawn (longer prompts) or is its beginning, cut where the prompt
-    is shorter."""
+    """Put the text in front of the drawn prompt (longer prompts); otherwise it is the prompt's beginning, truncated if
+    the prompt is shorter."""
 
     def draw(self, prompt_tokens: IntArray, rng: np.random.Generator) -> tuple[IntArray, IntArray, IntArray]:
-        """prompt_tokens, prefix_group and prefix_tokens, int64 of shape (n,) each, for prompts of the lengths given."""
+        """Return prompt_tokens, prefix_group and prefix_tokens, int64 of shape (n,) each, for prompts of these lengths.
+        """
         of_groups, of_choices = rng.spawn(2)
         n = len(prompt_tokens)
         has = of_choices.random(n) < self.fraction
@@ -68,8 +69,8 @@ class Sessions(ConfigModel):
     """Conversations that requests belong to."""
 
     count: Annotated[int, Field(ge=1, le=2**40)]
-    """How many conversations there are; requests are spread over them uniformly."""
+    """Number of conversations; requests are distributed over them uniformly."""
 
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:
-        """Session numbers from 0 to `count` - 1, int64 of shape (n,)."""
+        """Draw session numbers from 0 to `count` - 1, int64 of shape (n,)."""
         return rng.integers(0, self.count, n, dtype=np.int64)

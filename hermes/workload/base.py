@@ -1,8 +1,8 @@
-"""What the interchangeable parts of a workload have to do: arrival processes, length models, token counts.
+"""Protocols of a workload's components: arrival processes, length models, token counts.
 
-Components are immutable descriptions; all state of a draw is in the generator handed in. Two promises hold for every
-component, and `hermes.testing.workload` checks them: the same generator state gives the same arrays, and asking for
-more requests does not change the first ones (draws are prefixes of longer draws).
+Components are immutable descriptions; a draw's state is in the generator that it gets. Every component must keep two
+rules, which `hermes.testing.workload` checks: the same generator state gives the same arrays, and a draw of more
+requests begins with the same ones (draws are prefixes of longer draws).
 """
 
 from __future__ import annotations
@@ -31,58 +31,58 @@ FloatArray = npt.NDArray[np.float64]
 ThinkDistribution = Literal["fixed", "exponential"]
 
 MAX_TOKENS = 2**40
-"""No prompt or answer is longer (the bound of `hermes.config.Tokens`)."""
+"""Largest number of tokens of a prompt or answer (the bound of `hermes.config.Tokens`)."""
 
 
 class WorkloadComponent(ConfigModel):
-    """A part of a workload that may read files and may be limited to the rows it finds there."""
+    """A part of a workload that may read files, and may be limited to their rows."""
 
     replays: ClassVar[bool] = False
-    """Whether the component has a number of requests of its own, so that the workload need not give one."""
+    """Whether the component has its own number of requests, so that the workload need not give one."""
 
     def bound(self, base_dir: Path) -> Self:
-        """The same component with relative paths taken from `base_dir` (the scenario's folder)."""
+        """Return this component with relative paths resolved against `base_dir` (the scenario's folder)."""
         return self
 
     def available(self) -> int | None:
-        """How many requests the component can give; None for any number. May read its file (`InputError`)."""
+        """Return how many requests the component can give; None for any number. May read its file (`InputError`)."""
         return None
 
 
 class ArrivalProcess(WorkloadComponent):
-    """When requests arrive, whatever becomes of them (open loop)."""
+    """Arrival times that do not depend on the answers (open loop)."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """Most requests being served at a time, as load drivers have it (`--max-concurrency`). What comes meanwhile waits
-    outside, first come first served, and is sent when another ends: latencies count from then. Any number where left
-    out."""
+    """Limit of requests in service, as load drivers have it (`--max-concurrency`). Requests above it wait outside,
+    first come, first served, and are sent when another one ends; their latencies count from then. Left out, no
+    limit."""
 
     endless_time: ClassVar[bool] = True
-    """Whether arrival times grow without bound, so that a duration determines how many requests there are."""
+    """Whether arrival times grow without bound, so that a duration determines the number of requests."""
 
     @abstractmethod
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
-        """The first `n` arrival times, int64 nanoseconds of shape (n,), nondecreasing, from 0 on.
+        """Return the first `n` arrival times, int64 nanoseconds of shape (n,), nondecreasing, from 0 on.
 
-        Called once per draw, with a generator nobody else uses.
+        Called once per draw, with a generator that no other component uses.
         """
 
 
 class ClosedLoopProcess(WorkloadComponent):
-    """`users` clients that each wait for their answer, think, and ask again."""
+    """A closed loop: each of `users` users waits for an answer, thinks, and submits the next request."""
 
     users: int
 
     @abstractmethod
     def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:
-        """How long a user waits before submitting request i: int64 nanoseconds of shape (n,), at least 0."""
+        """Return the wait of a user before request i: int64 nanoseconds of shape (n,), at least 0."""
 
 
 @dataclass
 class Lengths:
-    """What a length model draws: int64 columns of shape (n,), named as in `RequestTable`.
+    """Columns that a length model draws: int64 of shape (n,), named as in `RequestTable`.
 
-    The first two always; the others only from models that replay rows which have them.
+    All models give the first two; the others come from models that replay rows with these columns.
     """
 
     prompt_tokens: IntArray
@@ -98,11 +98,14 @@ class Lengths:
 
 
 class LengthModel(WorkloadComponent):
-    """How long prompts and answers are, drawn together."""
+    """Joint distribution of prompt and answer lengths."""
+
+    has_turns: ClassVar[bool] = False
+    """Whether requests are turns of conversations (`hermes.workload.conversations`)."""
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> Lengths:
-        """Prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""
+        """Draw prompt and output tokens of `n` requests, int64 of shape (n,), each at least 1."""
 
 
 class TokenCounts(WorkloadComponent):
@@ -110,13 +113,13 @@ class TokenCounts(WorkloadComponent):
 
     @abstractmethod
     def draw(self, n: int, rng: np.random.Generator) -> IntArray:
-        """`n` token counts, int64 of shape (n,), each from 1 to `MAX_TOKENS`."""
+        """Draw `n` token counts, int64 of shape (n,), each from 1 to `MAX_TOKENS`."""
 
 
 def seconds_to_ns(seconds: FloatArray) -> IntArray:
-    """Seconds to integer nanoseconds, elementwise, by the kernel's rule (half to even).
+    """Convert seconds to integer nanoseconds, elementwise, by the kernel's rule (half to even).
 
-    Raises `InputError` for times past the int64 clock (about 292 years), which only a mistyped rate gives.
+    Raises `InputError` for times beyond the int64 clock (about 292 years), which only a mistyped rate gives.
     """
     if seconds.size and not float(seconds.max()) < 9.2e9:
         raise InputError("arrivals within 292 years, the range of the clock", Verbatim(f"{float(seconds.max()):.3g} s"))
@@ -124,7 +127,7 @@ def seconds_to_ns(seconds: FloatArray) -> IntArray:
 
 
 def think_times_ns(mean_s: float, distribution: ThinkDistribution, n: int, rng: np.random.Generator) -> IntArray:
-    """`n` think times, int64 nanoseconds of shape (n,)."""
+    """Return `n` think times, int64 nanoseconds of shape (n,)."""
     if distribution == "fixed":
         return np.full(n, s_to_ns(mean_s), dtype=np.int64)
     return seconds_to_ns(rng.standard_exponential(n) * mean_s)

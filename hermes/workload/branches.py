@@ -1,4 +1,4 @@
-"""Reasoning: longer answers, and several answers to one prompt."""
+"""Reasoning workloads: longer answers, and several answers to one prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["branch_tokens", "scaled_outputs"]
 
 
 def scaled_outputs(output_tokens: IntArray, scale: float) -> IntArray:
-    """`scale` times as many tokens, rounded, at least 1; shape (n,). `InputError` past the longest answer allowed."""
+    """Return `scale` times as many tokens, rounded, at least 1; shape (n,). `InputError` above the longest answer."""
     scaled = np.maximum(1, np.rint(output_tokens * scale))
     if len(scaled) and scaled.max() > MAX_TOKENS:
         raise InputError(f"answers of at most {MAX_TOKENS} tokens", float(scaled.max()), field="output_scale")
@@ -20,10 +20,10 @@ def scaled_outputs(output_tokens: IntArray, scale: float) -> IntArray:
 
 
 def branch_tokens(output_tokens: IntArray, branches: int, spread: float, rng: np.random.Generator) -> IntArray:
-    """Output tokens of each request's branches, shape (n, branches), at least 1 each.
+    """Draw the output tokens of each request's branches, shape (n, branches), at least 1 each.
 
-    Uniform within `spread` of the request's output tokens, relative to them. Row by row from one stream: more requests
-    leave those before as they are.
+    They are uniform within `spread` of the request's output tokens, relative to them. Rows are drawn in order from one
+    stream, so that more requests leave the earlier ones unchanged.
     """
     if not spread:
         return np.repeat(output_tokens[:, None], branches, axis=1)

@@ -1,8 +1,8 @@
-"""Past context that requests bring along: whose it is, and how many tokens it has.
+"""Past contexts of requests: populations of contexts, their sizes, and the choice of a context per request.
 
-A context is a conversation's history, a document, a profile of a user: tokens that stand in front of the prompt and
-whose KV may lie in a store already. A population is all contexts that a workload can ask for. *Private* ones belong to
-one user each and are asked for evenly; of *shared* ones some are asked for far more often than others (Zipf's law).
+A context is a conversation's history, a document, or a user's profile: tokens in front of the prompt whose KV may be in
+a store already. A population is the set of contexts that a workload can ask for. *Private* contexts belong to one user
+each and are requested evenly. *Shared* contexts follow Zipf's law: some are requested far more often than others.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ __all__ = ["Contexts", "zipf_weights"]
 
 
 def zipf_weights(keys: int, exponent: float) -> npt.NDArray[np.float64]:
-    """Probabilities of keys 0, 1, ..., shape (keys,), summing to 1: 1 / rank^exponent, normalised."""
+    """Return the probabilities of keys 0, 1, ..., shape (keys,), summing to 1: 1 / rank^exponent, normalised."""
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
     return np.asarray(weights / weights.sum())
 
 
 class Contexts(ConfigModel):
-    """Past context that each request brings along; `past` in a pipeline's amounts is its number of tokens."""
+    """Past context of each request; `past` in a pipeline's amounts is its number of tokens."""
 
     population: Literal["private", "shared"]
-    """`private`: one context per user, asked for evenly. `shared`: asked for by Zipf's law."""
+    """`private`: one context per user, requested evenly. `shared`: requested by Zipf's law."""
     keys: Annotated[int, Field(ge=1, le=10**7)] | None = None
-    """How many contexts there are. Left out: each session of the workload has one (private only)."""
+    """Number of contexts. Left out, one per session of the workload (private only)."""
     zipf: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Exponent of Zipf's law for `shared`: 0 asks evenly, more makes hot spots."""
+    """Exponent of Zipf's law for `shared`: 0 is even, larger values make hot spots."""
     tokens: Counts
-    """Tokens of a context. Drawn once for each, so that all requests for it bring the same."""
+    """Tokens of a context, drawn once per context and equal in all requests for it."""
     name: Annotated[str, Field(max_length=200)] = ""
-    """Name of the population; the workload's where left out. Workloads that give one name ask for the same contexts."""
+    """Name of the population. Left out, the workload's. Workloads with the same name share their contexts."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.keys is None and self.population == "shared":
-            raise InputError("how many contexts are shared", Verbatim("nothing"), field="keys")
+            raise InputError(Verbatim("missing: give the number of shared contexts"), field="keys")
         return self
 
     def bound(self, base_dir: Path) -> Self:
-        """The same with files taken from `base_dir`."""
+        """Return this with files resolved against `base_dir`."""
         with inside("tokens"):
             return self.model_copy(update={"tokens": self.tokens.bound(base_dir)})
 
@@ -58,10 +58,10 @@ class Contexts(ConfigModel):
         self, n: int, sessions: IntArray | None, workload: str, of_keys: np.random.Generator,
         of_tokens: np.random.Generator,
     ) -> tuple[IntArray, Population]:
-        """Keys of `n` requests, int64 of shape (n,), and the population. Requests without a session get key -1."""
+        """Draw the keys of `n` requests, int64 of shape (n,), and the population. Without a session the key is -1."""
         if self.keys is None:
             if sessions is None or not (sessions >= 0).any():
-                raise InputError("how many contexts there are, or sessions to have one each", Verbatim("neither"),
+                raise InputError(Verbatim("missing: give the number of contexts, or sessions with one context each"),
                                  field="keys")
             keys, count = sessions.copy(), int(sessions.max()) + 1
         else:

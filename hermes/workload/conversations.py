@@ -1,11 +1,11 @@
-"""Conversations: each turn comes after the answer to the one before, and its prompt is all that was said so far.
+"""Conversations: each turn follows the answer to the one before, and its prompt repeats the conversation so far.
 
-The prompt of a turn is the prompt before, the answer to it and a new message; all conversations may begin with the same
-text (a system prompt). The arrival process says when conversations *start*; the next turn arrives when the answer is
-complete and the user has thought. With a closed loop its users hold one conversation after the other.
+The prompt of a turn is the prompt before, its answer and a new message. All conversations may begin with the same text
+(a system prompt). The arrival process gives the *starts* of conversations. The next turn arrives when the answer is
+complete and the user has thought. In a closed loop each user holds one conversation after the other.
 
-A conversation is one text that only grows, so that the engine's blocks are known by their place in it, at any block
-size and answers included (`hermes.core.block_hashes.ConversationText`).
+A conversation is one text that only grows, so that its position in the text identifies a block, at any block size and
+including answers (`hermes.core.block_hashes.ConversationText`).
 """
 
 from __future__ import annotations
@@ -28,45 +28,44 @@ from hermes.workload.base import (
     inside,
     think_times_ns,
 )
-from hermes.workload.lengths import LENGTHS, Counts
+from hermes.workload.lengths import Counts
 
-__all__ = ["ConversationLengths", "refuse_beside_conversations"]
+__all__ = ["ConversationLengths"]
 
 
-@LENGTHS.register("conversations")
 class ConversationLengths(LengthModel):
-    """Turns of conversations: each waits for the answer before, and repeats what was said. `arrivals` say when
-    conversations start (`rate: 17 /s` is 17 conversations a second), or how many users hold one at a time; `requests`
-    counts turns."""
+    """Turns of conversations: each waits for the answer before, and repeats the conversation so far. `arrivals` gives
+    the starts of conversations (`rate: 17 /s` is 17 conversations a second), or the number of users who hold one at a
+    time. `requests` counts turns."""
 
+    has_turns = True
     kind: Literal["conversations"] = "conversations"
     turns: Counts
     """Turns of a conversation: `3`, or e.g. `{kind: geometric, mean: 5}`."""
     message: Counts
     """Tokens that a user adds in each turn."""
     output: Counts
-    """Tokens of each answer. With several branches the first is the one that the conversation goes on with."""
+    """Tokens of each answer. With several branches the conversation continues with the first."""
     system_tokens: Annotated[int, Field(ge=0, le=2**30)] = 0
-    """Tokens that all conversations of the workload begin with."""
+    """Tokens with which all conversations of the workload begin."""
     think_time: Duration
     """Mean time between an answer and the next turn."""
     think_distribution: ThinkDistribution = "fixed"
-    """Whether every think time is the mean, or they are exponentially distributed around it."""
+    """Think times: all equal to the mean, or exponentially distributed around it."""
     longest: Tokens = 131_072
-    """A conversation ends before a turn whose prompt would be longer."""
+    """Longest prompt. A conversation ends before a turn whose prompt would be longer."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_old_keys(cls, data: Any) -> Any:
         if isinstance(data, dict) and "block_tokens" in data:
-            raise InputError("no block_tokens: a conversation is found in blocks of the engine's size (leave it out)",
-                             data["block_tokens"], field="block_tokens")
+            raise InputError(Verbatim("conversations are cached in blocks of the engine's size; leave it out"),
+                             field="block_tokens")
         if isinstance(data, dict) and "users" in data:
-            raise InputError(
-                "no users here: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one conversation "
-                "after the other, or the rate at which conversations start (a mean of M turns is now `turns: {kind: "
-                "geometric, mean: M}`)",
-                data["users"], field="users",
+            raise InputError(Verbatim(
+                "no longer an option: write `arrivals: {kind: closed_loop, users: N}` for N users who hold one "
+                "conversation after the other, or the rate at which conversations start (a mean of M turns is now "
+                "`turns: {kind: geometric, mean: M}`)"), field="users",
             )
         return data
 
@@ -84,17 +83,19 @@ class ConversationLengths(LengthModel):
         self, n: int, rng: np.random.Generator, *, goes_on_with: Callable[[IntArray], IntArray] = lambda tokens: tokens,
         max_total_tokens: int | None = None,
     ) -> Lengths:
-        """The first `n` turns, the last conversation maybe cut.
+        """Draw the first `n` turns; the last conversation may be incomplete.
 
-        goes_on_with: from the drawn output tokens, those of the answers that the next prompts repeat
-        max_total_tokens: a conversation ends before a turn that would be longer, prompt and answer; a first turn is cut
+        Args:
+            goes_on_with: Function from the drawn output tokens to those that the next prompts repeat.
+            max_total_tokens: A conversation ends before a turn with more tokens, prompt and answer; a first turn is
+                truncated.
         """
         of_turns, of_messages, of_outputs, of_thoughts = rng.spawn(4)
         turns = self.turns.draw(n, of_turns).tolist()
         messages, outputs = self.message.draw(n, of_messages), self.output.draw(n, of_outputs)
         most = MAX_TOKENS if max_total_tokens is None else max_total_tokens
         session, turn, prompts = (np.zeros(n, dtype=np.int64) for _ in range(3))
-        number, place, said = -1, 0, 0   # the conversation, its next turn, what has been said in it
+        number, place, said = -1, 0, 0   # the conversation, its next turn, its tokens so far
         left = 0
         for i, (message, answer) in enumerate(zip(messages.tolist(), goes_on_with(outputs).tolist(), strict=True)):
             prompt = said + message
@@ -113,7 +114,7 @@ class ConversationLengths(LengthModel):
         )
 
     def turns_in(self, conversations: int, draw: Callable[[int], Lengths]) -> int:
-        """How many turns so many conversations have; `draw` is `turns_of` with everything but the number."""
+        """Return the number of turns in `conversations` conversations; `draw` is `turns_of` with all but the number."""
         n = 4 * conversations
         while True:
             session = draw(n).session
@@ -121,14 +122,3 @@ class ConversationLengths(LengthModel):
             if len(session) == 0 or session[-1] >= conversations:
                 return int(np.searchsorted(session, conversations))
             n *= 4
-
-
-def refuse_beside_conversations(lengths: Any, given: dict[str, Any]) -> None:
-    """Raise `InputError` for what has no meaning beside conversations, or is said by them."""
-    if not isinstance(lengths, ConversationLengths):
-        return
-    instead = {"prefixes": "system_tokens of the conversations, no prefixes",
-               "sessions": "no sessions: each conversation is one"}
-    for name, expected in instead.items():
-        if given.get(name) is not None:
-            raise InputError(expected, Verbatim("both"), field=name)

@@ -1,13 +1,12 @@
-"""Foreign trace formats: read, brought to the columns of `hermes.workload.traces`, and checked.
+"""Importers of foreign trace formats: read a file and check it as columns of `hermes.workload.traces`.
 
 An importer is a component of `TRACE_IMPORTERS`; its fields are the options of `hermes trace import --format KIND`.
 """
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel
+from hermes.config.files import json_lines
 from hermes.config.registry import Registry
 from hermes.config.validation import validate
 from hermes.errors import InputError, Verbatim, suggest
@@ -24,7 +24,6 @@ from hermes.workload.traces import (
     Locate,
     ZeroTokens,
     check_trace,
-    open_text,
     read_csv_columns,
     read_parquet_columns,
     require_columns,
@@ -36,41 +35,42 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace", "json_lines",
+    "TraceImporter", "arrivals_s", "import_trace",
 ]
 
-TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format")
+TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
+    "tokens": "hermes.workload.token_traces:TokenTrace",
+})
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 def import_trace(kind: str, path: str | Path, **options: Any) -> pd.DataFrame:
-    """The trace in the file `path` of format `kind`, checked, with the columns of `hermes.workload.traces`.
+    """Import the trace in the file `path` of format `kind`, checked, with the columns of `hermes.workload.traces`.
 
     Options are the importer's fields. Raises `InputError` for an unknown format or option, and for malformed files,
-    naming file, line and column.
+    with file, line and column.
     """
     importer: TraceImporter = validate(TRACE_IMPORTERS.get(kind), options)
     return importer.read(Path(path))
 
 
 class TraceImporter(ConfigModel):
-    """Reads one foreign format."""
+    """Importer of one foreign format."""
 
     sort: bool = False
-    """Whether rows out of order are sorted by arrival; refused otherwise."""
+    """Sort rows by arrival; otherwise rows out of order are an error."""
     zero_tokens: ZeroTokens = "refuse"
-    """What becomes of rows with zero prompt or output tokens (requests that failed): refuse the file, drop the rows, or
-    count one token."""
+    """Rows with zero prompt or output tokens (failed requests): refuse the file, drop the rows, or count one token."""
 
     @property
     def hash_block_tokens(self) -> int:
-        """Tokens per block of `hash_ids`, where the format has them."""
+        """Tokens per block of `hash_ids`, if the format has them."""
         return 512
 
     @abstractmethod
     def read(self, path: Path) -> pd.DataFrame:
-        """The checked trace (`InputError` for malformed files). Implementations end in `self.finish(...)`."""
+        """Return the checked trace (`InputError` for malformed files). Implementations end in `self.finish(...)`."""
 
     def finish(self, columns: Mapping[str, Any], path: Path, locate: Locate | None) -> pd.DataFrame:
         """Check the columns under this importer's rules, and start the clock at the first arrival."""
@@ -83,13 +83,13 @@ class TraceImporter(ConfigModel):
         return checked
 
     def check_hashes(self, columns: Mapping[str, Any], path: Path, locate: Locate, otherwise: str) -> None:
-        """Raise `InputError` at the first row whose number of hashes is not that of its prompt's blocks, the last of
-        which may be left out if it is not full (no hashes at all: nothing is known of the prompt). Other counts mean
-        another block size. `otherwise` says what to do then."""
+        """Raise `InputError` at the first row whose number of hashes is not that of its prompt's blocks. The hash of a
+        partial last block may be missing, and a prompt may have no hashes at all. Other numbers mean another block
+        size; `otherwise` is the remedy for the message."""
         unit = self.hash_block_tokens
         for row, (tokens, ids) in enumerate(zip(columns["prompt_tokens"], columns["hash_ids"], strict=True)):
             if not isinstance(ids, list) or not ids or type(tokens) is not int or not 0 < tokens <= MAX_TOKENS:
-                continue   # what is no list or no count is refused later
+                continue   # `check_trace` reports values that are not lists or counts
             if not tokens // unit <= len(ids) <= -(-tokens // unit):
                 field, line = locate("hash_ids", row)
                 raise InputError(f"a hash for each {unit} of {tokens} prompt tokens ({otherwise})",
@@ -100,7 +100,7 @@ class TraceImporter(ConfigModel):
 class AzureTrace(TraceImporter):
     """Azure LLM inference traces (Azure/AzurePublicDataset): CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
 
-    The 2023 traces are in order and have no rows with zero tokens, so the strict rules above take them as they are.
+    The 2023 traces are in order and have no rows with zero tokens, so they pass the strict rules above.
     """
 
     kind: Literal["azure"] = "azure"
@@ -145,7 +145,7 @@ class BailianTrace(TraceImporter):
     """Traces of Alibaba's Bailian (alibaba-edu/qwen-bailian-usagetraces-anon): JSON lines with chat_id, parent_chat_id
     (-1: none), timestamp (seconds), input_length, output_length, hash_ids (blocks of 16 tokens).
 
-    Requests that go back to one chat are a session. Each arrives when it did, whatever the answer before took.
+    Requests with a common first chat form a session. Each keeps its recorded arrival, regardless of earlier answers.
     """
 
     kind: Literal["bailian"] = "bailian"
@@ -174,7 +174,7 @@ class BailianTrace(TraceImporter):
 
 
 def _roots(chats: list[Any], parents: list[Any], path: Path, lines: Sequence[int]) -> list[int]:
-    """For each chat a number for the first of its line of parents, which may itself be missing from the file."""
+    """Return, for each chat, a number of the first of its line of parents, which the file may lack."""
     for name, ids in (("chat_id", chats), ("parent_chat_id", parents)):
         for line, value in zip(lines, ids, strict=True):
             if type(value) is not int:
@@ -207,12 +207,12 @@ class BurstGptTrace(TraceImporter):
 
     kind: Literal["burstgpt"] = "burstgpt"
     zero_tokens: ZeroTokens = "drop"
-    """What becomes of rows with zero request or response tokens (requests that failed): refuse the file, drop the
-    rows, or count one token."""
+    """Rows with zero request or response tokens (failed requests): refuse the file, drop the rows, or count one
+    token."""
     model: str | None = None
-    """Only the requests to this model (`ChatGPT`, `GPT-4`); all where left out."""
+    """Import only requests to this model (`ChatGPT`, `GPT-4`). Left out, all."""
     log: str | None = None
-    """Only the requests of this log type (`API log`, `Conversation log`); all where left out."""
+    """Import only requests of this log type (`API log`, `Conversation log`). Left out, all."""
 
     def read(self, path: Path) -> pd.DataFrame:
         columns, lines = read_csv_columns(path)
@@ -243,8 +243,8 @@ class BurstGptTrace(TraceImporter):
 
 @TRACE_IMPORTERS.register("vllm-run")
 class VllmRunTrace(TraceImporter):
-    """Recorded vLLM runs: requests.jsonl (request_id, arrival_time, input_toks, output_toks), and beside it, if it is
-    there, prompt_blocks.jsonl with the prompts' chained block hashes (request_id, hash_ids)."""
+    """Recorded vLLM runs: requests.jsonl (request_id, arrival_time, input_toks, output_toks), and optionally beside it
+    prompt_blocks.jsonl with the prompts' chained block hashes (request_id, hash_ids)."""
 
     kind: Literal["vllm-run"] = "vllm-run"
     block_tokens: int = Field(default=16, ge=1, le=2**20)
@@ -279,12 +279,12 @@ class VllmRunTrace(TraceImporter):
 
 
 class _Mapped(TraceImporter):
-    """A table whose columns the user names."""
+    """A table with column names given by the user."""
 
     arrival: str = "arrival_s"
     """Column with the arrival times."""
     arrival_unit: Literal["s", "ms", "us", "ns", "timestamp"] = "s"
-    """What they count; `timestamp` for ISO 8601 dates and times."""
+    """Unit of the arrival times; `timestamp` for ISO 8601 dates and times."""
     prompt: str = "prompt_tokens"
     """Column with the prompt tokens."""
     output: str = "output_tokens"
@@ -292,14 +292,14 @@ class _Mapped(TraceImporter):
     priority: str | None = None
     """Column with integer priorities."""
     session: str | None = None
-    """Column that tells conversations apart: any values, numbered in order of appearance."""
+    """Column that identifies conversations: any values, numbered in order of appearance."""
     prefix_group: str | None = None
-    """Column that tells shared prefixes apart: any values, numbered in order of appearance."""
+    """Column that identifies shared prefixes: any values, numbered in order of appearance."""
     prefix_tokens: str | None = None
     """Column with the length of the shared prefix."""
 
     def mapped(self, columns: Mapping[str, Any], path: Path, lines: Sequence[int] | None) -> pd.DataFrame:
-        """The trace in `columns` (by the file's own names)."""
+        """Return the trace in `columns` (under the file's own names)."""
         import pandas as pd
 
         names = {"arrival_s": self.arrival, "prompt_tokens": self.prompt, "output_tokens": self.output}
@@ -325,7 +325,7 @@ class CsvTrace(_Mapped):
 
     kind: Literal["csv"] = "csv"
     delimiter: Annotated[str, Field(min_length=1, max_length=1, pattern=r'[^"\r\n]')] = ","
-    """What separates fields."""
+    """Separator of fields."""
 
     def read(self, path: Path) -> pd.DataFrame:
         columns, lines = read_csv_columns(path, self.delimiter)
@@ -342,28 +342,8 @@ class ParquetTrace(_Mapped):
         return self.mapped(read_parquet_columns(path)[0], path, None)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, numbered from 1."""
-    with open_text(path, "a file of JSON lines") as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield number, line.strip()
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its line's number. `InputError` at the first that is none."""
-    for number, text in _lines(path):
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InputError("a JSON object", text, file=str(path), line=number) from None
-        if not isinstance(row, dict):
-            raise InputError("a JSON object", row, file=str(path), line=number)
-        yield number, row
-
-
 def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
-    """Columns of a file of JSON objects, one a line, and the lines' numbers."""
+    """Return columns of a file of JSON objects, one per line, and the line numbers."""
     columns: dict[str, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
     for number, row in json_lines(path):
@@ -376,7 +356,7 @@ def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]
 
 
 def arrivals_s(values: Any, unit: str, path: Path, locate: Locate) -> FloatArray:
-    """Times in any unit as seconds after the earliest of them (float64); `InputError` at the first that is no time."""
+    """Return times in any unit as seconds after the earliest (float64); `InputError` at the first other value."""
     import pandas as pd
 
     if unit != "timestamp":

@@ -1,4 +1,4 @@
-"""Which pipelines a workload's requests take, as it says in YAML: a name, one with parameters, or several by weight."""
+"""Choice of pipelines for a workload's requests: a name, one with parameters, or several by weight."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class PipelineChoice(ConfigModel):
-    """A pipeline for some of the requests. Any other key is a parameter of it: `{name: rag, documents: 10}`."""
+    """A pipeline for a part of the requests. Any other key is a parameter of it: `{name: rag, documents: 10}`."""
 
-    # the pipeline checks its parameters itself, when the simulation is put together
+    # the pipeline checks its parameters itself when the simulation is built
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, bool | int | float | str]
 
     name: Name
-    """A graph of the scenario's `pipelines`, or a pipeline that comes with hermes (`hermes pipeline list`)."""
+    """A graph of the scenario's `pipelines`, or a built-in pipeline (`hermes pipeline list`)."""
     weight: Annotated[float, Field(gt=0, le=1e9)] = 1.0
-    """How many of the requests take it, relative to the others."""
+    """Relative share of the requests that take it."""
     model: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """The model these requests ask for, where the pipeline leaves it open; the workload's where left out."""
+    """Model that these requests ask for, if the pipeline leaves it open. Left out, the workload's."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What is set of the pipeline's parameters."""
+        """Parameters given to the pipeline."""
         return dict(self.model_extra or {})
 
 
@@ -46,12 +46,12 @@ Pipelines = Annotated[
 
 
 def choices_of(value: str | PipelineChoice | list[PipelineChoice]) -> list[PipelineChoice]:
-    """Whatever form it has, as a list."""
+    """Return the choices of any form as a list."""
     if isinstance(value, str):
         return [PipelineChoice.model_validate({"name": value})]
     return [value] if isinstance(value, PipelineChoice) else list(value)
 
 
 def fields_of(value: str | PipelineChoice | list[PipelineChoice]) -> list[str]:
-    """Where in the workload each of `choices_of` stands."""
+    """Return the field of each of `choices_of` within the workload."""
     return [f"pipeline.{i}" for i in range(len(value))] if isinstance(value, list) else ["pipeline"]

@@ -1,8 +1,8 @@
-"""Workload profiles: what is kept of a trace that does not ship itself.
+"""Workload profiles: statistics of a trace that is not distributed with hermes.
 
 A profile (`format: hermes-workload/1`) holds the quantile functions of prompt and output lengths, their rank
-correlation, figures of the arrivals, and where all of it comes from. `scripts/build_azure_workloads.py` writes the
-built-in ones under `traces/`.
+correlation, figures of the arrivals, and their source. `scripts/build_azure_workloads.py` writes the built-in ones
+under `traces/`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ArrivalFigures", "QuantileTable", "WorkloadProfile", "load_workload_
 
 
 class QuantileTable(ConfigModel):
-    """A distribution of token counts as its quantile function, linear between the levels given."""
+    """A distribution of token counts as its quantile function, linear between the given levels."""
 
     mean: Annotated[float, Field(ge=1)]
     """Mean of the source."""
@@ -45,18 +45,18 @@ class QuantileTable(ConfigModel):
         if len(self.levels) != len(self.values):
             raise InputError(f"as many values as levels ({len(self.levels)})", len(self.values), field="values")
         if self.levels[0] != 0 or self.levels[-1] != 1 or min(np.diff(self.levels)) <= 0:
-            raise InputError("levels that increase strictly from 0 to 1", Verbatim("others"), field="levels")
+            raise InputError(Verbatim("levels must increase strictly from 0 to 1"), field="levels")
         if min(np.diff(self.values)) < 0:
-            raise InputError("values that do not decrease", Verbatim("a decrease"), field="values")
+            raise InputError(Verbatim("values must not decrease"), field="values")
         return self
 
     def at(self, u: FloatArray) -> IntArray:
-        """Token counts at the levels `u` (float64 in [0, 1], any shape), rounded to whole tokens."""
+        """Return token counts at the levels `u` (float64 in [0, 1], any shape), rounded to whole tokens."""
         return np.rint(np.interp(u, self.levels, self.values)).astype(np.int64)
 
 
 class ArrivalFigures(ConfigModel):
-    """How the source's requests arrived."""
+    """Arrivals of the source's requests."""
 
     duration_s: Annotated[float, Field(ge=0)]
     """Time from the first to the last arrival, in seconds."""
@@ -72,13 +72,13 @@ class WorkloadProfile(ConfigModel):
     format: Literal["hermes-workload/1"]
     """The file format; this is version 1."""
     name: Annotated[str, Field(min_length=1)]
-    """The name to use in scenarios."""
+    """Name for use in scenarios."""
     source: dict[str, str]
-    """Where the figures come from: title, url, licence, and how they were computed."""
+    """Source of the figures: title, url, licence, and method of computation."""
     requests: Annotated[int, Field(ge=1)]
     """Number of requests of the source."""
     arrivals: ArrivalFigures
-    """How the source's requests arrived."""
+    """Arrivals of the source's requests."""
     spearman: Annotated[float, Field(gt=-1, lt=1)]
     """Spearman's rank correlation of prompt and output tokens."""
     prompt_tokens: QuantileTable
@@ -88,15 +88,15 @@ class WorkloadProfile(ConfigModel):
 
 
 def workload_profile_names() -> list[str]:
-    """Names of the built-in profiles."""
-    folder = resource_dir("traces")  # other kinds of traces live there, too
+    """Return the names of the built-in profiles."""
+    folder = resource_dir("traces")  # it also holds other kinds of traces
     return sorted(path.stem for path in folder.glob("*.yaml") if "hermes-workload/" in path.read_text(encoding="utf-8"))
 
 
 def load_workload_profile(name_or_path: str | Path) -> WorkloadProfile:
-    """The profile built in under that name, or in that file (anything with a folder or the suffix .yaml/.yml).
+    """Load a built-in profile by name, or a file (anything with a folder or the suffix .yaml/.yml).
 
-    Raises `InputError` for an unknown name and for a file that is not a profile, naming the place.
+    Raises `InputError` for an unknown name, and for a file that is not a profile, with the place.
     """
     text = str(name_or_path)
     if not is_profile_path(text):
@@ -109,5 +109,5 @@ def load_workload_profile(name_or_path: str | Path) -> WorkloadProfile:
 
 
 def is_profile_path(name_or_path: str) -> bool:
-    """Whether a scenario's `profile:` names a file rather than a built-in profile."""
+    """Whether a scenario's `profile:` is a file rather than a built-in profile."""
     return "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml")

@@ -1,4 +1,4 @@
-"""What `trace` arrivals and `trace` lengths share: a trace file, read once per draw."""
+"""Base of `trace` arrivals and `trace` lengths: a trace file, read once per draw."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from pydantic import Field, PrivateAttr
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError
 from hermes.workload.base import WorkloadComponent
-from hermes.workload.traces import read_trace
 
 __all__ = ["Replay"]
 
 
 class Replay(WorkloadComponent):
-    """A component that gives the rows of a trace, in their order."""
+    """A component that replays the rows of a trace, in order."""
 
     path: Annotated[str, Field(min_length=1)]
     """A trace file (Parquet written by `hermes trace import`, or CSV), relative to the scenario."""
     repeat: bool = False
-    """Whether the trace starts again when more requests are asked for than it has."""
+    """Start the trace again if it has fewer requests than the workload needs."""
 
     replays = True
     _table: RequestTable | None = PrivateAttr(default=None)
 
     def bound(self, base_dir: Path) -> Self:
-        """A copy that has read its trace; it lives as long as the draw, so that no file content is kept around."""
+        """Return a copy that has read its trace. It lives as long as the draw, so that no file content is kept."""
+        from hermes.workload.traces import read_trace
+
         copy = self.model_copy(update={"path": str(base_dir / self.path)})
         copy._table = read_trace(copy.path)
         return copy
@@ -36,7 +37,9 @@ class Replay(WorkloadComponent):
         return None if self.repeat else len(self.table())
 
     def table(self, n: int = 0) -> RequestTable:
-        """The trace; `InputError` where it cannot give `n` requests."""
+        """Return the trace; `InputError` if it cannot give `n` requests."""
+        from hermes.workload.traces import read_trace
+
         table = self._table if self._table is not None else read_trace(self.path)
         if n > len(table) and not (self.repeat and len(table)):
             expected = f"at most {len(table)} requests, the rows of this trace (or repeat: true)"

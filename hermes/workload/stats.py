@@ -1,4 +1,4 @@
-"""Figures that describe requests: counts, burstiness, quantiles, rank correlation."""
+"""Statistics of requests: counts, burstiness, quantiles, rank correlation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _QUANTILES = {"min": 0.0, "p1": 0.01, "p10": 0.1, "p50": 0.5, "p90": 0.9, "p99":
 
 
 def spearman(x: IntArray | FloatArray, y: IntArray | FloatArray) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank; None where it is not defined."""
+    """Return Spearman's rank correlation, ties at their mean rank; None if undefined."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return float(np.corrcoef(_mean_ranks(x), _mean_ranks(y))[0, 1])
@@ -27,7 +27,7 @@ def _mean_ranks(x: IntArray | FloatArray) -> FloatArray:
 
 
 def describe_counts(tokens: IntArray) -> dict[str, Any]:
-    """Mean, standard deviation, total and quantiles (linear interpolation) of token counts."""
+    """Return mean, standard deviation, total and quantiles (linear interpolation) of token counts."""
     if not len(tokens):
         return {"total": 0}
     quantiles = np.quantile(tokens, list(_QUANTILES.values()))
@@ -38,7 +38,7 @@ def describe_counts(tokens: IntArray) -> dict[str, Any]:
 
 
 def describe_arrivals(arrival_s: FloatArray) -> dict[str, Any]:
-    """Duration, rate (gaps per second) and coefficient of variation of the gaps; None where not defined."""
+    """Return duration, rate (gaps per second) and coefficient of variation of the gaps; None if undefined."""
     gaps = np.diff(arrival_s)
     span = float(gaps.sum())
     return {

@@ -1,9 +1,8 @@
-"""Traces that hold the prompts themselves: lists of token ids, or of hashes of their text.
+"""Token traces: traces that hold the prompts as token ids, or as hashes of their text.
 
-What prompts have in common follows from their content. Each full block of `block_tokens` tokens is known by the SHA-256
-of its tokens chained with the block before (`hermes.memory.pages`), so that two prompts share exactly the blocks up to
-the end of what they have in common. Only the numbers of the blocks, in order of appearance, go into the trace: no
-token and no text does.
+The prompts' content gives their common blocks. Each full block of `block_tokens` tokens is identified by the SHA-256 of
+its tokens, chained with the block before (`hermes.memory.pages`), so that two prompts share exactly the blocks of their
+common beginning. The imported trace has only the numbers of the blocks, in order of appearance: no tokens and no text.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from hermes.config.files import json_lines
 from hermes.errors import InputError, Verbatim, suggest
 from hermes.memory.pages import page_hashes
-from hermes.workload.importers import TRACE_IMPORTERS, TraceImporter, arrivals_s, json_lines
+from hermes.workload.importers import TraceImporter, arrivals_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,31 +28,30 @@ __all__ = ["TokenTrace"]
 _MAX_ID = 2**62
 
 
-@TRACE_IMPORTERS.register("tokens")
 class TokenTrace(TraceImporter):
     """JSON lines with an arrival, the prompt as a list of token ids or of hashes of its pieces, and the output.
 
-    A line has either `tokens` (integers) or `hashes` (text or integers, one for each `block_tokens` tokens of the
-    prompt, of the piece alone or of all up to its end: both work). The output is a number of tokens or a list of
-    token ids, which is counted.
+    A line has either `tokens` (integers) or `hashes` (text or integers, one per `block_tokens` tokens of the prompt; of
+    the piece alone or of the prompt up to its end). The output is a number of tokens or a list of token ids, which is
+    counted.
     """
 
     kind: Literal["tokens"] = "tokens"
     arrival: str = "arrival"
     """Key of the arrival time."""
     arrival_unit: Literal["s", "ms", "us", "ns", "timestamp"] = "s"
-    """What it counts; `timestamp` for ISO 8601 dates and times."""
+    """Unit of the arrival time; `timestamp` for ISO 8601 dates and times."""
     tokens: str = "tokens"
     """Key of the prompt's token ids."""
     hashes: str = "hashes"
-    """Key of the hashes of the prompt's text, where there are no token ids."""
+    """Key of the hashes of the prompt's text, if it has no token ids."""
     prompt: str = "prompt_tokens"
     """Key of the prompt's length beside `hashes`; without it every piece counts as whole. Beside `tokens` it is
     checked."""
     output: str = "output"
     """Key of the output: a number of tokens, or their ids."""
     session: str | None = None
-    """Key that tells conversations apart: any values, numbered in order of appearance."""
+    """Key that identifies conversations: any values, numbered in order of appearance."""
     block_tokens: int = Field(default=16, ge=1, le=2**20)
     """Tokens per hashed block. Sharing is counted in whole blocks."""
 
@@ -89,7 +88,7 @@ class TokenTrace(TraceImporter):
         return self.finish(columns, path, locate)
 
     def _prompt(self, row: _Row) -> tuple[Any, Iterable[bytes]]:
-        """(tokens of the prompt, chained hashes of its blocks)."""
+        """Return (tokens of the prompt, chained hashes of its blocks)."""
         given = [name for name in (self.tokens, self.hashes) if name in row.values]
         if len(given) != 1:
             raise InputError(f"either {self.tokens} or {self.hashes}", Verbatim("both" if given else "neither"),
@@ -107,7 +106,7 @@ class TokenTrace(TraceImporter):
         if type(length) is int and not length // self.block_tokens <= len(pieces) <= -(-length // self.block_tokens):
             raise InputError(f"a hash for each {self.block_tokens} of {length} prompt tokens",
                              Verbatim(f"{len(pieces)} hashes"), field=self.hashes, file=str(row.path), line=row.line)
-        whole = length // self.block_tokens if type(length) is int else 0   # what is no number is refused later
+        whole = length // self.block_tokens if type(length) is int else 0   # other types are refused later
         return length, _chained(pieces[:whole])   # the rest of a block will hold generated tokens
 
 
@@ -118,18 +117,18 @@ class _Row:
         self.values, self.path, self.line = values, path, line
 
     def need(self, name: str) -> Any:
-        """The value of a key. Raises `InputError` where there is none."""
+        """Return the value of a key. Raises `InputError` if it is missing."""
         if name not in self.values:
             raise InputError("a value", Verbatim("none"), field=name, file=str(self.path), line=self.line,
                              suggestion=suggest(name, self.values))
         return self.values[name]
 
     def ids(self, name: str) -> list[int]:
-        """Token ids; `InputError` for anything else."""
+        """Return token ids; `InputError` for anything else."""
         return self._list(name, "token ids, integers of at least 0", lambda x: type(x) is int and 0 <= x < _MAX_ID)
 
     def pieces(self, name: str) -> list[Any]:
-        """Hashes; `InputError` for anything else."""
+        """Return hashes; `InputError` for anything else."""
         return self._list(name, "hashes, text or integers", lambda x: type(x) in (str, int))
 
     def _list(self, name: str, what: str, fits: Any) -> list[Any]:
@@ -143,8 +142,8 @@ class _Row:
 
 
 def _chained(pieces: Iterable[Any]) -> Iterator[bytes]:
-    """Hashes chained: equal exactly where all before are equal too. Chaining what is chained already changes nothing
-    about which are equal."""
+    """Chain hashes: results are equal if and only if all hashes up to there are equal. Chaining chained hashes again
+    does not change which are equal."""
     before = b""
     for piece in pieces:
         before = hashlib.sha256(before + json.dumps(piece).encode()).digest()

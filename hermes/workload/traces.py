@@ -1,26 +1,25 @@
-"""Trace files: requests that were observed, one per row.
+"""Trace files: observed requests, one per row.
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
 `hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
-key `hermes-trace/1`, or CSV with a header line and the same names. Foreign formats come in through
-`hermes.workload.importers`.
+key `hermes-trace/1`, or CSV with a header line and the same names. `hermes.workload.importers` reads foreign formats.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hermes.config.data_files import note_file
+from hermes.config.files import csv_rows, parquet_table
+from hermes.config.writing import replacing
 from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim, suggest
+from hermes.units import parse_number
 from hermes.workload.base import MAX_TOKENS, FloatArray, IntArray, seconds_to_ns
 from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame", "open_text",
+    "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame",
     "read_csv_columns", "read_parquet_columns", "read_trace", "require_columns", "to_floats", "write_trace",
 ]
 
@@ -47,9 +46,9 @@ ZeroTokens = Literal["refuse", "drop", "one"]
 
 
 def read_trace(path: str | Path) -> RequestTable:
-    """The requests of a trace file, Parquet or (by the suffix `.csv`) CSV.
+    """Read the requests of a trace file: Parquet, or CSV by the suffix `.csv`.
 
-    Raises `InputError` naming file, row and column for whatever is not a trace.
+    Raises `InputError` with file, row and column if it is not a trace.
     """
     frame, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
@@ -60,7 +59,7 @@ def read_trace(path: str | Path) -> RequestTable:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Figures of a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
+    """Describe a trace file: counts, rate, burstiness, length quantiles and rank correlation (JSON-able).
 
     Raises `InputError` as `read_trace` does.
     """
@@ -69,7 +68,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
-    """`describe` of a trace in memory."""
+    """Describe a trace in memory, as `describe`."""
     prompt, output = (frame[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
     return {
         "requests": len(frame),
@@ -82,9 +81,9 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
-    """Write a checked trace as Parquet; `source` says where it comes from (shown by `describe`).
+    """Write a checked trace as Parquet. source: its origin, which `describe` shows.
 
-    Raises `InputError` where the file cannot be written.
+    Raises `HermesError` if the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -93,20 +92,21 @@ def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_bloc
     metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
     table = pa.Table.from_pandas(checked, preserve_index=False)
     table = table.replace_schema_metadata({TRACE_KEY: json.dumps(metadata, sort_keys=True).encode()})
-    try:
-        pq.write_table(table, path)
-    except OSError as error:
-        raise InputError(f"a file that can be written ({error.strerror or error})", file=str(path)) from None
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary)
 
 
 def check_trace(
     columns: Mapping[str, Any], file: str, locate: Locate | None = None, *, sort: bool = False,
     zero_tokens: ZeroTokens = "refuse",
 ) -> pd.DataFrame:
-    """The columns as a trace: right types, bounds kept, arrivals in order; `InputError` at the first offence.
+    """Return the columns as a checked trace: types, bounds, order of arrivals; `InputError` at the first violation.
 
-    columns: per name a sequence of numbers or of their texts; locate: says where a row stands in the file; sort: bring
-    rows into order instead of refusing them; zero_tokens: what becomes of rows without prompt or output tokens
+    Args:
+        columns: For each name a sequence of numbers or of their texts.
+        locate: Function from a column and row to their place in the file.
+        sort: Sort the rows instead of refusing rows out of order.
+        zero_tokens: Treatment of rows without prompt or output tokens.
     """
     import pandas as pd
 
@@ -144,7 +144,7 @@ def check_trace(
 
 
 def require_columns(columns: Mapping[str, Any], names: Iterable[str], file: str) -> None:
-    """`InputError` where one of `names` is missing."""
+    """Raise `InputError` if one of `names` is missing."""
     for name in names:
         if name not in columns:
             found = Verbatim(f"columns {', '.join(map(str, columns))}"[:200] if columns else "no columns")
@@ -162,18 +162,20 @@ def _refuse(expected: str, values: Any, name: str, row: int, file: str, locate: 
 
 
 def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
-    """A column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
+    """Return a column of numbers or their texts as float64; `InputError` at the first that is not a finite number."""
     plain = _plain(values)
     if isinstance(plain, np.ndarray) and plain.dtype.kind not in "iufOU":
         raise InputError("a column of numbers", Verbatim(f"one of {plain.dtype}"), field=name, file=file)
     try:
+        if not _plainly_numbers(plain):
+            raise ValueError
         floats = np.asarray(plain, dtype=np.float64)
         if floats.ndim != 1:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         for row, value in enumerate(plain):
             try:
-                float(value)
+                parse_number(value)
             except (TypeError, ValueError, OverflowError):
                 raise _refuse("a number", plain, name, row, file, locate) from None
         raise InputError("a column of numbers", field=name, file=file) from None
@@ -183,8 +185,19 @@ def to_floats(values: Any, name: str, file: str, locate: Locate) -> FloatArray:
     return floats
 
 
+def _plainly_numbers(values: Any) -> bool:
+    """Return False if a value may be something else that numpy takes for a number: true, `1_000`, non-Latin digits."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iuf":
+        return True
+    kinds = {type(value) for value in values}
+    if bool in kinds or np.bool_ in kinds:
+        return False
+    texts = "".join(value for value in values if isinstance(value, str)) if str in kinds else ""
+    return texts.isascii() and "_" not in texts
+
+
 def _plain(values: Any) -> Any:
-    """A column as an array or a sequence: something whose rows are found by their position."""
+    """Return a column as an array or a sequence, whose rows are found by position."""
     return values.to_numpy() if hasattr(values, "to_numpy") else values
 
 
@@ -205,8 +218,18 @@ def _integers(values: Any, name: str, low: int, high: int, file: str, locate: Lo
     if bad.size:
         raise _refuse(expected, plain, name, int(bad[0]), file, locate)
     if isinstance(plain, np.ndarray) and plain.dtype.kind in "iu":
-        return plain.astype(np.int64)  # exact past 2^53, where floats are not
+        return plain.astype(np.int64)  # exact above 2^53, unlike floats
+    if len(floats) and np.abs(floats).max() > 2**53:
+        return np.array([_exact(value) for value in plain], dtype=np.int64)
     return floats.astype(np.int64)
+
+
+def _exact(value: Any) -> int:
+    """Return the integer that a value or its text states, not the nearest float."""
+    try:
+        return int(value)
+    except ValueError:   # "1e17"
+        return int(float(value))
 
 
 def _hash_ids(values: Any, file: str, locate: Locate) -> list[list[int]]:
@@ -237,73 +260,29 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
-    """The columns of a Parquet file by name, and its metadata. `InputError` if it is none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    expected = "a trace: a Parquet file, or a CSV file with the suffix .csv"
-    note_file(path)
-    try:
-        table = pq.ParquetFile(path).read()
-        if len(set(table.column_names)) < table.num_columns:
-            raise InputError("columns with distinct names", Verbatim(", ".join(table.column_names)), file=str(path))
-        return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
-    except InputError:
-        raise
-    except OSError as error:
-        reason = error.strerror or "not readable as Parquet"
-    except (pa.ArrowException, ValueError, TypeError, NotImplementedError, RecursionError, OverflowError):
-        reason = "not readable as Parquet"
-    raise InputError(f"{expected} ({reason})", file=str(path))
+    """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
+    table = parquet_table(path, what="a trace: a Parquet file, or a CSV file with the suffix .csv")
+    return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
 
 
 def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:
     """The columns of a CSV file as texts by header name, and the line each row ends on. `InputError` if it is none."""
+    found = csv_rows(path, delimiter)
+    _, header = next(found)
+    columns: dict[str, list[str]] = {name: [] for name in header}
     lines: list[int] = []
-    line = 0
-    with open_text(path, "a CSV file") as stream:
-        reader = csv.reader(stream, delimiter=delimiter, strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if not header or "" in header or len(set(header)) != len(header):
-                raise InputError("a header line with distinct column names", header, file=str(path), line=1)
-            columns: dict[str, list[str]] = {name: [] for name in header}
-            rows: list[list[str]] = []
-            line = 1
-            for row in reader:
-                line = reader.line_num
-                if row and len(row) != len(header):
-                    raise InputError(f"{len(header)} fields", Verbatim(str(len(row))), file=str(path), line=line)
-                if row:
-                    rows.append(row)
-                    lines.append(line)
-                if len(rows) == 4096:  # many small lists alive at once keep the garbage collector busy
-                    _transpose(rows, columns)
+    rows: list[list[str]] = []
+    for line, row in found:
+        rows.append(row)
+        lines.append(line)
+        if len(rows) == 4096:  # many small lists at once would occupy the garbage collector
             _transpose(rows, columns)
-        except csv.Error as error:
-            raise InputError(f"a CSV file ({error})", file=str(path), line=line + 1) from None
+    _transpose(rows, columns)
     return columns, lines
 
 
 def _transpose(rows: list[list[str]], columns: dict[str, list[str]]) -> None:
-    """Move the rows to the ends of the columns."""
+    """Append the rows to the columns."""
     for column, values in zip(columns.values(), zip(*rows, strict=True), strict=False):
         column.extend(values)
     rows.clear()
-
-
-@contextmanager
-def open_text(path: Path, what: str) -> Iterator[TextIO]:
-    """The file opened as UTF-8 with its line ends kept; `InputError` where opening or reading it fails."""
-    note_file(path)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            yield stream
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{what} ({error.strerror})", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError(f"{what} in UTF-8", Verbatim("bytes that are not"), file=str(path)) from None
-    except ValueError as error:  # a path with a zero byte in it
-        raise InputError(f"{what} ({error})", str(path)) from None

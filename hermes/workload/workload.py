@@ -1,4 +1,4 @@
-"""A workload: who arrives when, how long, bound for which pipeline and model. Drawn into a `RequestTable`."""
+"""The workload of a scenario: arrivals, lengths, pipeline and model, drawn into a `RequestTable`."""
 
 from __future__ import annotations
 
@@ -18,85 +18,88 @@ from hermes.workload.attributes import Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
-from hermes.workload.conversations import ConversationLengths, refuse_beside_conversations
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
 
 __all__ = ["MAX_REQUESTS", "WorkloadConfig"]
 
 MAX_REQUESTS = 50_000_000
-"""More requests than this are taken for a mistake rather than drawn."""
+"""A larger number of requests is taken for a mistake."""
 
 
 class WorkloadConfig(ConfigModel):
-    """Requests of one kind: how many, when they arrive, how long they are, and what serves them."""
+    """Requests of one kind: their number, arrivals and lengths, and the pipeline and model that serve them."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)] = "main"
-    """Name of the workload; its random numbers depend on it, and on no other workload."""
+    """Name of the workload. Its random numbers depend on this name, and on no other workload."""
     requests: Annotated[int, Field(ge=1, le=MAX_REQUESTS)] | None = None
-    """Number of requests (of conversations: turns in all, the last one maybe cut). Give this or `duration`; traces also
-    do without (all their rows)."""
+    """Number of requests (of conversations: turns in total, the last conversation may be incomplete). Give this or
+    `duration`. Traces need neither (all their rows)."""
     duration: Duration | None = None
-    """Requests arrive for this long, from `start` on, instead of a fixed number of them. Conversations start for this
-    long, and have all their turns."""
+    """Period of arrivals, from `start` on, instead of a number of requests. Conversations start in this period, and
+    have all their turns."""
     start: Duration = 0.0
-    """When the workload begins, on the simulation's clock."""
+    """Start of the workload, on the simulation's clock."""
     arrivals: Annotated[Any, Component(ARRIVALS)]
-    """When requests arrive. For `lengths: conversations`: when conversations start."""
+    """Arrival process of the requests. For `lengths: conversations`: of the starts of conversations."""
     lengths: Annotated[Any, Component(LENGTHS)]
-    """How long prompts and answers are."""
+    """Lengths of prompts and answers."""
     output_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """How many times longer than drawn answers are (reasoning: 8 to 32), rounded to tokens."""
+    """Factor of the drawn answer lengths (reasoning: 8 to 32), rounded to tokens."""
     branches: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Answers to each prompt, side by side: they share the prompt's KV, and the request ends with the last."""
+    """Parallel answers to each prompt. They share the prompt's KV, and the request ends with the last."""
     branch_spread: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """How far the lengths of branches lie from the answer's length: 0.3 is uniform from 0.7 to 1.3 of it."""
+    """Spread of branch lengths around the answer's length: 0.3 is uniform from 0.7 to 1.3 of it."""
     max_total_tokens: Annotated[int, Field(ge=2, le=2**41)] | None = None
-    """Longest prompt plus output, as a context window has it: prompts are cut to one less, then outputs to what is
-    left."""
+    """Longest prompt plus output, as of a context window: prompts are truncated to one less, then outputs to the
+    rest."""
     priorities: Priorities | None = None
-    """Priorities of the requests; all 0 (or the trace's) where left out."""
+    """Priorities of the requests. Left out, all 0 (or the trace's)."""
     prefixes: Prefixes | None = None
-    """Prompts that share their beginnings; none (or the trace's) where left out."""
+    """Prompts with shared beginnings. Left out, none (or the trace's)."""
     sessions: Sessions | None = None
-    """Conversations that requests belong to; none (or the trace's) where left out."""
+    """Conversations that requests belong to. Left out, none (or the trace's)."""
     contexts: Contexts | None = None
-    """Past context that requests bring along; none where left out."""
+    """Past contexts of requests. Left out, none."""
     pipeline: Pipelines = "plain"
-    """The pipeline that serves these requests: its name, a mapping with its parameters, or a list of several, mixed by
+    """Pipeline that serves these requests: its name, a mapping with its parameters, or a list of several, mixed by
     weight."""
     model: Annotated[str, Field(min_length=1)] | None = None
-    """The model they ask for, where the pipeline leaves it open."""
+    """Model that the requests ask for, if the pipeline leaves it open."""
 
     @property
     def counted(self) -> dict[str, str]:
-        """What the rates of its parts count, where that is not requests (shown in the resolved scenario)."""
-        return {"arrivals": "conversations"} if isinstance(self.lengths, ConversationLengths) else {}
+        """Units that the rates of its parts count, if not requests (shown in the resolved scenario)."""
+        return {"arrivals": "conversations"} if self.lengths.has_turns else {}
 
     @property
     def pipelines(self) -> list[PipelineChoice]:
-        """The pipelines its requests take, one or several."""
+        """Pipelines that its requests take, one or several."""
         return choices_of(self.pipeline)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.requests is not None and self.duration is not None:
-            raise InputError("either requests or duration", Verbatim("both"), field="duration")
+            raise InputError(Verbatim("requests and duration exclude each other; give one"), field="duration")
         if self.requests is None and self.duration is None and not (self.arrivals.replays or self.lengths.replays):
-            raise InputError("a number of requests, or a duration", Verbatim("neither"), field="requests")
+            raise InputError(Verbatim("missing: give a number of requests, or a duration"), field="requests")
         if self.branch_spread and self.branches == 1:
-            raise InputError("several branches for a spread among them", self.branches, field="branches")
+            raise InputError(Verbatim("branch_spread needs several branches; set more than 1"), field="branches")
         timed = isinstance(self.arrivals, ArrivalProcess) and self.arrivals.endless_time
         if self.duration is not None and not timed:
-            raise InputError(f"requests: a number of them ({self.arrivals.kind} goes on without end)", field="requests")
-        refuse_beside_conversations(self.lengths, {"prefixes": self.prefixes, "sessions": self.sessions})
+            raise InputError(Verbatim(f"missing: {self.arrivals.kind} arrivals have no end; give a number of requests"),
+                             field="requests")
+        if self.lengths.has_turns and self.prefixes is not None:
+            raise InputError(Verbatim("conversations begin with their system_tokens; leave it out"), field="prefixes")
+        if self.lengths.has_turns and self.sessions is not None:
+            raise InputError(Verbatim("each conversation is a session; leave it out"), field="sessions")
         return self
 
     def draw(self, seed: int, base_dir: Path) -> RequestTable:
-        """The requests, in arrival order. Files are taken from `base_dir`, the scenario's folder.
+        """Draw the requests, in arrival order. Files are relative to `base_dir`, the scenario's folder.
 
-        A workload limited by `duration` may have no requests at all. Raises `InputError` for files that are not what
-        they have to be, and for traces with fewer requests than asked for.
+        A workload limited by `duration` may have no requests. Raises `InputError` for malformed files, and for traces
+        with fewer requests than asked for.
         """
         with inside("arrivals"):
             arrivals = self.arrivals.bound(base_dir)
@@ -105,7 +108,7 @@ class WorkloadConfig(ConfigModel):
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
-        if isinstance(lengths, ConversationLengths):
+        if lengths.has_turns:
             return self._conversations(arrivals, lengths, limit, seed, base_dir)
         when: dict[str, Any] = {}
         with inside("arrivals"):
@@ -125,17 +128,19 @@ class WorkloadConfig(ConfigModel):
         return RequestTable(**when, **self._columns(drawn, seed, base_dir))
 
     def _conversations(
-        self, arrivals: Any, lengths: ConversationLengths, limit: int, seed: int, base_dir: Path
+        self, arrivals: Any, lengths: Any, limit: int, seed: int, base_dir: Path
     ) -> RequestTable:
-        """`requests` turns; or all turns of the conversations that start within `duration`, or that a trace starts."""
+        """Draw `requests` turns, or all turns of the conversations that start within `duration` or in a trace."""
         def turns(n: int) -> Lengths:
             if n > MAX_REQUESTS:
-                raise InputError(f"conversations of fewer than {MAX_REQUESTS} turns in all", field="duration")
+                raise InputError(Verbatim(f"the conversations have {MAX_REQUESTS} turns or more; shorten it"),
+                                 field="duration")
             with inside("lengths"):
-                return lengths.turns_of(
+                drawn: Lengths = lengths.turns_of(
                     n, self._stream(seed, "lengths"), goes_on_with=lambda tokens: self._continued(tokens, seed),
                     max_total_tokens=self.max_total_tokens,
                 )
+                return drawn
 
         n, starts = self.requests, None
         if n is None:
@@ -163,7 +168,7 @@ class WorkloadConfig(ConfigModel):
         return RequestTable(**when, **self._columns(drawn, seed, base_dir))
 
     def _continued(self, output_tokens: IntArray, seed: int) -> IntArray:
-        """Tokens of the answers with which conversations go on: scaled, and of several branches the first."""
+        """Return the answer tokens with which conversations continue: scaled, and of several branches the first."""
         if self.output_scale != 1:
             output_tokens = scaled_outputs(output_tokens, self.output_scale)
         if self.branches > 1:
@@ -175,7 +180,7 @@ class WorkloadConfig(ConfigModel):
         return stream(seed, f"{consumer}/{self.name}")
 
     def _until_the_end(self, arrivals: ArrivalProcess, limit: int, seed: int) -> IntArray:
-        """Arrival times before `duration`. Longer draws begin with the shorter ones, so doubling loses nothing."""
+        """Return the arrival times before `duration`. Longer draws begin with shorter ones, so doubling is safe."""
         end_ns = s_to_ns(self.duration or 0.0)
         n = min(4096, limit)
         while True:
@@ -184,7 +189,8 @@ class WorkloadConfig(ConfigModel):
                 return times[: int(np.searchsorted(times, end_ns, side="left"))]
             if n == limit:
                 if limit == MAX_REQUESTS:
-                    raise InputError(f"arrivals that give fewer than {MAX_REQUESTS} requests in {self.duration} s")
+                    raise InputError(Verbatim(f"{MAX_REQUESTS} requests or more arrive in {self.duration} s; lower the "
+                                              "rate or the duration"))
                 return times
             n = min(4 * n, limit)
 
@@ -202,7 +208,7 @@ class WorkloadConfig(ConfigModel):
                     stream(seed, f"context tokens/{self.contexts.name or self.name}"),
                 )
         if self.prefixes is not None:
-            columns.pop("hash_ids", None)  # they would override the groups asked for
+            columns.pop("hash_ids", None)  # they would override the requested groups
             columns |= dict(zip(
                 ("prompt_tokens", "prefix_group", "prefix_tokens"),
                 self.prefixes.draw(drawn.prompt_tokens, self._stream(seed, "prefixes")), strict=True,

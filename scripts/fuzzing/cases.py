@@ -1,4 +1,4 @@
-"""Cases: a mutated file, the command that reads it, and how to tell that what was written was understood."""
+"""Cases: a mutated file, the command that reads it, and a check that the command understood the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ SHARES = {"scenario": 0.46, "sweep": 0.1, "trace": 0.22, "profile": 0.22}
 
 @dataclass
 class Case:
-    """path: the mutated file; field: what was changed in it, if it was a field; understood: what hermes made of it"""
+    """A mutated file.
+
+    Args:
+        path: The file.
+        field: The changed field, if the mutation changed one.
+        understood: Returns the content as hermes understood it.
+    """
 
     family: str
     mutation: str
@@ -36,20 +42,28 @@ class Case:
     written: Callable[[], Any] = field(repr=False)
 
     def named_in(self, line: str) -> bool:
-        """Whether an error names the file, and the field changed or the one it stands in."""
-        if ELSEWHERE in line:  # the mutation made it refer to another file, and that one is to blame
+        """Whether an error names the file, and the changed field or the one around it."""
+        if ELSEWHERE in line:  # the mutation made it refer to another file, which has the mistake
             return True
+        if self.mutation == "missing" and "user-" in line:   # the user of the file notices what is not there
+            return True
+        if self.mutation == "missing" and self.path.name in line:   # what referred to it is to blame now
+            return True
+        if "allow_mismatch" in line:   # another model or card than the hardware was measured with
+            return self.path.name in line
         keys = [str(key) for key in self.field or () if isinstance(key, str)][-2:]
-        keys += [key.partition(".")[0] for key in keys]   # a sweep's key is a path: its first part may be to blame
+        if "user-" in line and any(key in line for key in keys):   # a name in the file that its user cannot find
+            return True
+        keys += [key.partition(".")[0] for key in keys]   # a sweep key is a path: the mistake may be in its first part
         return self.path.name in line and (not keys or any(key in line for key in keys))
 
     def ignored(self, output: str) -> str | None:
-        """What was written and is not what hermes understood, or None."""
+        """Return the written values that hermes did not understand, or None."""
         return difference(self.written(), self.understood(output))
 
 
 def difference(written: Any, shown: Any, place: str = "") -> str | None:
-    """The first thing in `written` that is not in `shown`; what is only in `shown` is a default."""
+    """Return the first item of `written` that is missing in `shown`; items only in `shown` are defaults."""
     if isinstance(written, dict) and isinstance(shown, list) and len(shown) == 1:
         shown = shown[0]  # one workload in place of a list of them
     if isinstance(written, dict) and isinstance(shown, dict):
@@ -81,7 +95,7 @@ def _equal(written: Any, shown: Any) -> bool:
 
 
 def generate(number: int, rng: random.Random, folder: Path) -> Iterator[Case]:
-    """`number` cases in the order of their families, the same for the same generator."""
+    """Yield `number` cases in the order of their families, equal for equal generators."""
     makers = {"scenario": _scenario, "sweep": _sweep, "trace": traces_case, "profile": _profile}
     made = 0
     for family, share in SHARES.items():
@@ -132,7 +146,7 @@ def _sweep(number: int, rng: random.Random, folder: Path) -> Case:
 
 
 def _extends(path: Path, rng: random.Random) -> bytes:
-    """A scenario that extends itself, another that extends it, or nothing that is there."""
+    """A scenario that extends itself, another that extends it, or a missing one."""
     other = path.with_suffix(".base.yaml")
     other.write_text(f"extends: {path.name}\n")
     target = rng.choice([path.name, other.name, "missing.yaml", "[a, b]", "7", ".", ELSEWHERE, "''"])

@@ -1,4 +1,4 @@
-"""The valid scenarios and profiles that mutations start from; between them they use most of what can be written."""
+"""Valid scenarios and profiles as starting points of mutations; together they use most keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hermes.hardware.devices import load_device
 from hermes.hardware.models import load_model
 from hermes.hardware.profile import load_profile
 from hermes.hardware.table import load_table
-from hermes.workload import load_workload_profile
+from hermes.workload.profiles import load_workload_profile
 
 __all__ = ["SCENARIOS", "SWEEP", "ProfileInput", "profile_inputs"]
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a document: with one of its values, or with its text."""
+"""Mutations of a document: of one of its values, or of its text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ELSEWHERE", "TEXT_MUTATIONS", "TREE_MUTATIONS", "Path_", "at", "paths"]
+__all__ = ["ELSEWHERE", "TEXT_MUTATIONS", "TREE_MUTATIONS", "Path_", "at", "paths", "spoiled_grid"]
 
 Path_ = tuple[Any, ...]
 Tree = dict[str, Any]
@@ -21,7 +21,7 @@ OTHERS: list[Any] = [True, None, "text", "", 3, -1, 1.5, [], {}, [1, 2], {"a": 1
 
 
 def paths(tree: Any, prefix: Path_ = ()) -> list[Path_]:
-    """Every place in a tree, its root left out."""
+    """Return every place in a tree except its root."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     return [place for key, value in items for place in [(*prefix, key), *paths(value, (*prefix, key))]]
 
@@ -61,7 +61,7 @@ def missing(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
 
 
 def unknown(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
-    """A key mistyped (so that another may be missing), or one too many."""
+    """Mistype a key (so that another may be missing), or add one."""
     path = rng.choice([p for p in paths(tree) if isinstance(p[-1], str)])
     changed = copy.deepcopy(tree)
     parent = at(changed, path[:-1])
@@ -97,7 +97,7 @@ def wrong_unit(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
 
 
 def wrong_word(tree: Tree, rng: random.Random) -> tuple[Tree, Path_]:
-    """A name of something (a kind, a profile, a choice) mistyped, or very long."""
+    """Mistype a name (a kind, a profile, a choice), or make it very long."""
     path = rng.choice([p for p in _leaves(tree, str) if not at(tree, p)[:1].isdigit() and at(tree, p)])
     words = [_mistyped(at(tree, path), rng), "é" * 300, ELSEWHERE, "a b\tc"]
     return _replaced(tree, path, rng.choice(words)), path
@@ -115,13 +115,13 @@ def binary(text: bytes, rng: random.Random) -> bytes:
 
 
 def spliced(text: bytes, rng: random.Random) -> bytes:
-    """Binary junk in the middle."""
+    """Insert binary junk in the middle."""
     i = rng.randrange(len(text))
     return text[:i] + rng.randbytes(rng.randrange(1, 20)) + text[i:]
 
 
 def damaged(text: bytes, rng: random.Random) -> bytes:
-    """A character of the syntax put somewhere."""
+    """Insert a character of the syntax."""
     i = rng.randrange(len(text))
     return text[:i] + rng.choice(SYNTAX) + text[i:]
 
@@ -132,7 +132,7 @@ def empty(text: bytes, rng: random.Random) -> bytes:
 
 def repeated_key(text: bytes, rng: random.Random) -> bytes:
     lines = text.splitlines()
-    starts = [line for line in lines if line[:1].isalpha() and b":" in line]
+    starts = [line for line in lines if line[:1].isalpha() and b":" in line] or lines or [b"x"]
     return text + rng.choice(starts) + b"\n"
 
 
@@ -164,3 +164,27 @@ TREE_MUTATIONS: list[Callable[[Tree, random.Random], tuple[Tree, Path_]]] = [
 TEXT_MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [
     truncated, binary, spliced, damaged, empty, repeated_key, cyclic_alias, alias_bomb, deep, tagged,
 ]
+
+
+def spoiled_grid(grid: list[list[str]], cells: list[str], rng: random.Random) -> tuple[str, list[list[str]]]:
+    """(name of the mutation, the table with one mistake); its first row is the header. Changes `grid`."""
+    row, column = rng.randrange(1, len(grid)), rng.randrange(len(grid[0]))
+    kind = rng.choice(["cell"] * 6 + ["short_row", "long_row", "header", "no_column", "twice", "order", "no_rows"])
+    if kind == "cell":
+        grid[row][column] = rng.choice(cells)
+    elif kind == "short_row":
+        grid[row].pop()
+    elif kind == "long_row":
+        grid[row].append("1")
+    elif kind == "header":
+        grid[0][column] = rng.choice([grid[0][column].upper() + "s", "", "extra"])
+    elif kind == "no_column":
+        grid = [line[:column] + line[column + 1:] for line in grid]
+    elif kind == "twice":
+        grid = [[*line, line[column]] for line in grid]
+    elif kind == "order":
+        other = 1 + row % (len(grid) - 1)
+        grid[row], grid[other] = grid[other], grid[row]
+    else:
+        grid = grid[:1]
+    return kind, grid

@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from fuzzing.mutations import binary, empty, spliced, truncated
-from hermes.workload import read_trace
+from fuzzing.mutations import binary, empty, spliced, spoiled_grid, truncated
+from hermes.workload.traces import read_trace
 
 __all__ = ["MutatedTrace", "mutated"]
 
@@ -41,28 +41,9 @@ def mutated(number: int, rng: random.Random, folder: Path) -> MutatedTrace:
 
 
 def _grid(rng: random.Random, header: list[str], first: Callable[[int], str]) -> tuple[str, Rows]:
-    """A table with one thing wrong."""
+    """A table with one mistake."""
     rows = [[first(i), str(100 + 10 * i), str(5 + i), *("0" for _ in header[3:])] for i in range(8)]
-    grid = [list(header), *rows]
-    row, column = rng.randrange(1, 9), rng.randrange(len(header))
-    kind = rng.choice(["cell"] * 6 + ["short_row", "long_row", "header", "no_column", "twice", "order", "no_rows"])
-    if kind == "cell":
-        grid[row][column] = rng.choice(CELLS)
-    elif kind == "short_row":
-        grid[row].pop()
-    elif kind == "long_row":
-        grid[row].append("1")
-    elif kind == "header":
-        grid[0][column] = rng.choice([grid[0][column].upper() + "s", "", "extra"])
-    elif kind == "no_column":
-        grid = [line[:column] + line[column + 1:] for line in grid]
-    elif kind == "twice":
-        grid = [[*line, line[column]] for line in grid]
-    elif kind == "order":
-        grid[row], grid[1 + row % 8] = grid[1 + row % 8], grid[row]
-    else:
-        grid = grid[:1]
-    return kind, grid
+    return spoiled_grid([list(header), *rows], CELLS, rng)
 
 
 def _text(grid: Rows) -> bytes:
@@ -102,7 +83,7 @@ def _csv(number: int, rng: random.Random, folder: Path) -> MutatedTrace:
 
 
 def _reader(path: Path, number: int, rng: random.Random) -> list[str]:
-    """A command that reads a trace in our format."""
+    """Return a command that reads a trace in our format."""
     if rng.random() < 0.5:
         return ["trace", "describe", str(path), "--json"]
     user = path.parent / f"user-{number}.yaml"

@@ -10,20 +10,23 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 from machines import cpu_seconds, cpu_steps, gpu_and_mixed_steps, gpu_seconds, gpu_steps, grid, measured
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import check_estimator
 
 from hermes.calibration.fit import fit_file, fit_steps
-from hermes.calibration.fit_check import refuse_falling, search_limits
-from hermes.calibration.fit_noise import neighbour_error
-from hermes.calibration.fit_plot import save_plot
-from hermes.calibration.fit_report import report
-from hermes.calibration.fit_rows import FitRows, folds
-from hermes.calibration.fit_search import choose, cross_validate
-from hermes.calibration.fit_solve import solve
+from hermes.calibration.fit.checks import refuse_falling, search_limits
+from hermes.calibration.fit.data import FitRows, neighbour_error
+from hermes.calibration.fit.estimators import HUBER, NonNegativeRegressor, held_out_parts
+from hermes.calibration.fit.plot import save_plot
+from hermes.calibration.fit.polynomial import StepPolynomial, choose, held_out
+from hermes.calibration.fit.report import report
 from hermes.calibration.steps import save_steps
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.hardware import PolynomialModel, load_profile
+from hermes.hardware import load_profile
 from hermes.hardware.monotone import cheaper_steps, unproved
+from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.testing.hardware import HardwareModelContract, batch
 
@@ -101,10 +104,10 @@ def test_cross_validation_predicts_every_row_once_and_without_its_fold():
     rows = FitRows.of(gpu_steps(noise=0.05).usable(), 0.0)
     rows = rows.where(rows.phase == "decode")
     terms = choose(rows, ("decode",)).terms
-    predicted = cross_validate(rows, ("decode",), terms)
+    predicted = held_out(StepPolynomial(("decode",), terms), rows)
     changed = rows.seconds.copy()
     changed[rows.configuration == rows.configuration[3]] *= 3
-    again = cross_validate(replace(rows, seconds=changed), ("decode",), terms)
+    again = held_out(StepPolynomial(("decode",), terms), replace(rows, seconds=changed))
     assert again[3] == predicted[3]
     assert np.all(np.isfinite(predicted))
     assert np.mean(again != predicted) > 0.5
@@ -112,11 +115,11 @@ def test_cross_validation_predicts_every_row_once_and_without_its_fold():
 
 def test_folds_keep_configurations_together_and_do_not_depend_on_order():
     names = np.repeat([f"c{i}" for i in range(23)], 3)
-    fold = folds(names, 8)
+    fold = held_out_parts(names, 8)
     assert sorted(set(fold)) == list(range(8))
     assert all(len(set(fold[names == name])) == 1 for name in names)
     order = np.random.default_rng(1).permutation(len(names))
-    assert folds(names[order], 8).tolist() == fold[order].tolist()
+    assert held_out_parts(names[order], 8).tolist() == fold[order].tolist()
 
 
 def test_excluded_rows_are_not_used_and_are_listed():
@@ -167,10 +170,30 @@ def test_a_few_wild_rows_do_not_move_the_fit():
     matrix = np.column_stack([np.ones(200), x])
     target = 5 + 0.3 * x + rng.normal(0, 0.1, 200)
     target[:8] += 40
-    robust = solve(matrix, target, np.ones(200))
+    robust = NonNegativeRegressor(huber=HUBER).fit(matrix, target).coef_
     assert robust == pytest.approx([5, 0.3], rel=0.03)
-    plain = solve(matrix, target, np.ones(200), rounds=1)
+    plain = NonNegativeRegressor().fit(matrix, target).coef_
     assert abs(plain[0] - 5) > 10 * abs(robust[0] - 5)
+
+
+@pytest.mark.parametrize("estimator", [
+    NonNegativeRegressor(), NonNegativeRegressor(huber=HUBER), NonNegativeRegressor(relative=True, huber=HUBER),
+], ids=["least squares", "robust", "relative"])
+def test_the_estimator_keeps_the_rules_of_scikit_learn(estimator):
+    check_estimator(estimator)
+
+
+def test_the_step_polynomial_is_an_estimator():
+    steps = gpu_steps(noise=0.01)
+    rows = FitRows.of(steps.usable(), 0.0)
+    rows = rows.where(rows.phase == "prefill")
+    model = clone(StepPolynomial(("prefill",))).fit(rows.matrix, rows.seconds, groups=rows.configuration)
+    assert model.score(rows.matrix, rows.seconds) > 0.99
+    assert (model.coef_ >= 0).all()
+    with pytest.raises(ValueError, match="8 columns"):
+        model.predict(rows.matrix[:, :3])
+    with pytest.raises(NotFittedError):
+        StepPolynomial().predict(rows.matrix)
 
 
 def test_coefficients_are_never_negative_even_where_times_fall():

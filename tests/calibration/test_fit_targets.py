@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hermes.calibration.fit import fit_steps
-from hermes.calibration.fit_report import phase_table
+from hermes.calibration.fit.report import phase_table
 from hermes.calibration.importers.splitwise import Splitwise
 from hermes.calibration.importers.vllm_cpu import VllmCpu
 
@@ -32,7 +32,7 @@ def test_vllm_on_a_cpu():
     assert errors["decode"] <= 4.0
 
 
-# (hardware, degree): bounds of held-out prompt and token errors in percent; docs/fidelity.md has the figures
+# (hardware, degree): bounds of held-out prompt and token errors in percent; docs/accuracy.md has the figures
 SPLITWISE = {
     ("h100-80gb", 4): (8.0, 3.0), ("h100-80gb", 8): (8.0, 3.0), ("a100-80gb", 8): (8.0, 3.0),
     ("a100-80gb", 4): (8.5, 3.0),  # terms fixed: below 8

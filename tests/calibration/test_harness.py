@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 
 from hermes.calibration.collect.session import BUDGET_EXIT, DRIVER_PID, CollectorError, _lock, noise_of
-from hermes.calibration.driver import collect, progress_of
 from hermes.calibration.journal import read_journal
 from hermes.calibration.pack import pack
 from hermes.calibration.plan import Plan, load_plan, save_plan
+from hermes.calibration.session import collect, progress_of
 from hermes.calibration.steps import load_steps, save_steps
 from hermes.cli import main
 from hermes.errors import InputError
@@ -27,12 +27,21 @@ from hermes.hardware.models import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTOR = "tests.calibration.fake_collector"
+PYTHON = ""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> str:
+    """An interpreter that has the fake collector: the session gives collectors this package and nothing else."""
+    path = tmp_path_factory.mktemp("interpreter") / "python"
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{ROOT}" exec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
 
 
 @pytest.fixture(autouse=True)
-def _collector_is_found(monkeypatch):
-    """The driver gives collectors this package only; the fake one is found because it runs from the checkout."""
-    monkeypatch.chdir(ROOT)
+def _with_the_collector(python, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "PYTHON", python)
 
 
 def plan_of(points: list[dict[str, Any]], **more: Any) -> Plan:
@@ -49,7 +58,7 @@ def points(count: int, **more: Any) -> list[dict[str, Any]]:
 
 def run(plan: Plan, folder: Path, **options: Any):
     save_plan(plan, folder / "plan.json")
-    return collect(plan, folder / "plan.json", folder / "journal.jsonl", **options)
+    return collect(plan, folder / "plan.json", folder / "journal.jsonl", **{"python": PYTHON} | options)
 
 
 def measured(journal: Path) -> list[str]:
@@ -173,6 +182,62 @@ def test_packing_what_is_no_journal(tmp_path, content):
     assert str(path) in str(caught.value)
 
 
+STEP = {"prefill_seqs": 0, "prefill_tokens": 0, "prefill_past": 0, "prefill_attn": 0, "decode_seqs": 1,
+        "decode_ctx": 10, "decode_ctx_max": 10, "sampled": 1, "time_s": 0.01, "cpu_time_s": 0.01, "repetition": 0}
+
+
+def journal_with(folder: Path, row: str, **record: Any) -> Path:
+    """A journal with one row, written as it stands."""
+    header = {"kind": "header", "format": "hermes-journal/1", "plan": plan_of(points(1)).model_dump(mode="json"),
+              "environment": {}}
+    point = {"kind": "point", "point": "point 0", "rows": ["ROW"], **record}
+    path = folder / "journal.jsonl"
+    path.write_text(json.dumps(header) + "\n" + json.dumps(point).replace('"ROW"', row) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(("column", "value", "message"), [
+    ("decode_seqs", "1.7", "rows.0.decode_seqs: expected an integer"), ("time_s", "true", "expected a finite number"),
+    ("decode_seqs", "true", "expected an integer"), ("time_s", "NaN", "finite numbers, found NaN"),
+    ("time_s", "1e999", "finite numbers"), ("time_s", "-1", "a time above 0"), ("time_s", '"1"', "a finite number"),
+    ("decode_seqs", "-1", "an integer from 0"), ("decode_seqs", "99999999999999999999", "an integer from 0"),
+    ("decode_seqs", "null", "an integer"), ("configuration", "3", "expected text"), ("sped", "3", "columns among"),
+    ("repetition", "0.5", "an integer"), ("excluded", "false", "expected text"),
+])
+def test_packing_trusts_no_value_of_a_journal(tmp_path, capsys, column, value, message):
+    row = json.dumps(STEP | {column: "VALUE"}).replace('"VALUE"', value)
+    assert main(["calibrate", "pack", str(journal_with(tmp_path, row)), "-o", str(tmp_path / "s.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert "journal.jsonl:2: " in error
+    assert message in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl"]
+
+
+@pytest.mark.parametrize(("record", "message"), [
+    ({"attempt": 1.5}, "attempt: expected an integer"), ({"rows": 3}, "rows: expected a list of rows"),
+    ({"rows": [3]}, "rows: expected a list of rows"), ({"failed": 3}, "failed: expected text"),
+    ({"point": "point 7"}, "a point of the plan"), ({"kind": 3}, "with its kind"), ({"class": None}, "class: expected"),
+])
+def test_packing_trusts_no_record_of_a_journal(tmp_path, record, message):
+    with pytest.raises(InputError, match=message) as caught:
+        pack(journal_with(tmp_path, json.dumps(STEP), **record))
+    assert "journal.jsonl:2: " in str(caught.value)
+
+
+def test_a_journal_that_cannot_be_read_is_one_line(tmp_path, capsys):
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", ".", "none"):
+        assert main(["calibrate", "pack", str(tmp_path / name), "-o", str(tmp_path / "s.yaml")]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_module_in_the_current_folder_is_not_the_collectors(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise SystemExit('the wrong numpy')")
+    monkeypatch.chdir(tmp_path)
+    assert run(plan_of(points(2)), tmp_path)[1]
+
+
 def test_an_orphaned_collector_stops(tmp_path):
     save_plan(plan_of(points(20, sleep_s=0.02)), tmp_path / "plan.json")
     command = [sys.executable, "-m", COLLECTOR, str(tmp_path / "plan.json"), str(tmp_path / "journal.jsonl")]
@@ -190,12 +255,12 @@ def test_two_collectors_do_not_share_a_journal(tmp_path):
 def test_plans_survive_the_file(tmp_path):
     plan = plan_of(points(3))
     save_plan(plan, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json") == plan
+    assert load_plan(tmp_path / "plan.json", Plan) == plan
     content = json.loads((tmp_path / "plan.json").read_text())
     content["points"][1]["name"] = "point 0"
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="different names"):
-        load_plan(tmp_path / "plan.json")
+        load_plan(tmp_path / "plan.json", Plan)
 
 
 def test_noise_is_the_median_over_repeated_steps():
@@ -209,7 +274,7 @@ def test_noise_is_the_median_over_repeated_steps():
 
 def test_check_prices_what_was_measured(tmp_path, capsys):
     """Steps made of a profile's own prices: off by what was put in."""
-    from hermes.calibration.check import check_steps
+    from hermes.calibration.comparison import check_steps
     from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader
     from hermes.hardware.base import StepStats
     from hermes.hardware.polynomial import Polynomial
@@ -226,8 +291,8 @@ def test_check_prices_what_was_measured(tmp_path, capsys):
                          source="s")
     save_steps(MeasuredSteps(header, rows), tmp_path / "steps.yaml")
     lines, table = check_steps(load_steps(tmp_path / "steps.yaml"), model)
-    assert [(line.phase, line.steps) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
-    assert all(line.mape == pytest.approx(0.25, rel=1e-6) == line.bias for line in lines)
+    assert [(line.phase, line.errors.points) for line in lines] == [("prefill", 2), ("decode", 3), ("all", 5)]
+    assert all(line.errors.mape == pytest.approx(0.25, rel=1e-6) == line.errors.median for line in lines)
     assert len(table) == 5
     assert main(["calibrate", "check", str(tmp_path / "steps.yaml"), "splitwise-2023-llama-2-70b-h100-tp8"]) == 0
     assert "25.0%" in capsys.readouterr().out

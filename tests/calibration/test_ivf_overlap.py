@@ -1,4 +1,4 @@
-"""`hermes calibrate retrieval --ivf` on a small index."""
+"""`hermes calibrate run` with `measure: ivf` on a small index."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ from hermes.config.data_files import resource_dir
 from hermes.plugins.telerag.overlap.curves import shared
 
 
+def plan(folder: Path, vectors: int, dim: int, nlist: int, queries: int) -> Path:
+    path = folder / "plan.yaml"
+    path.write_text(f"{{measure: ivf, vectors: {vectors}, dim: {dim}, nlist: {nlist}, queries: {queries}}}\n")
+    return path
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ivf") / "small.yaml"
-    done = CliRunner().invoke(app, [
-        "calibrate", "retrieval", "--ivf", "--vectors", "4000", "--dim", "24", "--nlist", "64", "--queries", "48",
-        "--quiet", "-o", str(path)])
+    asked = plan(path.parent, 4000, 24, 64, 48)
+    done = CliRunner().invoke(app, ["calibrate", "run", str(asked), "-q", "-o", str(path)])
     assert done.exit_code == 0, done.output
     for said in ("moved", "scan, 1 thread(s)", "best 3 of 100,000", "GPU"):
         assert said in done.output
@@ -42,9 +47,7 @@ def test_a_device_is_measured_and_its_loop_simulated(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "measure_device", lambda device, seed, repetitions: {
         "device": f"some {device} card", "torch": "2", "copy": rate, "scan": rate, "loop": loop})
     path = tmp_path / "with.yaml"
-    done = CliRunner().invoke(app, [
-        "calibrate", "retrieval", "--ivf", "--vectors", "2000", "--dim", "8", "--nlist", "16", "--queries", "8",
-        "--quiet", "-o", str(path)])
+    done = CliRunner().invoke(app, ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "-q", "-o", str(path)])
     assert done.exit_code == 0, done.output
     assert "some cuda card, copy: 24.00 GB/s" in done.output
     assert "205.00 ms measured, 202.00 ms simulated (-1.5%" in done.output
@@ -146,8 +149,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     bad.write_text(json.dumps({}))
     from hermes.errors import InputError
 
-    with pytest.raises(InputError, match="rewrites-file"):
-        CliRunner().invoke(app, ["calibrate", "retrieval", "--ivf", "--rewrites-file", str(bad)],
-                           catch_exceptions=False)
-    with pytest.raises(InputError, match="device"):
-        CliRunner().invoke(app, ["calibrate", "retrieval", "--ivf", "--device", "tpu"], catch_exceptions=False)
+    run = ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "--set"]
+    for setting in ("rewrites_file=bad.npz", "rewrites_file=none.npz", "device=tpu"):
+        with pytest.raises(InputError, match=setting.split("=")[0]):
+            CliRunner().invoke(app, [*run, setting], catch_exceptions=False)

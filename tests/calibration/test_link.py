@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from hermes.calibration.journal import Journal
 from hermes.calibration.link import fit_links, link_file, load_link, network_lines, save_link
 from hermes.calibration.link_plan import link_plan
+from hermes.calibration.measurements import MEASUREMENTS, load_measurement
+from hermes.calibration.plan import save_plan
 from hermes.cli import main
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
@@ -28,7 +30,7 @@ def journal_of(plan, seconds):
     """Records as a collector would write them, `seconds(point)` long."""
     return [
         {"kind": "point", "point": p["name"], "rows": [{"repetition": n, "time_s": seconds(p)} for n in range(3)]}
-        for p in plan["points"]
+        for p in plan.points
     ]
 
 
@@ -98,7 +100,7 @@ def test_a_path_that_tells_nothing_is_left_out_and_named():
 def test_a_file_says_how_a_scenario_uses_it(tmp_path):
     plan = link_plan("cpu", None, largest=64 * MIB)
     path = tmp_path / "j.jsonl"
-    with Journal(path, plan, {"cpu": "a CPU"}) as journal:
+    with Journal(path, plan.model_dump(mode="json"), {"cpu": "a CPU"}) as journal:
         for record in journal_of(plan, lambda p: 2e-6 + p["bytes"] / 1.25e10):
             journal.point(record["point"], record["rows"])
     links = link_file(path, "mine", "hermes calibrate link")
@@ -120,9 +122,9 @@ def test_a_file_says_how_a_scenario_uses_it(tmp_path):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"smallest": 1000}, "--sizes"), ({"smallest": 8192, "largest": 4096}, "--sizes"),
-        ({"block_bytes": 100}, "--block"), ({"repetitions": 1}, "--repetitions"), ({"streams": (0,)}, "--streams"),
-        ({"memory": False}, "--paths"),
+        ({"smallest": 1000}, "smallest"), ({"smallest": 8192, "largest": 4096}, "smallest"),
+        ({"block_bytes": 100}, "block"), ({"repetitions": 1}, "repetitions"), ({"streams": (0,)}, "streams"),
+        ({"memory": False}, "paths"),
     ],
 )
 def test_a_plan_that_cannot_be(options, field):
@@ -133,37 +135,75 @@ def test_a_plan_that_cannot_be(options, field):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--path", "dsk"], "did you mean 'disk'"), (["--device", "tpu"], "cpu, cuda or cuda:N"),
-        (["--path", "device"], "--device cuda"), (["--largest", "1 GiBs"], "--largest"),
-        (["--disk-dir", "/nowhere/at/all"], "an existing folder"),
-        (["--from-journal", "nothing.jsonl"], "journal"), (["-o", "links.txt", "--largest", "8192"], ".yaml"),
+        (["--set", "paths=[dsk]"], "paths.0: expected 'device', 'memory' or 'disk'"),
+        (["--set", "device=tpu"], "--set device=tpu: device: expected text that matches"),
+        (["--set", "paths=[device]"], "device: cuda"),
+        (["--set", "largest=1 GiBs"], "largest"), (["--set", "larges=1 GiB"], "did you mean 'largest'"),
+        (["--set", "disk_dir=/nowhere/at/all"], "an existing folder"),
+        (["-o", "links.txt", "--set", "largest=8192"], ".yaml"), (["--set", "streams=[0]"], "streams.0"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", "link", *arguments]) == 2
+    (tmp_path / "plan.yaml").write_text("measure: link\ndevice: cpu\n")
+    assert main(["calibrate", "run", "plan.yaml", *arguments]) == 2
     out, err = capsys.readouterr()
     assert not out
     assert message in err
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("text", "message"), [
+    ("measure: link\ndevice: tpu\n", "plan.yaml:2:9: device: expected text that matches"),
+    ("measure: link\nlargest: [1]\n", "plan.yaml:2:10: largest"), ("measure: lnk\n", "did you mean 'link'"),
+    ("device: cpu\n", "plan.yaml:1:1: measure: expected one of llm, link"),
+    ("- 3\n", "plan.yaml:1:1: expected a mapping"),
+    ("measure: validation\n", "hermes validate-engine"), ("measure: [link\n", "valid YAML"),
+])
+def test_mistakes_in_a_plan_file_name_the_line(text, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(text)
+    assert main(["calibrate", "run", "plan.yaml", "--dry-run"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", MEASUREMENTS)
+def test_a_plan_that_was_written_is_read_back(what, capsys, tmp_path):
+    path = tmp_path / "p.yaml"
+    sets = ["--set", "model=llama-3.1-8b"] if what == "llm" else ["--set", "seed=3"] if what != "link" else []
+    assert main(["calibrate", "plan", what, "-o", str(path), *sets]) == 0
+    assert "next: hermes" in capsys.readouterr().out
+    found = load_measurement(path)
+    assert found.measure == what
+    docs = path.read_text().count("#")
+    assert docs > 3    # it says what its keys mean
+    if what == "llm":
+        assert main(["calibrate", "plan", what, "-o", str(path)]) == 2
+        assert "model: expected a value (required)" in capsys.readouterr().err
+    else:
+        assert found == load_measurement(path, sets[1::2])
+
+
 def test_dry_run_measures_nothing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", "link", "--dry-run", "--json"]) == 0
+    assert main(["calibrate", "plan", "link"]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", "run", "plan.yaml", "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["host_memory_bytes"] == 2 * 2**30
     assert {point["bytes"] for point in said["points"]} >= {4096, 2**30}
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
 
 
 @pytest.mark.long
 def test_measured_here(tmp_path, capsys):
     """Small sizes, really measured; started again it continues (there is nothing left), with the same result."""
-    command = [
-        "calibrate", "link", "--largest", "1 MiB", "--repetitions", "3", "--disk-dir", str(tmp_path), "-q",
-        "-o", str(tmp_path / "links.yaml"),
-    ]
+    plan = tmp_path / "plan.yaml"
+    assert main(["calibrate", "plan", "link", "-o", str(plan), "--set", "largest=1 MiB", "--set", "repetitions=3",
+                 "--set", "disk_dir=."]) == 0
+    command = ["calibrate", "run", str(plan), "-q"]
     assert main(command) == 0
     capsys.readouterr()
     first = (tmp_path / "links.yaml").read_text()
@@ -173,7 +213,7 @@ def test_measured_here(tmp_path, capsys):
         assert 0 <= link.latency < 0.1
     assert found.find("disk_read").seconds(2**20) > found.find("memory_read").seconds(2**20)
     assert {path.name for path in tmp_path.iterdir()} <= {
-        "links.yaml", "links.plan.json", "links.journal.jsonl", "links.journal.jsonl.lock"
+        "plan.yaml", "links.yaml", "links.plan.json", "links.journal.jsonl", "links.journal.jsonl.lock"
     }
     assert main(command) == 0
     assert (tmp_path / "links.yaml").read_text() == first
@@ -181,7 +221,7 @@ def test_measured_here(tmp_path, capsys):
 
 def test_a_killed_collector_leaves_no_file_and_no_torn_journal(tmp_path):
     plan = link_plan("cpu", tmp_path, largest=16 * MIB, repetitions=50, memory=False)
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    save_plan(plan, tmp_path / "plan.json")
     command = [
         sys.executable, "-m", "hermes.calibration.collect.link", str(tmp_path / "plan.json"), str(tmp_path / "j.jsonl")]
     process = subprocess.Popen(command)
@@ -191,8 +231,8 @@ def test_a_killed_collector_leaves_no_file_and_no_torn_journal(tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(tmp_path.glob("hermes-link-*"))
-    with Journal(tmp_path / "j.jsonl", plan, {}) as journal:
-        assert 2 <= len(journal.done) < len(plan["points"])
+    with Journal(tmp_path / "j.jsonl", plan.model_dump(mode="json"), {}) as journal:
+        assert 2 <= len(journal.done) < len(plan.points)
 
 
 def test_collector_needs_numpy_alone():

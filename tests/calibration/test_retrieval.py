@@ -14,9 +14,10 @@ from long_runs import quick_and_full
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady, waited_s
 from hermes.calibration.collect.retrieval_data import Embeddings, embeddings, exact_neighbours, recall, texts
+from hermes.calibration.fit.retrieval import fit_retrieval, index_of
 from hermes.calibration.journal import Journal
-from hermes.calibration.retrieval_fit import fit_retrieval, index_of
-from hermes.calibration.retrieval_plan import KINDS, Grid, memory_bytes, retrieval_plan
+from hermes.calibration.plan import save_plan
+from hermes.calibration.retrieval_plan import RetrievalMeasurement, memory_bytes, retrieval_plan
 from hermes.calibration.retrieval_steps import COLUMNS, load_searches, pack_searches, save_searches
 from hermes.cli import main
 from hermes.errors import InputError
@@ -39,8 +40,10 @@ TRUE = {  # seconds per unit, of about the size that real ones have
     "bm25": {"call": 1e-4, "query": 6e-5, "postings": 1.2e-9, "documents": 3e-9},
 }
 POWERS = GraphExponents(effort=0.7, links=0.5, vectors=0.2)
-GRID = Grid(kinds=tuple(TRUE), vectors=(5_000, 10_000, 20_000), dims=(64, 256), threads=(1, 2), repetitions=3,
-            hnsw_m=(8, 32), nprobes=(1, 8, 64), batches=(1, 32))
+KINDS = ["ivf-flat", "ivf-pq", "ivf-pq-fs", "hnsw", "bm25"]
+GRID = RetrievalMeasurement(
+    kinds=list(TRUE), vectors=[5_000, 10_000, 20_000], dims=[64, 256], threads=[1, 2], repetitions=3, hnsw_m=[8, 32],
+    nprobes=[1, 8, 64], batches=[1, 32])
 
 
 def work_of(index, effort):
@@ -57,8 +60,8 @@ def made_up(path, grid=GRID, noise=0.0, waited=0.0, seed=0):
     rng = np.random.default_rng(seed)
     plan = retrieval_plan(grid)
     environment = {"cpu": "a CPU", "cores": 2, "libraries": {"faiss": "1"}}
-    with Journal(path, plan, environment) as journal:
-        for point in plan["points"]:
+    with Journal(path, plan.model_dump(mode="json"), environment) as journal:
+        for point in plan.points:
             index, effort = point["index"], point["effort"]
             work = work_of(index, effort)
             found = features(index_of({"pq_m": 0, **index}), effort, point["batch"], point["threads"], work, POWERS)
@@ -134,7 +137,7 @@ def test_exponents_of_a_graph(fitted):
 
 def test_contended_rows_are_kept_and_not_fitted(tmp_path):
     busy = pack_searches(made_up(tmp_path / "j.jsonl", waited=2 * LIMIT), "busy")
-    assert len(busy.rows) == len(retrieval_plan(GRID)["points"]) * GRID.repetitions
+    assert len(busy.rows) == len(retrieval_plan(GRID).points) * GRID.repetitions
     assert busy.usable().empty
     with pytest.raises(InputError, match="rows that a fit may use"):
         fit_retrieval(busy, "busy")
@@ -276,7 +279,7 @@ def test_what_is_no_journal(tmp_path, content):
 
 
 def test_a_plan_builds_every_index_once():
-    points = retrieval_plan(Grid(kinds=KINDS))["points"]
+    points = retrieval_plan(RetrievalMeasurement(kinds=KINDS)).points
     levels = [point["level"] for point in points]
     assert levels == sorted(levels)
     for point in points:
@@ -285,33 +288,43 @@ def test_a_plan_builds_every_index_once():
 
 
 def test_without_hnswlib_the_graph_is_that_of_faiss():
-    plan = retrieval_plan(Grid(kinds=("hnsw",), libraries=("faiss",)))
-    assert {point["index"]["library"] for point in plan["points"]} == {"faiss"}
+    plan = retrieval_plan(RetrievalMeasurement(kinds=["hnsw"]), ("faiss",))
+    assert {point["index"]["library"] for point in plan.points} == {"faiss"}
 
 
 def test_memory_estimate_holds_the_vectors():
-    small, large = (memory_bytes(retrieval_plan(Grid(kinds=("hnsw",), vectors=(n,)))) for n in (10_000, 1_000_000))
+    small, large = (memory_bytes(retrieval_plan(RetrievalMeasurement(kinds=["hnsw"], vectors=[n])))
+                    for n in (10_000, 1_000_000))
     assert large - small > 0.99 * 2 * 4 * 768 * 990_000
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("settings", "message"),
     [
-        (["--index", "ivfflat"], "did you mean 'ivf-flat'"), (["--vectors", "3"], "--vectors"),
-        (["--pq-m", "7", "--index", "ivf-pq"], "--pq-m"), (["--nlist", "1000000"], "--nlist"),
-        (["--vectors-file", "nothing.npy"], "--vectors-file"), (["--top-k", "9999", "--vectors", "500"], "--top-k"),
-        (["--clock", "cuda"], "wall or cpu"),
-        (["--from-steps", "nothing.yaml"], "nothing.yaml"), (["--python", "/no/python"], "--python"),
+        (["kinds=[ivfflat]"], "kinds.0: expected 'ivf-flat'"), (["vectors=[3]"], "vectors.0"),
+        (["pq_m=[7]", "kinds=[ivf-pq]"], "pq_m"), (["nlists=[1000000]"], "nlists"),
+        (["vectors_file=nothing.npy"], "vectors_file"), (["top_k=9999", "vectors=[500]"], "top_k"),
+        (["clock=cuda"], "clock: expected 'wall' or 'cpu'"), (["nprobe=[1]"], "did you mean 'nprobes'"),
     ],
 )
-def test_mistakes_are_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+def test_mistakes_are_one_line(settings, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["calibrate", "retrieval", "--dry-run", *arguments]) == 2
+    (tmp_path / "plan.yaml").write_text("measure: retrieval\n")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    assert main(["calibrate", "run", "plan.yaml", "--dry-run", *sets]) == 2
     out, err = capsys.readouterr()
     assert not out
     assert message in err
     assert err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
+
+
+def test_other_mistakes_are_one_line(capsys, tmp_path):
+    (tmp_path / "plan.yaml").write_text("measure: retrieval\n")
+    assert main(["calibrate", "run", str(tmp_path / "plan.yaml"), "--dry-run", "--python", "/no/python"]) == 2
+    assert "--python" in capsys.readouterr().err
+    assert main(["fit", str(tmp_path / "nothing.yaml")]) == 2
+    assert "nothing.yaml" in capsys.readouterr().err
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -401,12 +414,13 @@ def test_measured_here(kind, tmp_path, capsys):
     """A small index, really built and searched; recall says that it is the right one."""
     library = {"hnsw": "hnswlib", "bm25": "bm25s"}.get(kind, "faiss")
     pytest.importorskip(library, reason=f"{library} is not installed (extra `retrieval`)")
-    command = [
-        "calibrate", "retrieval", "--index", kind, "--vectors", "2000", "--dim", "32", "--queries", "64",
-        "--batch", "4", "--nprobe", "1", "--nprobe", "8", "--nprobe", "32", "--nlist", "32", "--hnsw-m", "8",
-        "--pq-m", "4", "--repetitions", "3", "--clock", "cpu", "-q", "-o", str(tmp_path / "s.yaml"),
-        "--profile", str(tmp_path / "p.yaml"), "--json",
-    ]
+    settings = {
+        "kinds": [kind], "vectors": [2000], "dims": [32], "queries": 64, "batches": [4], "nprobes": [1, 8, 32],
+        "nlists": [32], "hnsw_m": [8], "pq_m": [4], "repetitions": 3, "clock": "cpu", "output": "s.yaml",
+        "profile": "p.yaml",
+    }
+    (tmp_path / "plan.yaml").write_text(json.dumps({"measure": "retrieval", **settings}))
+    command = ["calibrate", "run", str(tmp_path / "plan.yaml"), "-q", "--json"]
     code = main(command)
     out, err = capsys.readouterr()
     if code == 2 and "three configurations" in err:
@@ -429,8 +443,7 @@ def test_measured_here(kind, tmp_path, capsys):
 
 def test_a_missing_library_is_one_line(tmp_path, capsys):
     """The collector's interpreter may not have what the plan needs."""
-    plan = retrieval_plan(Grid(kinds=("bm25",), vectors=(1000,)))
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    save_plan(retrieval_plan(RetrievalMeasurement(kinds=["bm25"], vectors=[1000])), tmp_path / "plan.json")
     code = (
         "import sys\n"
         "class Block:\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hermes.calibration.fit.roofline import data_set, errors, fit_card, fit_efficiency
 from hermes.calibration.importers.roofline import RooflineSteps
-from hermes.calibration.roofline_fit import data_set, errors, fit_card, fit_efficiency
 from hermes.calibration.steps import STATS, MeasuredSteps, load_steps, save_steps
 from hermes.cli import main
 from hermes.errors import InputError

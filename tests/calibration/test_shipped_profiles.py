@@ -9,10 +9,11 @@ import pytest
 from hermes.calibration.profile_plot import decode_step as decode
 from hermes.calibration.profile_plot import prefill_step as prefill
 from hermes.config.data_files import resource_dir
-from hermes.hardware import load_device, load_model, load_table
+from hermes.hardware import load_device, load_model
 from hermes.hardware.files import names_in
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import load_profile
+from hermes.hardware.table import load_table
 
 PERF_MODEL = Path(__file__).resolve().parents[3] / "shared" / "data" / "splitwise" / "perf_model.csv"
 DEVICES = {"h100": "h100-sxm", "h200": "h200", "a100": "a100-80gb", "b200": "b200", "l40s": "l40s",

@@ -1,4 +1,4 @@
-"""What was measured with the torch engine on a CPU, against the shipped profile. docs/fidelity.md has the figures."""
+"""What was measured with the torch engine on a CPU, against the shipped profile. docs/accuracy.md has the figures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hermes.calibration.check import check_steps
-from hermes.calibration.engine_validation.comparison import compare
+from hermes.calibration.comparison import check_steps
 from hermes.calibration.engine_validation.prediction import predict
 from hermes.calibration.engine_validation.result import Times
+from hermes.calibration.engine_validation.session import compared
 from hermes.calibration.engine_validation.workload import EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.calibration.steps import load_steps, phase_of
 from hermes.hardware.files import find
@@ -30,8 +30,8 @@ def test_the_steps_are_enough_and_the_profile_is_theirs():
     assert all((phases == phase).sum() > 300 for phase in ("prefill", "decode", "mixed"))
     model = Polynomial(profile=PROFILE).build(None)
     lines, table = check_steps(steps, model)
-    assert lines[-1].mape < 0.10
-    assert abs(lines[-1].bias) < 0.02
+    assert lines[-1].errors.mape < 0.10
+    assert abs(lines[-1].errors.median) < 0.02
     assert not table["outside"].any()
 
 
@@ -50,7 +50,7 @@ def test_an_online_run_it_was_not_fitted_on():
         Times.of(served["arrival_s"].tolist(), served[f"first_token_s_{n}"].tolist(),
                  served[f"finish_s_{n}"].tolist(), served["output_tokens"].tolist()) for n in (1, 2, 3)
     ]
-    rows = {(row.metric, row.stat): row.error for row in compare(prediction.times, engine)}
+    rows = {(row.metric, row.stat): row.error for row in compared(prediction.times, engine)}
     for metric in ("ttft", "tpot", "e2e"):
         assert rows[metric, "mean"] == pytest.approx(0.0, abs=0.10), metric
         assert rows[metric, "p50"] == pytest.approx(0.0, abs=0.10), metric

@@ -91,8 +91,8 @@ def test_memory_is_stated():
 
 
 @pytest.mark.parametrize(("more", "field"), [
-    ({"dtype": "fp8"}, "--dtype"), ({"max_num_batched_tokens": 32}, "--max-context"), ({"max_context": 100},
-                                                                                     "--max-context"),
+    ({"dtype": "fp8"}, "dtype"), ({"max_num_batched_tokens": 32}, "max_context"), ({"max_context": 100},
+                                                                                     "max_context"),
 ])
 def test_what_cannot_be_measured_is_refused(more, field):
     with pytest.raises(InputError, match=field):
@@ -100,7 +100,7 @@ def test_what_cannot_be_measured_is_refused(more, field):
 
 
 def test_the_collected_steps_are_whole():
-    """Steps of the live validation in docs/fidelity.md: kept whole, those without a CPU marked."""
+    """Steps of the live validation in docs/accuracy.md: kept whole, those without a CPU marked."""
     steps = load_steps(TRACE)
     rows = steps.rows
     assert len(rows) > 2500

@@ -12,7 +12,7 @@ from hermes import simulate
 from hermes.cli import main
 from hermes.clients.consistency import described_model
 from hermes.errors import InputError, InputWarning
-from hermes.hardware.devices import device_in_words, load_device
+from hermes.hardware.devices import device_named_in, load_device
 from hermes.hardware.files import names_in
 from hermes.hardware.profile import load_profile
 from hermes.scenario import load_scenario
@@ -45,56 +45,56 @@ def built(client, **more):
 CONTRADICTIONS = {
     "model": (
         {"model": SEVENTY, "device": "l40s", "hardware": profile("llama-3.1-8b-h100-tp1-bf16"), "memory": BLOCKS},
-        "clients.0.model: expected llama-3.1-8b", "profile llama-3.1-70b-l40s-tp4-bf16",
+        "clients.0.model: llama-3.1-70b is not llama-3.1-8b", "profile llama-3.1-70b-l40s-tp4-bf16",
     ),
     "no profile of the model": (
         {"model": "mixtral-8x7b", "hardware": profile("llama-3.1-8b-h100-tp1-bf16"), "memory": BLOCKS},
-        "clients.0.model: expected llama-3.1-8b", "{kind: roofline, model: mixtral-8x7b, device: h100-sxm}",
+        "clients.0.model: mixtral-8x7b is not llama-3.1-8b", "{kind: roofline, model: mixtral-8x7b, device: h100-sxm}",
     ),
     "table": (
         {"model": "llama-2-70b", "hardware": {"kind": "table", "profile": "TABLE"}, "memory": BLOCKS},
-        "clients.0.model: expected bloom-176b, the model of the hardware's table", "llama-2-70b",
+        "clients.0.model: llama-2-70b is not bloom-176b, the model of the hardware's table", "llama-2-70b",
     ),
     "roofline's model": (
         {"model": SEVENTY, "hardware": roofline(EIGHT, "h100-sxm"), "memory": BLOCKS},
-        "clients.0.model: expected llama-3.1-8b", "write the same model in both",
+        "clients.0.model: llama-3.1-70b is not llama-3.1-8b", "write the same model in both",
     ),
     "device": (
         {"model": EIGHT, "device": "l40s", "hardware": profile("llama-3.1-8b-h100-tp1-bf16")},
-        "clients.0.device: expected h100-sxm", "profile llama-3.1-8b-l40s-tp1-bf16",
+        "clients.0.device: l40s is not h100-sxm", "profile llama-3.1-8b-l40s-tp1-bf16",
     ),
     "no profile of the device": (
         {"model": EIGHT, "device": "a40", "hardware": profile("llama-3.1-8b-h100-tp1-bf16")},
-        "clients.0.device: expected h100-sxm", "{kind: roofline, model: llama-3.1-8b, device: a40}",
+        "clients.0.device: a40 is not h100-sxm", "{kind: roofline, model: llama-3.1-8b, device: a40}",
     ),
     "roofline's device": (
         {"model": EIGHT, "device": "h200", "hardware": roofline(EIGHT, "h100-sxm")},
-        "clients.0.device: expected h100-sxm", "write the same device in both",
+        "clients.0.device: h200 is not h100-sxm", "write the same device in both",
     ),
     "fewer devices": (
         {"model": SEVENTY, "devices": 1, "hardware": profile("llama-3.1-70b-h100-tp2-bf16"), "memory": BLOCKS},
-        "clients.0.devices: expected 2, the tensor parallelism", "leave it out",
+        "clients.0.devices: 1 is not 2, the tensor parallelism", "leave it out",
     ),
     "more devices": (
         {"model": SEVENTY, "devices": 8, "hardware": profile("llama-3.1-70b-h100-tp2-bf16")},
-        "clients.0.devices: expected 2", "profile llama-3.1-70b-h100-tp8-bf16",
+        "clients.0.devices: 8 is not 2", "profile llama-3.1-70b-h100-tp8-bf16",
     ),
     "roofline's devices": (
         {"model": SEVENTY, "devices": 8, "hardware": roofline(SEVENTY, "h100-sxm", tp=2, pp=2)},
-        "clients.0.devices: expected 4, tp 2 x pp 2", "hardware.tp: 8",
+        "clients.0.devices: 8 is not 4, tp 2 x pp 2", "hardware.tp: 8",
     ),
     "bits of weights": (
         {"model": EIGHT, "device": "h100-sxm", "hardware": profile("llama-3.1-8b-h100-tp1-bf16"),
          "memory": {"weight_bits": 8}},
-        "clients.0.memory.weight_bits: expected about 16 bits", "bf16",
+        "clients.0.memory.weight_bits: 8 is not about 16 bits", "bf16",
     ),
     "bits of KV": (
         {"model": EIGHT, "hardware": roofline(EIGHT, "h100-sxm"), "memory": {"kv_bits": 8}},
-        "clients.0.memory.kv_bits: expected 16 bits", "hardware.kv_dtype: fp8",
+        "clients.0.memory.kv_bits: 8 is not 16 bits", "hardware.kv_dtype: fp8",
     ),
     "longer than the model's context": (
         {"model": EIGHT, "hardware": profile("llama-3.1-8b-h100-tp1-bf16"), "max_model_len": 200_000},
-        "clients.0.max_model_len: expected at most 131072", "llama-3.1-8b",
+        "clients.0.max_model_len: 200000 is more than 131072", "llama-3.1-8b",
     ),
 }
 
@@ -164,7 +164,7 @@ def test_every_gpu_profile_says_a_device_and_a_model_that_somebody_describes():
     for name in names_in(""):
         source = load_profile(name).provenance
         on_gpu = "cpu" not in name
-        assert (device_in_words(source.hardware) is not None) == on_gpu, source.hardware
+        assert (device_named_in(source.hardware) is not None) == on_gpu, source.hardware
         assert bool(described_model(source.model, None)) == on_gpu, source.model
 
 
@@ -174,7 +174,7 @@ def test_every_gpu_profile_says_a_device_and_a_model_that_somebody_describes():
     ("NVIDIA GB200", None), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("CPU, one thread", None),
 ])
 def test_devices_are_known_by_the_names_cuda_gives_them(words, name):
-    found = device_in_words(words)
+    found = device_named_in(words)
     assert (None if found is None else found.name) == name
 
 

@@ -20,8 +20,8 @@ from hermes.plugins.structures.evaluation import (
     rankings_of,
     retrievers,
 )
-from hermes.services import Hybrid, MachineSpec, PerItem
-from hermes.services.hybrid import HybridService
+from hermes.services import MachineSpec, PerItem
+from hermes.services.hybrid import Hybrid, HybridService
 
 STEPS = Path(__file__).resolve().parents[2] / "traces" / "hardware"
 

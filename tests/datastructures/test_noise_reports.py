@@ -38,10 +38,10 @@ def printed(capsys, *command):
 def test_calibrate_retrieval_prints_the_classes_of_what_was_measured(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     steps = ROOT / "traces" / "hardware" / f"{name}.yaml"
-    code, out, err = printed(capsys, "calibrate", "retrieval", "--from-steps", steps, "--json")
+    code, out, err = printed(capsys, "fit", steps, "--json")
     assert (code, err) == (0, "")
     rows = load_searches(steps).rows
-    shown, text = json.loads(out)["models"], printed(capsys, "calibrate", "retrieval", "--from-steps", steps)[1]
+    shown, text = json.loads(out)["models"], printed(capsys, "fit", steps)[1]
     for kind, mine in rows.groupby("kind"):
         found = mine.groupby(["configuration", "batch", "threads", "top_k"])["noise"].first()
         assert shown[str(kind)]["noise"] == tally(found.tolist())
@@ -53,15 +53,14 @@ def test_calibrate_link_prints_all_four(tmp_path, capsys):
     from hermes.calibration.link_plan import link_plan
 
     plan = link_plan("cpu", tmp_path, largest=256 * 2**10, memory=False)
-    points = plan["points"]
+    points = plan.points
     assert len(points) >= 4
-    with Journal(tmp_path / "j.jsonl", plan, {"cpu": "a CPU", "cores": 2}) as journal:
+    with Journal(tmp_path / "j.jsonl", plan.model_dump(mode="json"), {"cpu": "a CPU", "cores": 2}) as journal:
         for i, point in enumerate(points):
             seconds = 1e-4 + point["bytes"] / 1e9
             rows = [{"time_s": t, "wall_s": t, "waited_s": 0.0} for t in times(seconds, SPREADS[CLASSES[i % 4]])]
             journal.point(point["name"], rows)
-    code, out, err = printed(capsys, "calibrate", "link", "--from-journal", tmp_path / "j.jsonl", "-o",
-                             tmp_path / "links.yaml")
+    code, out, err = printed(capsys, "calibrate", "pack", tmp_path / "j.jsonl", "-o", tmp_path / "links.yaml")
     assert (code, err) == (0, ""), err
     for name in CLASSES:
         assert re.search(rf"\b{name}\b", out), out
@@ -165,9 +164,9 @@ def test_what_a_prefix_cache_costs_is_a_figure(monkeypatch):
 def test_benchmarks_of_structures_print_it_too(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks import structures
-    from hermes.studies import structures_tools
+    from hermes.study import load_study
 
-    monkeypatch.setattr(structures_tools, "OPERATIONS", 50)
+    monkeypatch.setattr(load_study("datastructures").module("tools"), "OPERATIONS", 50)
     monkeypatch.setattr(structures, "SUBMITS", 200)
     monkeypatch.setattr(structures, "REPETITIONS", 2)
     structures.main()
@@ -185,5 +184,5 @@ def test_a_fit_lists_what_is_not_steady(tmp_path, capsys):
     point = rows["configuration"] == rows["configuration"].iloc[0]
     rows.loc[point, ["noise", "excluded"]] = "rejected", "rejected: 7 repetitions, CV 60%"
     save_searches(MeasuredSearches(searches.header, rows), tmp_path / "s.yaml")
-    _, out, _ = printed(capsys, "calibrate", "retrieval", "--from-steps", tmp_path / "s.yaml", "--json")
+    _, out, _ = printed(capsys, "fit", tmp_path / "s.yaml", "--json")
     assert json.loads(out)["usable"] == len(rows) - point.sum()

@@ -10,10 +10,11 @@ from long_runs import quick_and_full
 import hermes
 from hermes.core.block_hashes import TokenPrompt
 from hermes.errors import InputError
-from hermes.memory import PrefixBlockPool, RankedPrefixPool
+from hermes.memory import PrefixBlockPool
 from hermes.memory.eviction import EVICTION
+from hermes.memory.prefix_eviction import RankedPrefixPool
 from hermes.memory.tiers import Store
-from hermes.scenario import json_schema
+from hermes.scenario.editor_schema import json_schema
 
 POLICIES = ("tamm", "gdsf", "lfu", "fifo")
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=40)

@@ -46,15 +46,16 @@ def _in_this_process(script: str, folder: Path) -> tuple[int, str]:
 
 @pytest.fixture
 def bash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[int, str]]:
-    """Runs a script in `tmp_path`, with `hermes` on the path: (exit code, what it printed).
+    """Runs a script in `tmp_path`, with `hermes` and this Python on the path: (exit code, what it printed).
 
     Scripts of nothing but `hermes` commands run in this process: a new one imports for more than a second. Bash runs
     those with pipes, variables or other programs.
     """
     programs = tmp_path_factory.mktemp("bin")
-    command = programs / "hermes"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hermes.cli "$@"\n')
-    command.chmod(0o755)
+    for name, arguments in (("hermes", " -m hermes.cli"), ("python", "")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        program.chmod(0o755)
     path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "120", "NO_COLOR": "1"}
@@ -64,7 +65,7 @@ def bash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
             return _in_this_process(script, tmp_path)
         done = subprocess.run(
             ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=120,
+            stderr=subprocess.STDOUT, timeout=600,
         )
         return done.returncode, done.stdout
 

@@ -1,9 +1,9 @@
 """Break one rule of the chunked scheduler at a time, and see which recorded schedules notice.
 
 A recording shows that a rule is right only if it would have come out differently without it. `python
-tests/docs/rule_mutations.py` prints the table of docs/vllm-v1.md (it takes minutes); `test_vllm_page.py` checks that
-every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text. Where that
-piece is gone, the method was rewritten, and the mutation has to be written anew.
+tests/docs/rule_mutations.py` prints the table of docs/reference/schedules.md (it takes minutes); `test_vllm_page.py`
+checks that every mutation is noticed by the recording it names. A mutation replaces a piece of a method's source text.
+Where that piece is gone, the method was rewritten, and the mutation has to be written anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import conform_file, find_files
-from hermes.memory import BlockPool, ReferencePrefixPool
+from hermes.memory import BlockPool
+from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
@@ -134,7 +135,7 @@ MUTATIONS = [
              r"budget \+= scheduled\.pop\(victim, 0\)\n", UNHASH, "recorded/uncomputed-hits-1"),
     Replacement("13", "a preempted request goes to the end of the queue", FcfsQueue, "push_preempted", "", "append",
                 "given/fcfs-tight-0"),
-    Mutation("13", "a preempted request loses its outputs", L, "_preempt",
+    Mutation("13", "a preempted request loses its outputs", L, "preempt",
              r"seq\.num_computed = 0", "seq.num_computed = 0; seq.num_tokens = seq.prompt_tokens",
              "given/fcfs-tight-0"),
     Mutation("14", "admission also in a step that preempted", C, "_literal_plan",
@@ -170,17 +171,18 @@ MUTATIONS = [
              "return\n", "given/prefix-tight-0"),
     Mutation("20", "the results of a step are known to the plan of the next", A, "plan",
              r"if not self\._ending:", "self._let_go()\n    if not self._ending:", "async/short-outputs-1"),
-    Mutation("20", "who has ended has no slot any more", C, "_admit_waiting",
+    Mutation("20", "an ended request holds no slot", C, "_admit_waiting",
              r" - len\(self\._ending\)", "",
              "async/few-seats-1141"),
-    Mutation("20", "who has ended is not eligible", C, "_cap", r"len\(self\._ending\) \+ ", "", "async/cap-eligible-1"),
-    Mutation("20", "the watermark does not hold while only those run who have ended", C, "_admit_waiting",
+    Mutation("20", "an ended request is not eligible", C, "_cap", r"len\(self\._ending\) \+ ", "",
+             "async/cap-eligible-1"),
+    Mutation("20", "the watermark does not hold while only ended requests run", C, "_admit_waiting",
              r"if running or self\._ending:", "if running:", "async/watermark-ended-1"),
-    Mutation("20", "who has ended is no victim", C, "_literal_plan",
+    Mutation("20", "an ended request is no victim", C, "_literal_plan",
              r"if self\._ending and self\._preempt_ending\(order\):", "if False:", "async/last-in-flight-37"),
-    Mutation("20", "who has ended is the first victim", A, "_preempt_ending",
+    Mutation("20", "an ended request is the first victim", A, "_preempt_ending",
              r" or rank\(last\) < max\(map\(rank, order\)\)", "", "async/last-in-flight-37"),
-    Mutation("20", "admission although one who has ended was preempted", C, "_literal_plan",
+    Mutation("20", "admission although an ended request was preempted", C, "_literal_plan",
              r"if may_admit:", "if not plan.preempted:", "async/last-in-flight-37"),
     Mutation("20", "a block is hashed while its last token is in flight", C, "_literal_plan",
              r"known = seq\.num_computed if seq in in_flight else None", "known = None", "async/own-blocks-1"),

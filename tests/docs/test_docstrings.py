@@ -17,7 +17,8 @@ FOREIGN = {
 
 @cache   # not when the module is imported, which every test process does
 def trees():
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    files = [*sorted(PACKAGE.rglob("*.py")), *sorted((PACKAGE.parent / "studies").rglob("*.py"))]
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
 
 
 def docstrings(tree):

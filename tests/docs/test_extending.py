@@ -1,95 +1,116 @@
-"""The examples of docs/extending.md run: each plug-in registers, stands in YAML, and keeps its contract."""
+"""The examples of docs/extending.md (docs/examples) run: each registers, stands in YAML, and keeps its contract."""
+
+from __future__ import annotations
 
 import importlib
+import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from markdown_blocks import Block, blocks
+from markdown_blocks import blocks
 
 import hermes
-from hermes.clients import CLIENTS
+from hermes.config.registry import Registry
 from hermes.errors import InputError
-from hermes.hardware import HARDWARE
-from hermes.memory.eviction import EVICTION
-from hermes.network import NETWORKS
-from hermes.pipelines import PIPELINES
-from hermes.plugins.orthrus import SLOTS
-from hermes.routing import ROUTERS
-from hermes.scenario import json_schema
-from hermes.schedulers import SCHEDULERS
-from hermes.schedulers.queues import PACKING
-from hermes.services import SERVICES
-from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.lengths import LENGTHS
+from hermes.scenario.editor_schema import json_schema
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
-REGISTRIES = (
-    ROUTERS, PACKING, SLOTS, HARDWARE, ARRIVALS, PIPELINES, LENGTHS, SCHEDULERS, NETWORKS, CLIENTS, SERVICES, EVICTION,
-)
-PLUG_INS = {
-    "my_router": (ROUTERS, "least_work"), "my_packing": (PACKING, "newest_first"),
-    "my_slots": (SLOTS, "square_root"), "my_hardware": (HARDWARE, "linear"),
-    "my_arrivals": (ARRIVALS, "ramp"), "my_pipeline": (PIPELINES, "best_of_two"),
-    "my_careful_pipeline": (PIPELINES, "shorter_when_full"),
-    "my_graph": (PIPELINES, "debate"), "my_client": (CLIENTS, "web_search"),
-    "my_service": (SERVICES, "brute_force"), "my_eviction": (EVICTION, "largest_first"),
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, EXAMPLES = DOCS / "extending.md", DOCS / "examples"
+MODULES = DOCS / "reference" / "extension-modules.md"
+PLUG_INS = {   # example -> registry, name
+    "my_router": ("routers", "least_work"), "my_scheduler": ("schedulers", "one_prompt"),
+    "my_packing": ("packing", "newest_first"), "my_slots": ("slots", "square_root"),
+    "my_hardware": ("hardware", "linear"), "my_arrivals": ("arrivals", "ramp"), "my_lengths": ("lengths", "summaries"),
+    "my_counts": ("token_counts", "two_sizes"), "my_traces": ("trace_importers", "access-log"),
+    "my_pipeline": ("pipelines", "best_of_two"), "my_careful_pipeline": ("pipelines", "shorter_when_full"),
+    "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
+    "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
+    "my_eviction": ("eviction", "largest_first"),
 }
+IN_SCENARIOS = [name for name in PLUG_INS if name != "my_traces"]
 
 
-def named(language: str) -> dict[str, Block]:
-    """The page's blocks in a language, by the file that their first line names."""
-    found = {}
-    for block in blocks(PAGE):
-        if block.language == language:
-            first = block.text.partition("\n")[0]
-            assert first.startswith("# "), f"docs/extending.md:{block.line}: the first line names the file"
-            found[first.removeprefix("# ")] = block
+def registry(name: str) -> Registry:
+    (found,) = [one for one in Registry.every if one.name == name]
     return found
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """All files of the page, importable; what they register is forgotten afterwards."""
-    for name, block in (named("python") | named("yaml")).items():
-        (tmp_path / name).write_text(block.text)
+    """All examples, importable; what they register is forgotten afterwards."""
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for module, (registry, name) in PLUG_INS.items():
-        if name in registry:
-            registry.unregister(name)
+    for module, (point, name) in PLUG_INS.items():
+        if any(name in one._entries for one in Registry.every if one.name == point):
+            registry(point).unregister(name)
         for stale in (module, f"test_{module}"):
             sys.modules.pop(stale, None)
 
 
-def test_the_page_has_all_examples():
-    assert set(named("python")) == {f"{prefix}{name}.py" for name in PLUG_INS for prefix in ("", "test_")}
-    assert set(named("yaml")) == {"base.yaml", *(f"{name}.yaml" for name in PLUG_INS)}
+def test_the_folder_has_all_examples():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {f"{p}{n}.py" for n in PLUG_INS for p in ("", "test_")}
+    assert {path.name for path in EXAMPLES.glob("*.yaml")} == {"base.yaml", *(f"{name}.yaml" for name in IN_SCENARIOS)}
+
+
+def test_every_extension_point_has_an_example(folder):
+    """Those that scenarios and `hermes trace import` reach; what is below the line has none."""
+    for name in ("routing", "schedulers", "plugins.orthrus", "hardware", "workload.importers", "pipelines", "clients",
+                 "services", "network", "memory"):
+        importlib.import_module(f"hermes.{name}")
+    points = {one.name for one in Registry.every for entry in one._entries.values()
+              if not entry.__module__.startswith(("hermes.calibration", "hermes.plugins.telerag"))
+              and entry.__module__.startswith("hermes.")}
+    assert points <= {point for point, _ in PLUG_INS.values()}
 
 
 @pytest.mark.parametrize("name", PLUG_INS)
-def test_an_example_is_short(name):
-    assert named("python")[f"{name}.py"].text.count("\n") < 40
+def test_an_example_is_short_and_uses_what_is_documented(name):
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert text.count("\n") < 40
+    modules = set(re.findall(r"^from (hermes[\w.]*) import", text, flags=re.M))
+    assert modules <= documented(), "docs/reference/extension-modules.md lists what plug-ins import"
+    assert not re.search(r"(self|super\(\)|pool|group)\._[a-z]", text), "a private helper"
 
 
-@pytest.mark.parametrize("name", PLUG_INS)
+def documented() -> set[str]:
+    return set(re.findall(r"^\| `(hermes[\w.]*)` \|", MODULES.read_text(), flags=re.M))
+
+
+@pytest.mark.parametrize("name", IN_SCENARIOS)
 def test_an_example_stands_in_yaml_once_it_is_imported(name, folder):
-    registry, kind = PLUG_INS[name]
+    point, kind = PLUG_INS[name]
+    text = Path(f"{name}.yaml").read_text()
+    Path("unnamed.yaml").write_text(text.replace(f"plugins: [{name}.py]\n", ""))
     with pytest.raises(InputError, match=kind):
-        hermes.simulate(f"{name}.yaml")
+        hermes.simulate("unnamed.yaml")
     base = hermes.simulate("base.yaml")
-    importlib.import_module(name)
-    results = hermes.simulate(f"{name}.yaml")
+    options = {"overrides": [f"plugins+={name}.py"]} if "plugins:" not in text else {}
+    results = hermes.simulate(f"{name}.yaml", **options)
     assert (results.record.status == 1).all()
     assert kind in results.meta["scenario_text"]
     assert not np.array_equal(results.record.finish_ns, base.record.finish_ns), "the plug-in changed nothing"
-    steps = hermes.simulate(f"{name}.yaml", stepping="every_step")
+    steps = hermes.simulate(f"{name}.yaml", stepping="every_step", **options)
     assert np.array_equal(results.record.finish_ns, steps.record.finish_ns)
-    if registry is not PIPELINES:
+    if point != "pipelines":
         assert f'"{kind}"' in str(json_schema()).replace("'", '"'), "editors know it"
+
+
+def test_a_trace_format_reads_a_file(folder):
+    from hermes.workload.importers import import_trace
+
+    importlib.import_module("my_traces")
+    Path("a.log").write_text('{"t": 3, "in": 5, "out": 7}\n{"t": 4.5, "in": 9, "out": 1}\n')
+    assert import_trace("access-log", "a.log").to_dict("list") == {
+        "arrival_s": [0, 1.5], "prompt_tokens": [5, 9], "output_tokens": [7, 1]}
+    Path("b.log").write_text('{"t": 3, "in": 5, "out": 7}\n{"t": 4.5, "in": 9}\n')
+    with pytest.raises(InputError, match=r"b\.log:2: out: "):
+        import_trace("access-log", "b.log")
 
 
 @pytest.mark.parametrize("name", PLUG_INS)
@@ -102,19 +123,26 @@ def test_an_example_keeps_its_contract(name, folder):
         getattr(suite(), test)()
 
 
-def test_the_entry_points_name_registries_and_what_the_examples_define(folder):
+def test_the_page_shows_the_example_of_a_scheduler():
+    shown = [block.text.strip() for block in blocks(PAGE)]
+    for name in ("my_scheduler.py", "my_scheduler.yaml", "test_my_scheduler.py", "base.yaml"):
+        assert (EXAMPLES / name).read_text().strip() in shown, name
+
+
+def test_the_page_is_short_and_links_every_example():
+    text = PAGE.read_text()
+    words = len(re.sub(r"```.*?```|\|", "", text, flags=re.S).split())
+    assert words <= 800, words
+    for name, (point, _) in PLUG_INS.items():
+        assert f"(examples/{name}.py)" in text, name
+        assert f"`hermes.{point}`" in text, point
+
+
+def test_the_entry_points_name_what_the_examples_define(folder):
     (toml,) = [block for block in blocks(PAGE) if block.language == "toml"]
-    groups = tomllib.loads(toml.text)["project"]["entry-points"]
-    names = {f"hermes.{registry.name}": registry for registry in REGISTRIES}
-    announced = {}
-    for group, points in groups.items():
+    for group, points in tomllib.loads(toml.text)["project"]["entry-points"].items():
         for kind, target in points.items():
             module, _, attribute = target.partition(":")
             found = getattr(importlib.import_module(module), attribute)
-            assert names[group].get(kind) is found
-            announced[module] = (names[group], kind)
-    assert announced == PLUG_INS
-    text = PAGE.read_text().rpartition("```")[2]
-    for group in ("hermes.lengths", "hermes.schedulers", "hermes.network"):
-        assert group in names
-        assert f"`{group}`" in text
+            assert (group.removeprefix("hermes."), kind) == PLUG_INS[module]
+            assert registry(group.removeprefix("hermes.")).get(kind) is found

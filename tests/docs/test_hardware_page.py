@@ -1,4 +1,4 @@
-"""docs/hardware.md: its example of a future card runs, and its table of KV tokens is what we compute."""
+"""docs/how-to/hardware.md: its example of a future card runs, and its table of KV tokens is what we compute."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from hermes import simulate
-from hermes.clients import MemoryConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.hardware import HARDWARE
-from hermes.hardware.facts import facts_of
+from hermes.hardware.info import hardware_info
 from hermes.scenario import load_scenario
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "hardware.md").read_text(encoding="utf-8")
+CAPACITY = (DOCS / "background" / "capacity.md").read_text(encoding="utf-8")
 WORKLOAD = (
     "workload: {requests: 20, arrivals: {kind: poisson, rate: 5 /s}, "
     "lengths: {kind: fixed, prompt: 500, output: 9}}\n"
@@ -20,7 +22,7 @@ WORKLOAD = (
 
 
 def test_a_card_nobody_has(tmp_path):
-    card, clients = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    card, clients = re.findall(r"```yaml\n(.*?)```", PAGE.split("## A device of your own")[1], re.S)
     (tmp_path / "next-card.yaml").write_text(card)
     (tmp_path / "s.yaml").write_text(WORKLOAD + clients)
     summary = simulate(load_scenario(tmp_path / "s.yaml")).summary
@@ -30,7 +32,7 @@ def test_a_card_nobody_has(tmp_path):
     assert summary["clients"]["next"]["memory"]["memory_bytes"] == 288 * 2**30
 
 
-ROWS = re.findall(r"^\| Llama-3\.1-(8|70)B TP(\d) \| (.*) \|$", PAGE, re.M)
+ROWS = re.findall(r"^\| Llama-3\.1-(8|70)B TP(\d) \| (.*) \|$", CAPACITY, re.M)
 
 
 @pytest.mark.parametrize(("billions", "tp", "cells"), ROWS)
@@ -41,8 +43,8 @@ def test_kv_tokens_are_those_of_the_table(billions, tp, cells):
     for device in ("h100-sxm", "h200"):
         for dtype in ("bf16", "fp8"):
             options = {"kind": "roofline", "model": model, "device": device, "tp": int(tp), "dtype": dtype}
-            facts = facts_of(HARDWARE.get("roofline").model_validate(options).build())
-            found.append(MemoryConfig().budget(model, int(tp), facts, facts.device, scheduler, None).tokens)
+            info = hardware_info(HARDWARE.get("roofline").model_validate(options).build())
+            found.append(MemoryConfig().budget(model, int(tp), info, info.device, scheduler, None).tokens)
     assert found == ours
 
 

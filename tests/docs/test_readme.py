@@ -1,35 +1,44 @@
-"""README.md: the figures it gives of the quickstart are those that the quickstart gives."""
+"""README.md: its scenario, its figures and its picture are those that its commands give."""
 
-import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from markdown_blocks import ROOT, blocks, commands
 from PIL import Image
 
-from hermes.api import simulate
+import hermes
 from hermes.results import Results
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def quickstart() -> Results:
-    return simulate("quickstart")
+    return hermes.simulate("quickstart")
 
 
 def test_the_number_of_steps_is_that_of_the_quickstart(quickstart: Results) -> None:
-    found = re.findall(r"the quickstart's ([\d,]+) steps", README)
+    found = re.findall(r"quickstart's ([\d,]+) steps", README)
     assert found == [f"{quickstart.summary['steps']['steps']:,}"]
 
 
-def test_the_figure_shows_what_the_quickstart_gives(quickstart: Results) -> None:
-    path = ROOT / "docs" / "img" / "quickstart_cdf.py"
-    spec = importlib.util.spec_from_file_location("quickstart_cdf", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with Image.open(path.with_name("quickstart-cdf.png")) as image:
-        assert image.info["Description"] == module.described(quickstart)
+def test_a_client_is_explained_where_it_first_appears() -> None:
+    for name in ("README.md", "docs/index.md", "docs/glossary.md", "docs/tutorial/first-scenario.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "serving instance" in text.partition("lient")[2][:200], name
+
+
+@pytest.mark.long
+def test_the_picture_is_what_its_commands_draw(tmp_path: Path, bash) -> None:
+    script = [command for block in blocks(ROOT / "README.md") if block.language == "bash"
+              for command in commands(block.text) if "chatbot" in command]
+    code, printed = bash("\n".join(script))
+    assert code == 0, printed
+    with Image.open(tmp_path / "chatbot.png") as drawn, \
+            Image.open(ROOT / "docs" / "img" / "chatbot-replicas.png") as shown:
+        assert drawn.size == shown.size
+        assert np.array_equal(np.asarray(drawn), np.asarray(shown))
+    frame = hermes.open_sweep(tmp_path / "chatbot").frame().set_index("replicas")
+    assert frame["slo.pass"].astype(bool).tolist() == [False] * 4 + [True] * 4

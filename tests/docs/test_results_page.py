@@ -1,4 +1,4 @@
-"""docs/results.md names every column of every table and every key of the summary, and nothing else."""
+"""docs/reference/results.md names every column of every table and every key of the summary, and nothing else."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from hermes.api import simulate
 from hermes.results.frames import TABLES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
 NAME = re.compile(r"`([^`]+)`")
 STATISTIC = {"count", "mean", "p50", "p90", "p95", "p99", "min", "max"}
 

@@ -1,4 +1,4 @@
-"""docs/vllm-v1.md: the totals it states, the names it uses, and the recordings it says would notice a broken rule."""
+"""The pages on vLLM: totals, names, and the recordings that they say would notice a broken rule."""
 
 import json
 import re
@@ -10,7 +10,8 @@ from rule_mutations import FOLDERS, MUTATIONS, SCHEDULES, notices
 
 import hermes.clients.llm
 import hermes.core.sequence
-import hermes.memory
+import hermes.memory.prefix
+import hermes.memory.reference
 import hermes.schedulers.base
 import hermes.schedulers.chunked
 import hermes.schedulers.decode_group
@@ -18,10 +19,11 @@ import hermes.schedulers.queues
 from hermes.clients.schedule_replay import conform_file, find_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "vllm-v1.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
+               for name in ("background/vllm.md", "reference/schedules.md", "reference/engines.md"))
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
-MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory, hermes.schedulers.base, hermes.schedulers.chunked,
-           hermes.schedulers.decode_group, hermes.schedulers.queues)
+MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory.prefix, hermes.memory.reference,
+           hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues)
 
 
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")

@@ -34,7 +34,7 @@ class FakeTime:
 
 
 class FakeEngine:
-    """Rules 1 to 6 and 15 of docs/vllm-v1.md; memory never binds."""
+    """Rules 1 to 6 and 15 of docs/background/vllm.md; memory never binds."""
 
     name, version = "fake", "1"
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.calibration.engine_validation.comparison import compare
 from hermes.calibration.engine_validation.contention import (
     CONTENDED_WINDOWS,
     LOST_SHARE,
@@ -14,6 +13,7 @@ from hermes.calibration.engine_validation.contention import (
     judge,
 )
 from hermes.calibration.engine_validation.result import EngineResult, Times
+from hermes.calibration.engine_validation.session import compared
 
 
 def result(cpu_share, clock="wall", reference=(0.02, 0.02), step_s=0.1):
@@ -65,18 +65,18 @@ def test_metrics_of_a_request_with_one_token():
 def test_errors_and_noise():
     ours = Times.of([0.0, 0.0], [1.1, 1.1], [2.1, 2.1], [2, 2])
     engine = [Times.of([0.0, 0.0], [f, f], [f + 1, f + 1], [2, 2]) for f in (0.9, 1.0, 1.1)]
-    rows = {(row.metric, row.stat): row for row in compare(ours, engine)}
+    rows = {(row.metric, row.stat): row for row in compared(ours, engine)}
     assert len(rows) == 12
     assert rows["ttft", "mean"].error == pytest.approx(0.1)
     assert rows["ttft", "p99"].noise.cv == pytest.approx(0.1)
     assert rows["tpot", "mean"].error == pytest.approx(0.0)
     assert rows["tpot", "mean"].noise.verdict == "excellent"
     assert rows["e2e", "mean"].as_dict()["noise"]["class"] == "excellent"
-    single = compare(ours, engine[:1])[0].as_dict()["noise"]
+    single = compared(ours, engine[:1])[0].as_dict()["noise"]
     assert single["ci95"] is None
     assert single["class"] == "single"
 
 
 def test_metrics_that_no_request_has_are_left_out():
     one = Times.of([0.0], [1.0], [1.0], [1])
-    assert {row.metric for row in compare(one, [one])} == {"ttft", "e2e"}
+    assert {row.metric for row in compared(one, [one])} == {"ttft", "e2e"}

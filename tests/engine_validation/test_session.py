@@ -177,17 +177,19 @@ def test_steps_are_timed_by_the_clock_they_predict(tmp_path):
         assert np.array_equal(load_steps(tmp_path / f"{clock}.yaml").rows["time_s"], times)
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--engine", "vlm"], "did you mean 'vllm'"),
-    (["--clock", "wal"], "did you mean 'wall'"),
-    (["--device", "cuda", "--clock", "cpu"], "expected one of wall"),
-    (["--dtype", "int3"], "dtype"),
-    (["--max-model-len", "100"], "max_model_len"),
-    (["--workload", "none.csv"], "none.csv"),
-    (["--model", "none.json"], "none.json"),
+@pytest.mark.parametrize(("settings", "words"), [
+    (["engine=vlm"], "did you mean 'vllm'"),
+    (["clock=wal"], "clock: expected 'wall', 'cpu' or 'both'"),
+    (["device=cuda", "clock=cpu"], "clock: expected wall, found 'cpu'"),
+    (["dtype=int3"], "dtype"),
+    (["max_model_len=100"], "max_model_len"),
+    (["workload=none.csv"], "none.csv"),
+    (["model=none.json"], "none.json"),
+    (["rates=3"], "did you mean 'rate'"),
 ])
-def test_mistakes_are_one_line(arguments, words, tmp_path, capsys):
-    code = main(["validate-engine", "--python", "x", "-o", str(tmp_path / "o"), "--steps", "none.yaml", *arguments])
+def test_mistakes_are_one_line(settings, words, tmp_path, capsys):
+    sets = [word for setting in ("steps=none.yaml", *settings) for word in ("--set", setting)]
+    code = main(["validate-engine", "--python", "x", "-o", str(tmp_path / "o"), *sets])
     error = capsys.readouterr().err
     assert code == 2
     assert error.count("\n") == 1

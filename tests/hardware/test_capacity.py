@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.clients import LLMClientConfig, MemoryConfig
+from hermes.clients.config import LLMClientConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
 from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token, stage_weight_bytes
-from hermes.hardware.facts import HardwareFacts, facts_of
+from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.hardware.models import load_model
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
@@ -21,9 +22,9 @@ SCHEDULER = SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=256)
 
 def budget(model, device, tp=1, pp=1, dtype="bf16", memory=None):
     options = {"kind": "roofline", "model": model, "device": device, "tp": tp, "pp": pp, "dtype": dtype}
-    facts = facts_of(HARDWARE.get("roofline").model_validate(options).build())
+    info = hardware_info(HARDWARE.get("roofline").model_validate(options).build())
     config = MemoryConfig.model_validate(memory or {})
-    return config.budget(model, tp * pp, facts, facts.device, SCHEDULER, None)
+    return config.budget(model, tp * pp, info, info.device, SCHEDULER, None)
 
 
 def test_the_real_run_whose_blocks_were_recorded():
@@ -96,7 +97,7 @@ def test_sources_of_the_parts():
     assert found.engine == Part(2**30, "given")
     assert found.weights == Part(20 * 10**9, "given")
     assert "2,048 tokens and 256 sequences" in found.activations.source
-    legacy = MemoryConfig(capacity=80 * 2**30).budget("llama-3.1-8b", 1, HardwareFacts(), None, SCHEDULER, None)
+    legacy = MemoryConfig(capacity=80 * 2**30).budget("llama-3.1-8b", 1, HardwareInfo(), None, SCHEDULER, None)
     assert (legacy.activations.bytes, legacy.engine.bytes, legacy.capacity.source) == (0, 0, "given")
 
 
@@ -119,7 +120,7 @@ def test_no_memory_at_all():
     config = LLMClientConfig.model_validate(
         {"model": "llama-2-70b", "hardware": {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}}
     )
-    with pytest.raises(InputError, match="num_blocks, the capacity of a device, or a client that names its `device`"):
+    with pytest.raises(InputError, match="give num_blocks, the capacity of a device, or the client's `device`"):
         config.resources(config.hardware.build(None), None)
     named = config.model_copy(update={"device": "h100-sxm"})
     has = named.resources(named.hardware.build(None), None)

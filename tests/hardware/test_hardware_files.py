@@ -7,8 +7,9 @@ import yaml
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.hardware import HARDWARE, load_device, load_model, load_profile, load_table
+from hermes.hardware import HARDWARE, load_device, load_model, load_profile
 from hermes.hardware.files import find, names_in
+from hermes.hardware.table import load_table
 
 SHIPPED = {
     load_profile: "splitwise-2023-llama-2-70b-h100-tp8.yaml",

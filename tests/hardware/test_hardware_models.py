@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from hermes.clients import MemoryConfig
+from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, load_device, load_model
-from hermes.hardware.facts import facts_of
 from hermes.hardware.files import names_in
 from hermes.hardware.hf_config import SUPPORTED, from_hf_config
+from hermes.hardware.info import hardware_info
 
 # parameter counts of the published checkpoints (sum of the tensors on Hugging Face)
 PUBLISHED = {
@@ -197,8 +197,8 @@ def test_quantization_of_a_config_is_the_default_precision(quantization, dtype, 
     options = {"kind": "roofline", "model": str(tmp_path / "config.json"), "device": "h100-sxm"}
     built = HARDWARE.get("roofline").model_validate(options).build()
     assert built.options.dtype == dtype or (built.options.dtype == "bf16" and not dtype)
-    facts = facts_of(built)
-    memory = MemoryConfig().budget(str(tmp_path / "config.json"), 1, facts, facts.device, None, None)
+    info = hardware_info(built)
+    memory = MemoryConfig().budget(str(tmp_path / "config.json"), 1, info, info.device, None, None)
     assert memory.weights.bytes / 1e9 == pytest.approx(weights_gb, abs=0.005)
     given = HARDWARE.get("roofline").model_validate(options | {"dtype": "bf16"}).build()
     assert given.options.dtype == "bf16"
@@ -221,7 +221,7 @@ def test_quantization_of_a_config_is_the_default_precision(quantization, dtype, 
         ({"sliding_window": 4096, "use_sliding_window": True}, "sliding windows are not modelled"),
         ({"text_config": [1]}, "text_config: expected an object"),
         ({"text_config": {"model_type": "llama4_text"}}, "text_config.model_type: expected one of llama"),
-        ({"text_config": {"model_type": "llama", "hidden_size": 64}}, "text_config.num_attention_heads: expected"),
+        ({"text_config": {"model_type": "llama", "hidden_size": 64}}, "text_config.num_attention_heads: missing"),
     ],
 )
 def test_what_a_description_cannot_say_is_refused(change, message, tmp_path):
@@ -275,7 +275,7 @@ def test_a_key_that_comes_twice_is_refused_with_its_line(text, message, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"hidden_size": None, "n_embed": None}, "hidden_size: expected this field"),
+        ({"hidden_size": None, "n_embed": None}, "hidden_size: missing"),
         ({"hidden_size": "4096"}, "hidden_size: expected a positive integer, found '4096'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: expected a positive integer, found 0"),
         ({"vocab_size": True}, "vocab_size: expected a positive integer, found true"),
@@ -306,7 +306,7 @@ def test_bad_configs_name_the_key(kind, change, message, tmp_path):
         ({"model_type": ["llama"]}, "model_type: expected one of"),
         (LLAMA | {"num_key_value_heads": 5}, r"num_kv_heads: expected a divisor of num_heads \(32\), found 5"),
         (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings: expected true or false, found 'no'"),
-        (LLAMA | {"model_type": "mixtral"}, "num_local_experts: expected this field"),
+        (LLAMA | {"model_type": "mixtral"}, "num_local_experts: missing"),
         (
             LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
             r"experts_per_token: expected 1 to num_experts \(4\)",

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.hardware import PolynomialModel
 from hermes.hardware.monotone import Batch, cheaper_steps, falling_terms, unproved
+from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.hardware.terms import evaluate, feature_columns, parse_term
 from hermes.testing.hardware import FIELDS

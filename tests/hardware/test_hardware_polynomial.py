@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from hermes.calibration.fit_check import search_limits
+from hermes.calibration.fit.checks import search_limits
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE, StepStats, load_model, load_profile
 from hermes.hardware.files import names_in

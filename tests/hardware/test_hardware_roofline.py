@@ -303,7 +303,7 @@ def test_descriptions_come_from_files_beside_the_scenario(tmp_path):
         "link_bandwidth: 100 GB/s\nhost_bandwidth: 10 GB/s\nsources: [made up]\n"
     )
     options = {"kind": "roofline", "model": "llama-2-7b", "device": "chip.yaml", "step_overhead": "1 ms"}
-    with pytest.raises(InputError, match="efficiency: expected efficiency factors: chip names none"):
+    with pytest.raises(InputError, match="efficiency: device chip names no efficiency factors; write `ideal`"):
         HARDWARE.get("roofline").model_validate(options).build(tmp_path)
     model = HARDWARE.get("roofline").model_validate(options | {"efficiency": "ideal"}).build(tmp_path)
     assert model.name == "llama-2-7b-chip-tp1-bf16"
@@ -328,7 +328,7 @@ def test_a_description_gives_way_to_what_is_said_beside_it():
     assert described(profile="mistral-7b-a40").step_ns(stats) == plain.step_ns(stats)
     beside = described(profile="mistral-7b-a40", dtype="fp8")
     assert beside.step_ns(stats) == roofline(model="mistral-7b", device="a40", dtype="fp8").step_ns(stats)
-    with pytest.raises(InputError, match="device: expected a name or a path"):
+    with pytest.raises(InputError, match="device: missing: give a name or a path"):
         described(model="mistral-7b")
     with pytest.raises(InputError, match="profile: expected an analytical description: one of"):
         described(profile="mistral-7b-a41")

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from hermes.config.validation import validate
 from hermes.errors import InputError
-from hermes.hardware import HARDWARE, load_table
+from hermes.hardware import HARDWARE
 from hermes.hardware.files import names_in
-from hermes.hardware.table import TableModel, Tables
+from hermes.hardware.table import TableModel, Tables, load_table
 from hermes.testing.hardware import batch, columns_of
 
 PROVENANCE = {"source": "t", "hardware": "h", "engine": "e", "model": "m", "dtype": "bf16", "date": "2026"}

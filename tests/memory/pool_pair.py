@@ -14,7 +14,8 @@ from typing import Any
 from hermes.core.block_hashes import GroupPrefix, HashedPrompt, NameRuns
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence
-from hermes.memory import PrefixBlockPool, ReferencePrefixPool
+from hermes.memory import PrefixBlockPool
+from hermes.memory.reference import ReferencePrefixPool
 
 MAX_PROMPT, MAX_ANSWER = 40, 30
 

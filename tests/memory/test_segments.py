@@ -11,7 +11,9 @@ from pool_pair import Keyed, Talk, contents, drive
 
 from hermes.core.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
 from hermes.core.sequence import Sequence
-from hermes.memory import PrefixBlockPool, RankedPrefixPool, ReferencePrefixPool
+from hermes.memory import PrefixBlockPool
+from hermes.memory.prefix_eviction import RankedPrefixPool
+from hermes.memory.reference import ReferencePrefixPool
 
 
 def test_segments_equal_blocks() -> None:

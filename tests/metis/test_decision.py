@@ -293,7 +293,7 @@ def test_the_example_reads_a_vllm_server():
 
 
 def test_the_page_shows_what_its_example_prints(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "studies" / "metis.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "studies" / "metis" / "details.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL).groups()
-    exec(compile(code, "metis.md", "exec"), {})
+    exec(compile(code, "details.md", "exec"), {})
     assert capsys.readouterr().out == shown

@@ -20,7 +20,7 @@ from hermes.plugins.metis.datasets import DATASETS
 from hermes.plugins.metis.decision import METHODS, Configuration, Lengths, Reading, choose
 from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, HOW, Metis
 from hermes.results.trace import trace_events
-from hermes.services import RemoteModel
+from hermes.services.remote_model import RemoteModel
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 
@@ -316,7 +316,8 @@ def test_a_view_in_the_middle_of_a_run_of_steps(looking):
 
 
 def test_notes_are_kept_in_files(looking, tmp_path):
-    from hermes.results import open_run, write_results
+    from hermes.results.export import write_results
+    from hermes.results.stored import open_run
 
     results = simulate(scenario())
     write_results(results, tmp_path / "out")

@@ -14,8 +14,9 @@ from simpy.core import Environment
 
 from hermes.cli import main
 from hermes.errors import InputError
-from hermes.network import HgxBox, MultiRack, Network, Rack, Site
-from hermes.network.draw import link_rows, simplified
+from hermes.network import Network, Site
+from hermes.network.cluster import HgxBox, MultiRack, Rack
+from hermes.network.summary import link_rows, simplified
 from hermes.network.topology import TopologyNetwork
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
@@ -178,7 +179,12 @@ def test_commands_list_and_draw_links(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["network", "links", "network/multi-rack", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert sum(row["links"] for row in rows) == 128 * 2 + 4
-    assert main(["network", "draw", "network/multi-rack", "-o", str(tmp_path / "x.png")]) == 0
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["network", "draw", "network/multi-rack", "-o", str(tmp_path / "x.dot")]) == 0
+    assert (tmp_path / "x.dot").read_text().count("4 alike") == 2
+    capsys.readouterr()
+    assert main(["network", "draw", "network/multi-rack"]) == 0
+    shown = capsys.readouterr().out
+    assert 'n4["spine"]' in shown
+    assert 'n4 ---|"100 GB/s<br>2 us"| n2' in shown, "from the middle outwards"
     assert main(["network", "links", "batching/chunked"]) == 2
     assert "network.kind" in capsys.readouterr().err

@@ -11,8 +11,8 @@ from simpy.core import Environment
 
 from hermes.api import simulate
 from hermes.core.clock import ARRIVAL, at
-from hermes.network import LayerStream, Topology, TopologyLink, exposed_bytes
-from hermes.network.topology import TopologyNetwork
+from hermes.network import LayerStream, exposed_bytes
+from hermes.network.topology import Topology, TopologyLink, TopologyNetwork
 from hermes.results import Results
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from simpy.core import Environment
 
-from hermes.network import Attachment, Ideal, Link, NetworkComponent, Topology, TopologyLink
+from hermes.network import NetworkComponent
+from hermes.network.components import Link
+from hermes.network.ideal import Ideal
+from hermes.network.topology import Attachment, Topology, TopologyLink
 from hermes.testing.network import NetworkContract
 
 

@@ -13,8 +13,8 @@ from simpy.core import Environment
 
 from hermes.core.clock import ARRIVAL, at
 from hermes.errors import InputError
-from hermes.network import NETWORKS, Attachment, Topology, TopologyLink
-from hermes.network.topology import TopologyNetwork
+from hermes.network import NETWORKS
+from hermes.network.topology import Attachment, Topology, TopologyLink, TopologyNetwork
 
 
 def build(clients: list[str], **fields: Any) -> tuple[Environment, TopologyNetwork]:

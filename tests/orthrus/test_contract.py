@@ -1,8 +1,8 @@
 """The heterogeneous scheduler keeps the contract of LLM schedulers, in all its forms."""
 
 from hermes.plugins.orthrus import HeterogeneousConfig
+from hermes.plugins.orthrus.testing import SlotPolicyContract
 from hermes.testing.schedulers import SchedulerContract
-from hermes.testing.slots import SlotPolicyContract
 
 
 class Heterogeneous(SchedulerContract):

@@ -86,7 +86,7 @@ def test_a_rate_above_what_the_hardware_can_do_is_refused() -> None:
 
 
 def test_a_profile_and_figures_at_once_are_refused() -> None:
-    with pytest.raises(ValidationError, match="either a profile or figures"):
+    with pytest.raises(ValidationError, match="a profile and figures exclude each other"):
         RequestOverhead(profile="mistral-7b-a100-40gb", embed=0.01)
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.errors import InputError
-from hermes.pipelines.mixing import draw_ways
-from hermes.results import write_results
+from hermes.pipelines.mixing import draw_pipelines
+from hermes.results.export import write_results
 
 ENGINE = {"kind": "polynomial", "profile": "splitwise-2023-llama-2-70b-h100-tp8"}
 
@@ -36,15 +36,15 @@ def scenario(pipeline: Any, *, requests: int = 60, models: tuple[str, ...] = (""
 @settings(max_examples=30, deadline=None)
 @given(weights=st.lists(st.floats(0.1, 10), min_size=1, max_size=5), seed=st.integers(0, 99), n=st.integers(0, 400))
 def test_more_requests_leave_the_first_as_they_are(weights, seed, n):
-    few, many = draw_ways(weights, n, seed, "main"), draw_ways(weights, n + 50, seed, "main")
+    few, many = draw_pipelines(weights, n, seed, "main"), draw_pipelines(weights, n + 50, seed, "main")
     assert few.tolist() == many[:n].tolist()
     assert set(many.tolist()) <= set(range(len(weights)))
 
 
 def test_shares_are_the_weights():
-    counts = np.bincount(draw_ways([1, 2, 5], 80_000, 3, "main"), minlength=3)
+    counts = np.bincount(draw_pipelines([1, 2, 5], 80_000, 3, "main"), minlength=3)
     assert np.abs(counts / 10_000 - [1, 2, 5]).max() < 0.1
-    assert draw_ways([1, 1], 50, 3, "a").tolist() != draw_ways([1, 1], 50, 3, "b").tolist()
+    assert draw_pipelines([1, 1], 50, 3, "a").tolist() != draw_pipelines([1, 1], 50, 3, "b").tolist()
 
 
 def test_each_request_takes_one_and_asks_for_its_model(tmp_path):

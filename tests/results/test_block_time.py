@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hermes
 from hermes.clients.block_time import blocks_taken
-from hermes.results import write_results
+from hermes.results.export import write_results
 
 SCENARIO = {
     "workload": {"requests": 12, "arrivals": {"kind": "poisson", "rate": 4.0},
@@ -35,7 +35,7 @@ def test_runs_of_steps_have_the_mean_of_single_steps(tmp_path: Path) -> None:
     series = runs.client_timeseries("llm", bins=3)
     assert series["kv_blocks"].mean() == pytest.approx(
         ours["kv_mean_blocks"] * ours["busy_s"] / runs.summary["makespan_s"])
-    write_results(runs, tmp_path, trace=False)
+    write_results(runs, tmp_path)
     np.testing.assert_array_equal(hermes.open_run(tmp_path).record.runs["kv_block_ns"], record["kv_block_ns"])
 
 

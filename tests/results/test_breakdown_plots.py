@@ -9,8 +9,9 @@ from test_breakdown import scenario
 
 from hermes.api import simulate
 from hermes.cli import main
-from hermes.results import Results, write_results
+from hermes.results import Results
 from hermes.results.breakdown_plots import breakdown, utilisation
+from hermes.results.export import write_results
 
 
 @pytest.fixture(scope="module")

@@ -61,11 +61,11 @@ def test_nothing_breaks_at_eighty_columns(seed: int) -> None:
 
 
 def test_what_is_missing_for_want_of_a_device_is_said() -> None:
-    assert "no price, no watts" not in Results(by_hand()).to_text()
+    assert "no price and no power" not in Results(by_hand()).to_text()
     record = by_hand()
     for client in record.clients:
         client.idle_w = client.prefill_w = client.decode_w = 0.0
-    assert "no price, no watts: say what it runs on, --set clients.0.device=NAME" in Results(record).to_text()
+    assert "no price and no power: give the device, --set clients.0.device=NAME" in Results(record).to_text()
 
 
 def test_all_rejected_says_why() -> None:

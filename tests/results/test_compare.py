@@ -140,9 +140,9 @@ def test_join_by_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "options", "message"), [
-    ("", ["ttft=t"], r"r.csv:1: expected a line with column names"),
+    ("", ["ttft=t"], r"r.csv:1: expected a header line with distinct column names"),
     ("t\n", ["ttft=t"], r"r.csv: expected at least one request"),
-    ("t,u\n1,2\n3\n", ["ttft=t"], r"r.csv:3: expected 2 columns, found 1"),
+    ("t,u\n1,2\n3\n", ["ttft=t"], r"r.csv:3: expected 2 fields, found 1"),
     ("t\n1\nx\n", ["ttft=t"], r"r.csv:3: t: expected a finite number, found 'x'"),
     ("t\n1\ninf\n", ["ttft=t"], r"r.csv:3: t: expected a finite number"),
     ("t\n1\n-1\n", ["ttft=t"], r"r.csv:3: ttft: expected a number of at least 0, found -1"),
@@ -150,6 +150,11 @@ def test_join_by_order(tmp_path: Path) -> None:
     ("i,t\n1,1\n2,1\n1,1\n", ["ttft=t", "id=i"],
      r"r.csv:4: i: expected each request once, found 1 again \(first in line 2\)"),
     ("i,t\nx,1\n", ["ttft=t", "id=i"], r"r.csv:2: i: expected a request number, found 'x'"),
+    *((f"i,t\n{text},1\n", ["ttft=t", "id=i"], r"r.csv:2: i: expected a request number, found")
+      for text in ("2**3", "-3", "1.5", "1e3", "0x10", "1_000", "\u0663", "a\u0663")),
+    ("t\n1_000\n", ["ttft=t"], r"r.csv:2: t: expected a finite number, found '1_000'"),
+    ("t\n\u0661\n", ["ttft=t"], r"r.csv:2: t: expected a finite number"),
+    (f"t\n{'[' * 100_000}\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
     ("t\n1;x\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
     ("t\n{}\n", ["token_times=t"], r"r.csv:2: t: expected a list of times"),
     ("t\n1\n", ["ttft=t", "join=id"], "a mapping of id"),
@@ -165,7 +170,7 @@ def test_malformed(tmp_path: Path, text: str, options: list[str], message: str) 
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ('{"t": 1}\n{"t": ', r"r.jsonl:2: expected a JSON object per line"),
+    ('{"t": 1}\n{"t": ', r"r.jsonl:2:7: expected valid JSON"),
     ("[1]\n", r"r.jsonl:1: expected a JSON object"),
     ('{"t": 1}\n{"t": true}\n', r"r.jsonl:2: t: expected a finite number, found true"),
     ('{"t": 1}\n{"t": [1]}\n', r"r.jsonl:2: t: expected a finite number"),
@@ -179,10 +184,10 @@ def test_malformed_json_lines(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_unreadable(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a readable file, found no such file"):
+    with pytest.raises(InputError, match="a CSV file, found no such file"):
         compare(Results(by_hand()), tmp_path / "none.csv", "splitwise")
     (tmp_path / "r.csv").write_bytes(b"t\n\xff\n")
-    with pytest.raises(InputError, match="UTF-8 text"):
+    with pytest.raises(InputError, match="a CSV file in UTF-8"):
         compare(Results(by_hand()), tmp_path / "r.csv", mapping_from_options(["ttft=t"]))
     with pytest.raises(InputError, match="one of splitwise"):
         compare(Results(by_hand()), tmp_path / "r.csv", "nobody")
@@ -261,7 +266,7 @@ def test_a_reference_at_half_the_rate_is_refused(slow: Results, tmp_path: Path, 
 @pytest.mark.parametrize(("change", "said"), [
     ({"output_tokens": 4}, "request 7 has 3 output tokens in the run, 4 in the reference"),
     ({"prompt_tokens": 1999}, "request 7 has 200 prompt tokens in the run, 1,999 in the reference"),
-    ({"request": 12}, r"request 12 of the reference is none of the run \(0 to 11\)"),
+    ({"request": 12}, r"request 12 of the reference does not exist in the run \(0 to 11\)"),
     ({"arrival_s": 99.0}, "request 7 arrives .* s after the first in the run, .* s after it in the reference"),
     (None, "request 7 of the run is not in the reference"),
 ])

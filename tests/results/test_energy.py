@@ -13,8 +13,10 @@ from long_runs import quick_and_full
 from synthetic_records import by_hand, random_record
 
 from hermes import simulate
-from hermes.results import Results, open_run, write_results
+from hermes.results import Results
 from hermes.results.energy import attribute
+from hermes.results.export import write_results
+from hermes.results.stored import open_run
 from hermes.results.usage import client_usages
 from hermes.scenario import load_scenario
 

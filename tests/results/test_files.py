@@ -67,7 +67,7 @@ def assert_columns(mine: dict[Any, Any], other: dict[Any, Any]) -> None:
 
 def test_round_trip_by_hand(tmp_path: Path) -> None:
     results = Results(by_hand(), META, SloConfig(ttft=0.1))
-    assert write_results(results, tmp_path / "new" / "run") == tmp_path / "new" / "run"
+    assert write_results(results, tmp_path / "new" / "run", trace_events=1000) == tmp_path / "new" / "run"
     assert {path.name for path in (tmp_path / "new" / "run").iterdir()} == FILES
     stored = open_run(tmp_path / "new" / "run")
     assert stored.summary == results.summary
@@ -108,7 +108,7 @@ def test_round_trip(tmp_path: Path, seed: int) -> None:
 def test_links_tiers_machines_and_sharing_come_back(tmp_path: Path, scenario: str, kept: tuple[str, ...]) -> None:
     branches = ["workload.pipeline={name: rag-reasoning, branches: 3}"] if "sharing" in kept else []
     results = simulate(scenario, overrides=["workload.requests=40", *branches])
-    write_results(results, tmp_path, trace=False)
+    write_results(results, tmp_path)
     stored = open_run(tmp_path)
     for name in ("links", "tiers", "machines", "sharing"):
         assert getattr(stored.record, name) == getattr(results.record, name), name
@@ -125,7 +125,8 @@ def test_results_from_before_resources_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("{", r"resources.json:1:2: expected JSON"), ("{}", "links, tiers, machines and sharing as hermes writes them"),
+    ("{", r"resources.json:1:2: expected valid JSON"),
+    ("{}", "links, tiers, machines and sharing as hermes writes them"),
     ('{"links": [{"name": "a"}], "tiers": [], "machines": [], "sharing": []}', "as hermes writes them"),
 ])
 def test_damaged_resources(tmp_path: Path, content: str, message: str) -> None:
@@ -139,7 +140,7 @@ def test_damaged_resources(tmp_path: Path, content: str, message: str) -> None:
 @given(st.integers(0, 10**6))
 def test_same_record_same_bytes(tmp_path: Path, seed: int) -> None:
     for folder, wall in (("a", 1.0), ("b", 2.0)):
-        write_results(Results(random_record(seed)[0], {**META, "wall_s": wall}), tmp_path / folder)
+        write_results(Results(random_record(seed)[0], {**META, "wall_s": wall}), tmp_path / folder, trace_events=100)
     assert {p.name for p in (tmp_path / "a").iterdir()} == FILES
     for name in FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
@@ -169,9 +170,10 @@ def test_parquet_is_readable_without_hermes(tmp_path: Path) -> None:
 
 
 def test_scenario_text_is_kept_and_stale_files_go(tmp_path: Path) -> None:
-    write_results(Results(by_hand(), {"scenario_text": "a: 1\n"}), tmp_path)
+    write_results(Results(by_hand(), {"scenario_text": "a: 1\n"}), tmp_path, trace_events=1000)
+    assert (tmp_path / "trace.json.gz").exists()
     assert (tmp_path / "scenario.resolved.yaml").read_text() == "a: 1\n"
-    write_results(Results(by_hand()), tmp_path, trace=False)
+    write_results(Results(by_hand()), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == FILES - {"scenario.resolved.yaml", "trace.json.gz"}
     assert open_run(tmp_path).scenario_text is None
 
@@ -203,9 +205,11 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("{", r"summary.json:1:2: expected JSON"), ("[]", "a summary that hermes wrote"), ("{}", "a summary that hermes"),
+    ("{", r"summary.json:1:2: expected valid JSON"),
+    ("[]", "a summary that hermes wrote"), ("{}", "a summary that hermes"),
     ('{"run": {"format": 99, "end_s": 1}}', r"run.format: expected results of format 1, found 99"),
-    ('{"run": {"format": 1, "end_s": 1, "slo": {"ttft": "x"}}}', "the SLOs of a run"), (b"\xff", "a readable file"),
+    ('{"run": {"format": 1, "end_s": 1, "slo": {"ttft": "x"}}}', r"summary.json: run.slo.ttft: expected a duration"),
+    (b"\xff", "UTF-8 text"),
 ])
 def test_damaged_summaries(tmp_path: Path, content: str | bytes, message: str) -> None:
     raw = content.encode() if isinstance(content, str) else content
@@ -225,6 +229,6 @@ def test_damaged_tables(tmp_path: Path) -> None:
 
 
 def test_the_trace_opens(tmp_path: Path) -> None:
-    write_results(Results(by_hand()), tmp_path)
+    write_results(Results(by_hand()), tmp_path, trace_events=1000)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         assert json.load(file)["traceEvents"]

@@ -77,7 +77,7 @@ def test_where_all_have_their_own_the_run_has_no_table(tmp_path: Path):
     assert "workload chat: TTFT p50" in text
     assert "workload chat: TTFT p99" in text
     assert "others for workload chat, workload reports" in " ".join(results.to_text().split())
-    write_results(results, tmp_path, trace=False)
+    write_results(results, tmp_path)
     stored = hermes.open_run(tmp_path)
     assert stored.slo == results.slo
     assert Results(stored.record, slo=stored.slo).summary["slo_of"] == results.summary["slo_of"]

@@ -225,7 +225,7 @@ class TestSlo:
 
     def test_a_slowdown_needs_a_baseline(self) -> None:
         slowdown = {"p50": 1, "p90": 2, "p99": 3}
-        with pytest.raises(ValueError, match="baseline_ttft beside it"):
+        with pytest.raises(ValueError, match="give baseline_ttft"):
             SloConfig(ttft_slowdown=slowdown)
         SloConfig(ttft_slowdown=slowdown, workloads={"chat": {"baseline_ttft": 1.0}})
 

@@ -15,7 +15,7 @@ from synthetic_records import MS, by_hand
 from hermes.api import open_run, simulate
 from hermes.core.record import MachineInfo
 from hermes.network import LinkUse
-from hermes.results import write_results
+from hermes.results.export import write_results
 from hermes.results.results import Results
 from hermes.results.utilisation import _busy_by, bottlenecks, resource_uses
 
@@ -64,7 +64,7 @@ def test_no_bottleneck_where_there_is_none() -> None:
     results = simulate(scenario("400 GB/s", rate=5.0))
     assert results.summary["utilisation"]["bottlenecks"] == {}
     assert results.summary["binds"]["what"] == "arrivals"
-    assert "used nearly all the time" not in results.to_text(verbose=True)
+    assert "bottlenecks" not in results.to_text(verbose=True)
     top = results.summary["utilisation"]["most_used"]["link"]
     assert top["name"] == "left -> right"
     window = results.summary["makespan_s"]

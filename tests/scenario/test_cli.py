@@ -167,7 +167,9 @@ def test_a_run_that_rejects_everything_says_why_and_fails(call, small_file, outp
 
 def test_a_trace_that_was_cut_is_said(call, small_file, tmp_path):
     run = ["run", small_file, "--set", "workload.requests=5"]
-    assert call(*run, "-o", tmp_path / "whole")[2] == ""
+    assert call(*run, "-o", tmp_path / "none")[2] == ""
+    assert not (tmp_path / "none" / "trace.json.gz").exists()
+    assert call(*run, "-o", tmp_path / "whole", "--trace")[2] == ""
     code, _, err = call(*run, "-o", tmp_path / "cut", "--trace-events", "20")
     assert code == 0
     assert err.startswith(f"note: {tmp_path / 'cut' / 'trace.json.gz'}: trace cut at ")
@@ -192,7 +194,7 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
         return simulate(*arguments, **{**options, "progress": progress})
 
     monkeypatch.setattr("hermes.api.simulate", interrupted)
-    code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out")
+    code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out", "--trace")
     assert code == 130
     note, *rest = err.splitlines()
     assert "trace.json.gz: trace cut at " in note
@@ -236,7 +238,7 @@ def test_validate_finds_what_only_building_shows(refused, small_file):
         ("workload.pipeline=plian", "workload.pipeline: expected a pipeline: one of "),
         ("clients.0.hardware.profile=lama", "clients.0.hardware.profile: expected a hardware profile: one of "),
         ("clients.0={role: prefill, memory: {num_blocks: 9, kv_bytes_per_token: 1000}, hardware: {kind: polynomial, "
-         "profile: splitwise-2023-llama-2-70b-h100-tp8}}", "clients: expected a client that decodes"),
+         "profile: splitwise-2023-llama-2-70b-h100-tp8}}", "clients: all clients only prefill; add one that decodes"),
         ("workload.lengths={kind: trace, path: no.csv}", "no.csv: expected"),
     ]:
         assert message in refused("validate", small_file, "--set", override)

@@ -9,7 +9,8 @@ from jsonschema import Draft202012Validator
 from hermes.config.data_files import resource_dir
 from hermes.config.yaml_document import load_yaml, parse_yaml
 from hermes.explore import sweep_schema
-from hermes.scenario import builtin_scenarios, builtin_sweeps, json_schema, load_scenario, resolved_yaml
+from hermes.scenario import builtin_scenarios, builtin_sweeps, load_scenario, resolved_yaml
+from hermes.scenario.editor_schema import json_schema
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_a_version_nobody_recorded_is_refused_with_the_nearest(given, nearest):
 def test_schedulers_that_follow_no_engine_take_none():
     config = scenario(scheduler={"kind": "continuous"}).clients[0]
     assert (config.engine, config.memory.prefix_caching, config.memory.utilization) == (None, False, 0.9)
-    with pytest.raises(InputError, match=r"clients\.0\.engine: expected no engine"):
+    with pytest.raises(InputError, match=r"clients\.0\.engine: an engine sets the rules of .* `chunked` only"):
         scenario(scheduler={"kind": "continuous"}, engine="vllm-0.32")
 
 

@@ -15,20 +15,20 @@ from hermes.calibration.plan import ENGINES
 from hermes.config import Component, ConfigModel, Named
 from hermes.config.validation import validate
 from hermes.config.yaml_document import parse_yaml
+from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError
 from hermes.memory.eviction import EVICTION
 from hermes.pipelines.base import PIPELINES
 from hermes.plugins.orthrus.slots import SLOTS
 from hermes.plugins.telerag.overlap.families import FAMILIES
 from hermes.scenario import Scenario, load_scenario, resolved_yaml
-from hermes.scenario.registries import reachable, refresh
-from hermes.scenario.resolved import to_yaml
 from hermes.services import SERVICES
 
 SCALARS: tuple[Any, ...] = ("a", 0.75, 3, 0.5, 2, 1.5, 16, 0.25, 1, 5000, 0, 1e6, True, False, "1 ms", "prompt")
 """Tried in this order where a type allows them."""
 TIER = {"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}
 NEEDED: dict[str, dict[str, Any]] = {
+    "LoopNode": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
     "WorkloadConfig": {"requests": 3, "arrivals": {"kind": "poisson", "rate": 1}}, "Rerank": {"per_document": 0.001},
     "LognormalCounts": {"mean": 9, "sigma": 0.5}, "IvfFlat": {"vectors": 9000, "dim": 16, "nlist": 100},
     "IvfPq": {"vectors": 9000, "dim": 16, "nlist": 100}, "InvertedLists": {"vectors": 9000, "dim": 16, "nlist": 100},
@@ -41,8 +41,9 @@ WITH: dict[str, dict[str, Any]] = {
     "KvRetrievalClientConfig.warming": {"tiers": [TIER, {**TIER, "name": "b"}]},
     "MemoryConfig.prefix_eviction": {"prefix_caching": True},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
-    "Node.branches": {"kind": "generate"}, "Node.branch_spread": {"kind": "generate", "branches": 3},
-    "Node.stages": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
+    "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
+    "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},
+    "LoopNode.again": {"max_times": 3}, "LoopNode.max_times": {"again": 0.5},
     "Rerank.hardware": {"per_document": None}, "InvertedLists.pq_m": {"kind": "ivf-pq", "pq_m": 4},
     "LognormalCounts.median": {"mean": None, "median": 9},
     "WorkloadConfig.prefixes": {"lengths": LENGTHS}, "WorkloadConfig.sessions": {"lengths": LENGTHS},
@@ -56,12 +57,26 @@ WITH: dict[str, dict[str, Any]] = {
 
 def _models() -> dict[str, type[BaseModel]]:
     """Every component of every registry, and everything that can stand in a scenario, by its name."""
-    refresh(Scenario, None)
-    _, registries = reachable(Scenario)
-    registries += [EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, VALIDATION_ENGINES, ENGINES]
-    components = [registry.get(name) for registry in registries for name in registry]
-    models = [model for model in components if isinstance(model, type) and issubclass(model, ConfigModel)]
-    return {model.__name__: model for model in (*models, *reachable(Scenario)[0])}
+    registries = (EVICTION, FAMILIES, PIPELINES, SERVICES, SLOTS, VALIDATION_ENGINES, ENGINES)
+    pending: list[Any] = [Scenario, *(registry.get(name) for registry in registries for name in registry)]
+    models: dict[str, type[BaseModel]] = {}
+    while pending:
+        model = pending.pop()
+        if isinstance(model, type) and issubclass(model, ConfigModel) and models.get(model.__name__) is not model:
+            models[model.__name__] = model
+            for field in model.model_fields.values():
+                pending += _inside(field.annotation, field.metadata)
+    return models
+
+
+def _inside(annotation: Any, metadata: Any = ()) -> Iterator[Any]:
+    """The classes in a type annotation, those of registries included."""
+    for part in (annotation, *metadata):
+        if isinstance(part, Component):
+            yield from (part.registry.get(name) for name in part.registry)
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _inside(argument)
 
 
 def values(annotation: Any, metadata: Any = ()) -> Iterator[Any]:
@@ -182,7 +197,7 @@ def test_a_trace_at_a_rate_can_be_resolved_and_swept(tmp_path):
     faster = load_scenario(resolved, ["workload.0.arrivals.rate=16"])   # as a sweep does
     spans = [float(simulate(each).requests.arrival_s.iloc[-1]) for each in (loaded, resolved, faster)]
     assert spans == pytest.approx([5 / 8, 5 / 8, 5 / 16])
-    with pytest.raises(InputError, match="either scale or rate, found both"):
+    with pytest.raises(InputError, match="scale and rate exclude each other"):
         load_scenario(loaded, ["workload.0.arrivals.scale=2"])
 
 
@@ -192,7 +207,7 @@ def test_racks_with_an_uplink_can_be_resolved_and_swept():
     assert load_scenario(loaded, ["network.uplink=2 GB/s"]).network.uplink_bandwidth == 2e9
     rest = load_scenario(scenario(network={"kind": "multi_rack", "boxes_per_rack": 2, "nic": "1 GB/s"})).network
     assert rest.uplink_bandwidth == 2 * 8 * 1e9
-    with pytest.raises(InputError, match="either an uplink or an oversubscription"):
+    with pytest.raises(InputError, match="uplink and oversubscription exclude each other"):
         load_scenario(loaded, ["network.oversubscription=1"])
 
 

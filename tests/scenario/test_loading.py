@@ -83,13 +83,13 @@ def test_chains_cycles_and_bad_targets(small_file):
         (folder / f"c{i}.yaml").write_text(f"extends: {previous}\nseed: {i}\n")
         previous = f"c{i}.yaml"
     assert load_scenario(folder / "c5.yaml").seed == 5
-    assert "scenarios on top of each other" in refused(folder / previous)
+    assert "scenarios extend one another" in refused(folder / previous)
     (folder / "a.yaml").write_text("extends: b.yaml")
     (folder / "b.yaml").write_text("extends: a.yaml")
-    assert "b.yaml:1:10: extends: expected scenarios that do not extend each other, found 'a.yaml'" in refused(
+    assert "b.yaml:1:10: extends: 'a.yaml' extends this file in turn" in refused(
         folder / "a.yaml")
     (folder / "a.yaml").write_text("extends: a.yaml")
-    assert "expected scenarios that do not extend each other" in refused(folder / "a.yaml")
+    assert "extends this file in turn" in refused(folder / "a.yaml")
     (folder / "a.yaml").write_text("extends: smal.yaml")
     assert refused(folder / "a.yaml").endswith("found 'smal.yaml' (did you mean 'small.yaml'?)")
     (folder / "a.yaml").write_text("extends: [small.yaml]")
@@ -184,4 +184,4 @@ def test_dicts(small_data, small_file, monkeypatch):
 
 def test_workloads_need_different_names(small_data):
     small_data["workload"] = [small_data["workload"], small_data["workload"]]
-    assert refused(small_data) == "workload.0.name: expected a different name for each workload, found 'main'"
+    assert refused(small_data) == "workload.0.name: two workloads are named 'main'; rename one"

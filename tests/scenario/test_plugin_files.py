@@ -13,6 +13,7 @@ from hermes.config.yaml_document import as_node
 from hermes.errors import InputError
 from hermes.routing import ROUTERS
 from hermes.scenario import load_scenario
+from hermes.scenario.editor_schema import json_schema
 from hermes.scenario.loading import apply_override
 
 PLUGIN = '''
@@ -58,7 +59,7 @@ def folder(tmp_path):
     (tmp_path / "helper_beside.py").write_text("NAME = 'beside'\n")
     (tmp_path / "x.yaml").write_text(SCENARIO)
     yield tmp_path
-    if "plugin_first" in ROUTERS.loaded():
+    if "plugin_first" in ROUTERS:
         ROUTERS.unregister("plugin_first")
 
 
@@ -76,6 +77,16 @@ def test_a_scenario_brings_its_plug_in_and_so_does_its_resolved_text(folder, tmp
     assert served_by(simulate(elsewhere / "out" / "scenario.resolved.yaml", overrides=["router.which=0"])) == {"a-0"}
 
 
+def test_worker_processes_import_the_file_of_every_sweep(folder):
+    """Also after this process has imported it, when its module is no longer new here."""
+    from hermes import run_sweep
+
+    sweep = {"scenario": str(folder / "x.yaml"), "grid": {"workload.requests": [2, 3]}}
+    frames = [run_sweep(sweep, folder / name, workers=1).frame() for name in ("once", "again")]
+    assert [frame["status"].tolist() for frame in frames] == [["ok", "ok"]] * 2
+    assert frames[0]["hash"].tolist() == frames[1]["hash"].tolist()
+
+
 def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch):
     without = folder / "y.yaml"
     without.write_text(SCENARIO.replace("plugins: [mine.py]\n", ""))
@@ -90,7 +101,7 @@ def test_a_plug_in_may_be_given_on_the_command_line(folder, capsys, monkeypatch)
     ("x = 1\ny = x / 0\n", "mine.py:2: expected a plug-in that can be imported, found ZeroDivisionError"),
     ("def f(:\n", "mine.py:1: expected a plug-in that can be imported, found SyntaxError"),
     ("import nothing_of_that_name\n", "mine.py:1: expected a plug-in that can be imported, found ModuleNotFoundError"),
-    (None, "mine.py: expected a Python file, found No such file or directory"),
+    (None, "mine.py: expected a Python file, found no such file or directory"),
 ])
 def test_what_is_wrong_with_a_plug_in_is_one_line(folder, capsys, text, said):
     if text is None:
@@ -101,16 +112,36 @@ def test_what_is_wrong_with_a_plug_in_is_one_line(folder, capsys, text, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch):
-    point = EntryPoint("broken", "no_such_package:Thing", "hermes.routers")
+@pytest.mark.parametrize(("source", "reason"), [
+    (None, "ModuleNotFoundError: No module named 'broken_package'"),
+    ("Other = 1\n", "AttributeError: module 'broken_package' has no attribute 'Thing'"),
+    ("def f(:\n", "SyntaxError: invalid syntax"),
+    ("raise ValueError('of its\\nown')\n", "ValueError: of its own"),
+    ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+])
+def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path, source, reason):
+    if source is not None:
+        (tmp_path / "broken_package.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_package", raising=False)
+    point = EntryPoint("broken", "broken_package:Thing", "hermes.routers")
     offered = property(lambda self: {"broken": point} if self.name == "routers" else {})
     monkeypatch.setattr(Registry, "_offered", offered)
     data = {"workload": {"requests": 1, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 1,
                                                                                      "output": 1}},
             "clients": [{"hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}}],
             "router": {"kind": "broken"}}
-    with pytest.raises(InputError, match=r"a router 'broken' whose package can be imported.*no_such_package"):
+    with pytest.raises(InputError) as caught:
         load_scenario(data)
+    text = str(caught.value)
+    assert text.startswith("router: a router 'broken': the package broken_package that offers it cannot be imported")
+    assert reason in text
+    assert text.endswith("repair or uninstall broken_package, or choose another")
+    assert "\n" not in text
+    with pytest.raises(InputError, match=r"router.kind: expected one of context, "):   # it is not offered
+        load_scenario({**data, "router": {"kind": "broke"}})
+    known = json_schema()["$defs"]["Scenario"]["properties"]["router"]["discriminator"]["mapping"]
+    assert set(known) == set(ROUTERS) - {"broken"}
 
 
 def test_appending_to_a_list():
@@ -121,15 +152,25 @@ def test_appending_to_a_list():
         apply_override(node, "c+=3")
 
 
-def test_plug_ins_of_the_package_are_imported_when_they_are_named():
+def test_a_simulation_imports_what_its_scenario_names(tmp_path):
     script = """
 import sys
 import hermes
+from hermes.scenario.editor_schema import json_schema
 from hermes.scenario import load_scenario
-hermes.simulate("quickstart", overrides=["workload.requests=5"])
-loaded = [name for name in sys.modules if name.startswith(("hermes.plugins.", "hermes.calibration", "hermes.studies"))]
-assert not loaded, loaded
-assert "pandas" not in sys.modules and "matplotlib" not in sys.modules
+results = hermes.simulate("quickstart", overrides=["workload.requests=5"])
+loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "hermes")
+assert len(loaded) <= 120, loaded
+apart = ("hermes.plugins", "hermes.calibration", "hermes.study", "hermes_folder")
+below = [name for name in loaded if name.startswith(apart)]
+assert not below, below
+unused = {"matplotlib", "networkx", "pandas", "pyarrow", "rich", "scipy"} & set(sys.modules)
+assert not unused, unused
+from hermes.results.export import write_results
+write_results(results, sys.argv[1])
+assert "pandas" not in sys.modules, "writing the files of a run imports pandas, which takes as long as to simulate it"
+results.requests
+assert "pandas" in sys.modules
 load_scenario({
     "workload": {"requests": 1, "arrivals": {"kind": "at_once"}, "pipeline": "metis",
                  "lengths": {"kind": "fixed", "prompt": 1, "output": 1}},
@@ -137,5 +178,5 @@ load_scenario({
                  "scheduler": {"kind": "heterogeneous"}}]})
 assert "hermes.plugins.orthrus.heterogeneous" in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""docs/reference.md says what the models say."""
+"""docs/reference/scenario.md says what the models say."""
 
 import subprocess
 import sys

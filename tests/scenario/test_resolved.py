@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.config.yaml_document import parse_yaml
+from hermes.config.yaml_writer import to_yaml, unit_of
 from hermes.errors import InputError
 from hermes.routing import ROUTERS
-from hermes.scenario import builtin_scenarios, json_schema, load_scenario, resolved_yaml
-from hermes.scenario.resolved import to_yaml, unit_of
+from hermes.scenario import builtin_scenarios, load_scenario, resolved_yaml
+from hermes.scenario.editor_schema import json_schema
 
 
 def again(scenario):
@@ -78,7 +79,7 @@ def test_schema_is_json_and_described():
         f"{name}.{key}" for name, model in schema["$defs"].items() for key, value in model.get("properties", {}).items()
         if key != "kind" and "description" not in value
     ]
-    assert not undescribed, "attribute docstrings are what editors and docs/reference.md show"
+    assert not undescribed, "attribute docstrings are what editors and docs/reference/scenario.md show"
 
 
 def kinds_of_router(schema):

@@ -54,8 +54,8 @@ class Forgetful(ChunkedScheduler):
 class Hasty(ChunkedScheduler):
     """Plans one step too many where it can."""
 
-    def _steps_of_run(self, max_steps: int) -> int:
-        steps = super()._steps_of_run(max_steps)
+    def steps_of_run(self, max_steps: int) -> int:
+        steps = super().steps_of_run(max_steps)
         return steps + 1 if 1 < steps < max_steps else steps
 
 

@@ -78,11 +78,11 @@ def test_rag_reasoning_branches() -> None:
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (scenario({"a": {"kind": "filter", "branches": 2}}), "branches for `generate` only"),
+    (scenario({"a": {"kind": "filter", "branches": 2}}), "no `branches`: 'filter' reads"),
     (scenario({"a": {"kind": "generate", "branch_spread": 0.3}}), "several branches for a spread"),
     (scenario({"a": {"kind": "generate", "branches": "output - output"}}), "1 to 1024 branches"),
-    (scenario(GRAPH, branches=2), "`branches` at the `generate` node of a graph"),
-    (scenario(branch_spread=0.3), "several branches for a spread"),
+    (scenario(GRAPH, branches=2), "a graph has `branches` at its `generate` node"),
+    (scenario(branch_spread=0.3), "needs several branches"),
     (scenario(branches=2000), "branches"),
     (scenario(output_scale=1e6, lengths={"kind": "fixed", "prompt": 1, "output": 2**39}),
      "output_scale"),

@@ -7,14 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from hermes.clients import (
-    CLIENTS,
-    KvRetrievalClientConfig,
-    ProcessingClientConfig,
-    RagClientConfig,
-    TaskClient,
-    TaskClientConfig,
-)
+from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
+from hermes.clients.kv_retrieval import KvRetrievalClientConfig
+from hermes.clients.service import ProcessingClientConfig, RagClientConfig
 from hermes.services import PerItem
 from hermes.testing.clients import ClientContract
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from hermes import simulate
-from hermes.results import write_results
+from hermes.results.export import write_results
 from hermes.results.usage import client_names
 
 FEW = ["workload.0.requests=1840", "workload.1.requests=160"]
@@ -46,7 +46,7 @@ def test_every_request_takes_its_pipeline_on_clients_of_its_model(results):
 
 
 def test_the_trace_shows_each_stage_of_the_first_thousand_requests_on_its_client(results, tmp_path):
-    write_results(results, tmp_path)
+    write_results(results, tmp_path, trace_events=200_000)
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     process = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     shown = Counter(

@@ -207,12 +207,12 @@ def test_a_first_stage_that_never_fits():
     ({"a": {"kind": "x", "tokens": "prompt +"}}, "tokens: expected an amount such as"),
     ({"a": {"kind": "x", "tokens": "__import__('os')"}}, "expected numbers, names"),
     ({"a": {"kind": "x", "tokens": "promt"}}, "did you mean 'prompt'"),
-    ({"a": {"kind": "loop"}}, "expected stages for a loop"),
+    ({"a": {"kind": "loop"}}, "a.stages: expected a value (required)"),
     ({"a": {"kind": "generate", "kv": "b"}, "b": {"kind": "x"}}, "pipelines.g.stages.a.kv"),
     ({"a": {"kind": "x", "probability": 2}}, "probability"),
     ({"a": {"kind": "x"}, "b": {"kind": "generate", "after": ["a", "a"]}}, "b.after.1: expected each node once"),
     ({"a": {"kind": "x"}, "b": {"kind": "generate", "after": "a", "kv": "a"}}, "what a `fetch_kv` node found"),
-    ({"a": {"kind": "fetch_kv"}, "b": {"kind": "x", "after": "a", "kv": "a"}}, "what a `fetch_kv` node found"),
+    ({"a": {"kind": "fetch_kv"}, "b": {"kind": "x", "after": "a", "kv": "a"}}, "no `kv`: 'x' reads"),
 ])
 def test_bad_graphs_are_refused_in_one_line(stages, says):
     with pytest.raises(InputError) as caught:

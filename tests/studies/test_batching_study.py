@@ -5,8 +5,11 @@ import pytest
 
 from hermes.errors import InputError
 from hermes.explore import plan_sweep
-from hermes.studies import Context, batching, batching_report
-from hermes.studies.systems import arrange, routers
+from hermes.study import load_study
+
+STUDY = load_study("batching")
+batching, tables = STUDY.module("report"), STUDY.module("tables")
+arrange, routers = batching.arrange, batching.routers
 
 BASE = [{"name": "llm", "count": 9, "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}},
         {"kind": "rag", "name": "cpu"}]
@@ -21,7 +24,7 @@ def grid(tmp_path_factory):
     patch.setattr(batching, "LENGTHS", ("azure-conv-2023",))
     patch.setattr(batching, "QUICK_WINDOW_S", 10)
     out = tmp_path_factory.mktemp("study")
-    yield batching.Batching()._grid(Context("batching", out, quick=True, workers=0))
+    yield batching._grid(STUDY.context(out, quick=True, workers=0))
     patch.undo()
 
 
@@ -53,7 +56,7 @@ def test_flags_agree_with_the_table_of_slos(grid):
 
 
 def test_normalised_to_continuous_at_the_lowest_rate(grid):
-    table = batching_report.normalised(grid)
+    table = tables.normalised(grid)
     base = table[(table.strategy == "continuous") & (table.rate == table.rate.min())]
     assert len(base) == 3
     assert (base.rel_tps == 1).all()
@@ -64,16 +67,16 @@ def test_normalised_to_continuous_at_the_lowest_rate(grid):
 
 
 def test_the_best_meet_the_slos(grid):
-    table = batching_report.normalised(grid)
+    table = tables.normalised(grid)
     good = table[table["slo.pass"].astype(bool)]
-    highest = batching_report.highest_rates(table, batching_report.BY)
+    highest = tables.highest_rates(table, tables.BY)
     assert len(highest) == 3
     for row in highest.to_dict("records"):
         mine = good[(good.pipeline == row["pipeline"]) & (good.lengths == row["lengths"])]
         for strategy in ("continuous", "chunked", "1P/1D"):
             rates = mine[mine.strategy == strategy].rate
             assert row[strategy] == (rates.max() if len(rates) else 0)
-    best = batching_report.best_by_band(table)
+    best = tables.best_by_band(table)
     for row in best[best["throughput: best"] != "none"].to_dict("records"):
         key = (good.pipeline == row["pipeline"]) & (good.lengths == row["lengths"])
         assert row["throughput: relative"] in set(good[key].rel_tps)
@@ -81,7 +84,7 @@ def test_the_best_meet_the_slos(grid):
 
 def test_the_report_is_complete(grid, tmp_path):
     weights = grid[(grid.pipeline == "plain")].assign(memory="all")
-    report = batching_report.build("t", grid, weights, None, None, "speed", {"small": 10})
+    report = tables.build(grid, weights, None, None, "speed", {"small": 10})
     files = {path.name for path in report.write(tmp_path)}
     assert {"points.csv", "best.csv", "highest-rate.csv", "batching-plain.png", "batching-rag.png"} <= files
     points = next(table for table in report.tables if table.name == "points").frame
@@ -104,13 +107,17 @@ def test_arrangements():
 
 
 def test_every_variation_is_a_sweep(tmp_path):
-    base = Context("batching", tmp_path).file("plain.yaml")
+    context = STUDY.context(tmp_path)
     hashes = set()
-    for label, overrides, scheduler in batching.VARIATIONS:
-        sweep = batching._sweep(base, 2, ("chunked", "1P/1D"), [3.0], 100, overrides, scheduler,
-                                lengths=batching.LENGTHS[:1])
-        planned = plan_sweep(sweep, workers=0).points
+    longer = ("a window four times as long", {"workload.duration": "400 s"}, {})
+    for label, settings, scheduler in (*batching.VARIATIONS, longer):
+        points = batching.points(context, "plain", 2, ("chunked", "1P/1D"), [3.0], 100, settings, scheduler,
+                                 lengths=batching.LENGTHS[:1])
+        seed = points[0].seed
+        planned = plan_sweep({
+            "scenario": str(context.file("plain.yaml")), "seeds": None if seed is None else [seed],
+            "cases": [{"label": point.label, "set": dict(point.settings)} for point in points]}, workers=0).points
         assert len(planned) == 2, label
         hashes |= {point.hash for point in planned}
     # each is another simulation, but one: prefill clients take 8,192 tokens a step anyway
-    assert len(hashes) == 2 * len(batching.VARIATIONS) - 1
+    assert len(hashes) == 2 * (len(batching.VARIATIONS) + 1) - 1

@@ -6,11 +6,13 @@ import pytest
 from hermes.cli import main
 from hermes.memory.pages import shared_savings
 from hermes.plugins.structures.evaluation import CorpusConfig, make_corpus
-from hermes.studies import Context, structures_service, structures_tools
-from hermes.studies.datastructures import DataStructures
-from hermes.studies.structures_memory import cache_policies, savings, sketch_errors, trace_policies
-from hermes.studies.structures_retrieval import hybrid_latency, strengths
-from hermes.studies.structures_service import admission, hybrid_runs, submit_costs
+from hermes.study import load_study
+
+STUDY = load_study("datastructures")
+memory, retrieval, service, tools = map(STUDY.module, ("memory", "retrieval", "service", "tools"))
+cache_policies, savings, sketch_errors = memory.cache_policies, memory.savings, memory.sketch_errors
+trace_policies, hybrid_latency, strengths = memory.trace_policies, retrieval.hybrid_latency, retrieval.strengths
+admission, hybrid_runs, submit_costs = service.admission, service.hybrid_runs, service.submit_costs
 
 
 def test_savings_are_the_formula():
@@ -56,8 +58,8 @@ def test_tamm_fades_with_the_number_of_accesses():
 
 def test_changes_of_p95_are_those_of_the_same_seed(tmp_path, monkeypatch):
     names = ("everything comes in", "admission")
-    monkeypatch.setattr(structures_service, "VARIANTS", {name: structures_service.VARIANTS[name] for name in names})
-    context = Context("datastructures", tmp_path, workers=0)
+    monkeypatch.setattr(service, "VARIANTS", {name: service.VARIANTS[name] for name in names})
+    context = STUDY.context(tmp_path, workers=0)
     frame = admission(context, 400, 2, (20,)).frame
     assert len(frame) == 4
     assert (frame["rejected"] == 0).all()
@@ -68,10 +70,11 @@ def test_changes_of_p95_are_those_of_the_same_seed(tmp_path, monkeypatch):
     assert frame["P95 change %"].astype(float).abs().max() > 1
 
 
-def test_hybrid_retrieval_is_the_sum_or_the_longer_of_the_measured_searches(capsys):
+def test_hybrid_retrieval_is_the_sum_or_the_longer_of_the_measured_searches(tmp_path, capsys):
     pytest.importorskip("bm25s", reason="bm25s is not installed (extra `retrieval`)")
-    folder = Context("datastructures", None).file("hybrid.yaml").parent
-    frame = hybrid_runs(folder, 200, (20,)).frame.set_index("searches")
+    context = STUDY.context(tmp_path, workers=0)
+    folder = context.file("hybrid.yaml").parent
+    frame = hybrid_runs(context, 200, (20,)).frame.set_index("searches")
     table = hybrid_latency(make_corpus(CorpusConfig(documents=200, queries=4))).frame
     row = table[(table["N"] == 100_000) & (table["efSearch"] == 64)].iloc[0]
     for searches, name in (("sequential", "one after the other us"), ("parallel", "side by side us")):
@@ -100,18 +103,18 @@ def test_fusing_adds_most_where_the_lists_are_equally_strong():
 
 @pytest.mark.long
 def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch):
-    monkeypatch.setattr(structures_tools, "OPERATIONS", 200)
-    small = structures_service.micro_batches
-    monkeypatch.setattr(structures_service, "micro_batches", lambda folder, requests, rates, windows: small(
-        folder, 200, rates[:1], windows[:2]))
-    tiers = structures_service.admission
-    monkeypatch.setattr(structures_service, "admission", lambda context, requests, seeds, rates: tiers(
+    monkeypatch.setattr(tools, "OPERATIONS", 200)
+    small = service.micro_batches
+    monkeypatch.setattr(service, "micro_batches", lambda context, requests, rates, windows: small(
+        context, 200, rates[:1], windows[:2]))
+    tiers = service.admission
+    monkeypatch.setattr(service, "admission", lambda context, requests, seeds, rates: tiers(
         context, 200, 2, rates[:1]))
-    report = DataStructures().run(Context("datastructures", tmp_path, quick=True, workers=0))
+    report = STUDY.run(STUDY.context(tmp_path, quick=True, workers=0))
     for number in "1234567":
-        if number != "4" or not any(line.startswith("Retrieval:") for line in report.assumptions):
+        if number != "4" or not any(line.startswith("Retrieval:") for line in report.notes):
             assert any(table.title.startswith(f"{number}.") for table in report.tables), number
-    assert any("Mooncake" in line for line in report.assumptions)
+    assert any("Mooncake" in line for line in report.notes)
     assert {line[0] for line in report.findings} >= set("123567")
     assert report.write(tmp_path)
     assert all((tmp_path / f"{plot.name}.png").stat().st_size > 10_000 for plot in report.plots)

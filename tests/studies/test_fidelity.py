@@ -3,7 +3,10 @@
 import pandas as pd
 import pytest
 
-from hermes.studies import Context, fidelity
+from hermes.study import load_study
+
+STUDY = load_study("fidelity")
+fidelity = STUDY.module("report")
 
 
 @pytest.fixture(scope="module")
@@ -13,8 +16,8 @@ def frame(tmp_path_factory):
     patch.setattr(fidelity, "OVERHEADS_MS", (1, 5))
     patch.setattr(fidelity, "TPS", (8,))
     kept = {}
-    patch.setattr(fidelity, "build", lambda title, frame: kept.setdefault("frame", frame))
-    fidelity.Fidelity().run(Context("fidelity", tmp_path_factory.mktemp("study"), quick=True, workers=0))
+    patch.setattr(fidelity, "build", lambda frame: kept.setdefault("frame", frame))
+    fidelity.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
     patch.undo()
     return kept["frame"]
 
@@ -43,6 +46,6 @@ def test_differences_are_to_the_kernel_tables(frame):
 
 def test_the_report(frame, tmp_path):
     both = pd.concat([frame, frame.assign(tp=4)], ignore_index=True)
-    report = fidelity.build("t", both)
+    report = fidelity.build(both)
     assert {path.name for path in report.write(tmp_path)} >= {"predictions.csv", "sources.csv", "makespans.png"}
     assert any("roofline, ideal" in line for line in report.findings)

@@ -1,68 +1,254 @@
-"""The frame of all studies: found by name, given a context, written to a folder. And how stability is told."""
+"""The frame of all studies: found by name or path, with assumptions, resumable, alike on any number of workers."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+import yaml
 
+import hermes
 from hermes import simulate
 from hermes.cli import main
 from hermes.errors import InputError
 from hermes.results.stability import stability
-from hermes.studies import STUDIES, Context, Report, Table, load_studies
-from hermes.studies.figures import point_figures
+from hermes.study import Point, Report, known_studies, load_study, run_points
+from hermes.study.figures import point_figures
 
+ROOT = Path(__file__).parents[2]
 BASE = {
     "workload": {"requests": 400, "arrivals": {"kind": "poisson", "rate": "4 /s"},
                  "lengths": {"kind": "fixed", "prompt": 256, "output": 64}},
     "clients": [{"name": "a", "model": "llama-3.1-8b", "device": "h100-sxm",
                  "hardware": {"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"}}],
 }
+CONFIG = {
+    "title": "what two and two is",
+    "assumptions": {
+        "two": {"value": 2, "range": [0, 10], "meaning": "the second number", "source": "assumed", "turns": "4 is 5"},
+        "mode": {"value": "plus", "options": ["plus", "times"], "meaning": "what is done", "source": "assumed"},
+        "share": {"value": 0.5, "range": [0, 1], "meaning": "a part", "source": "assumed"},
+    },
+}
+REPORT = '''
+import pandas as pd
+
+from hermes.study import Point, Report, Table, run_points
+
+from ..beside.more import extra
+from .figures import tokens
+
+
+def run(context):
+    two = context["two"]
+    total = 2 + two if context["mode"] == "plus" else 2 * two
+    frame = run_points(context, "runs", [Point(str(n), {"workload.requests": n}, {"n": n}) for n in (3, 4, 5)],
+                       scenario="base.yaml", extract=tokens)
+    tables = [Table("sum", "Sum", pd.DataFrame({"a": [float(total), float("nan")], "b": ["x", "y"]})),
+              Table("runs", "Runs", frame[["n", "seen"]])]
+    return Report(tables, findings=[f"{total} ({'quick' if context.quick else 'full'}), {extra}"])
+'''
+FIGURES = '''
+from dataclasses import dataclass
+
+from ..beside.more import extra
+
+
+@dataclass
+class Count:
+    seen: int
+
+
+def tokens(results):
+    assert extra == "beside"
+    return vars(Count(int(results.record.prompt_tokens.sum())))
+'''
 
 
 @pytest.fixture
-def tiny():
-    @STUDIES.register("tiny-of-a-test")
-    class Tiny:
-        title = "what two and two is"
+def tiny(tmp_path):
+    """The folder of a study outside the checkout."""
+    folder = tmp_path / "mine" / "two-and-two"
+    folder.mkdir(parents=True)
+    (folder.parent / "beside").mkdir()
+    (folder.parent / "beside" / "more.py").write_text("extra = 'beside'\n")
+    (folder / "study.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False))
+    (folder / "report.py").write_text(REPORT)
+    (folder / "figures.py").write_text(FIGURES)
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+    return folder
 
-        def run(self, context: Context) -> Report:
-            return Report(self.title, tables=[Table("sum", "Sum", pd.DataFrame({"a": [2.0, np.nan], "b": ["x", "y"]}))],
-                          findings=[f"{2 + 2} ({'quick' if context.quick else 'full'})"])
 
-    yield
-    STUDIES.unregister("tiny-of-a-test")
+def refused(capsys, *arguments):
+    """The one line that a command prints when it refuses."""
+    assert main([str(argument) for argument in arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
 
 
-def test_a_study_runs_from_the_command_line(tiny, tmp_path, capsys):
-    assert main(["study", "tiny-of-a-test", "--quick", "-o", str(tmp_path / "out")]) == 0
+def test_a_study_runs_from_its_folder(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["study", str(tiny), "--quick", "--workers", "2", "-o", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "4 (quick)" in printed
-    assert (tmp_path / "out" / "sum.csv").read_text() == "a,b\n2.0,x\n,y\n"
-    page = (tmp_path / "out" / "report.md").read_text()
-    assert "| 2 | x |" in page
+    assert "4 (quick), beside" in printed
+    assert (out / "sum.csv").read_text() == "a,b\n4.0,x\n,y\n"
+    assert (out / "runs.csv").read_text() == "n,seen\n3,768\n4,1024\n5,1280\n"
+    page = (out / "report.md").read_text()
+    assert "| 4 | x |" in page
     assert "| - | y |" in page
+    assert "| two | 2 | 0 to 10 | the second number | assumed |" in page
+
+
+def test_assumptions_are_set_and_checked(tiny, tmp_path, capsys):
+    study = ["study", tiny, "-o", tmp_path / "out", "--workers", "1"]
+    assert main([*map(str, study), "--set", "two=3", "--set", "mode=times"]) == 0
+    printed = capsys.readouterr().out
+    assert "6 (full)" in printed
+    assert "two = 3 (assumed: 2)" in printed
+    assert "Changed: mode = times (assumed: plus)." in (tmp_path / "out" / "report.md").read_text()
+    line = refused(capsys, *study, "--set", "tow=3")
+    assert "two, mode, share" in line
+    assert "did you mean 'two'" in line
+    for change, said in (("two=11", "an integer from 0 to 10"), ("two=2.5", "an integer"), ("two=true", "an integer"),
+                         ("mode=minus", "one of plus, times"), ("share=nan", "a number from 0 to 1"),
+                         ("share=[1]", "a number"), ("two", "NAME=VALUE")):
+        assert said in refused(capsys, *study, "--set", change)
+    assert load_study(tiny).context(tmp_path, changes=["share=1"])["share"] == 1.0
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("value", 11, "from 0 to 10"), ("options", [2], "either range or options"), ("range", [1], "at least 2"),
+    ("rang", [0, 1], "one of the keys"),
+])
+def test_a_wrong_assumption_names_its_place(tiny, capsys, key, value, said):
+    config = CONFIG | {"assumptions": {"two": CONFIG["assumptions"]["two"] | {key: value}}}
+    (tiny / "study.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    line = refused(capsys, "study", tiny)
+    assert f"{tiny}/study.yaml:" in line
+    assert said in line
+
+
+def test_a_study_that_cannot_be_imported_is_one_line(tiny, capsys, tmp_path):
+    (tiny / "report.py").write_text("import nothing_like_this\n")
+    line = refused(capsys, "study", tiny, "-o", tmp_path / "out")
+    assert "report.py:1:" in line
+    assert "nothing_like_this" in line
+
+
+def test_a_report_does_not_replace_the_files_of_a_study(tiny, capsys):
+    assert "a folder other than that of the study's own files" in refused(capsys, "study", tiny, "-o", tiny)
 
 
 def test_an_unknown_study_is_one_line(capsys):
-    assert main(["study", "no-such-thing"]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    line = refused(capsys, "study", "metiss")
+    assert "did you mean 'metis'" in line
 
 
-def test_every_study_has_a_title_and_a_page():
-    studies = load_studies()
-    from hermes.config.data_files import resource_dir
-    pages = resource_dir("scenarios").parent / "docs" / "studies"
-    for name in studies:
-        if not name.startswith("tiny-of-a-test"):
-            assert studies.get(name).title
-            assert (pages / f"{name}.md").is_file(), f"docs/studies/{name}.md"
+def test_an_installed_wheel_has_no_studies(tiny, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("hermes.study.loading.known_studies", dict)
+    monkeypatch.setattr("hermes.study.known_studies", dict)
+    line = refused(capsys, "study", "metis")
+    assert "clone the repository" in line
+    assert main(["study", "--list"]) == 0
+    assert "not part of the installed package" in capsys.readouterr().out
+    assert main(["study", str(tiny), "--workers", "1", "-o", str(tmp_path / "out")]) == 0
 
 
-def test_reference_data_that_is_not_there_is_one_line(tmp_path):
+def test_points_are_kept_and_the_same_on_any_number_of_workers(tiny, tmp_path, monkeypatch):
+    study = load_study(tiny)
+    points = [Point(f"{n}", {"workload.requests": n}, {"n": n}, seed) for n in (30, 40) for seed in (1, 2)]
+    points += [Point("none", {"workload.requests": 20}, {"n": 20}), points[0]]
+    made = {}
+    for workers in (0, 1, 2):
+        context = study.context(tmp_path / str(workers), workers=workers)
+        frame = run_points(context, "p", points, scenario="base.yaml", extract=study.module("figures").tokens)
+        made[workers] = {path.name: path.read_bytes() for path in context.out.rglob("results.parquet")}
+        assert frame["n"].tolist() == [30, 30, 40, 40, 20, 30]
+        assert frame["seed"].tolist()[:4] == [1, 2, 1, 2]
+        assert frame["seen"].tolist() == [256 * n for n in frame["n"]]
+    assert made[0] == made[1] == made[2]
+    # a second run simulates what is new, and nothing else
+    ran = []
+    perform = hermes.explore.executor.perform
+    monkeypatch.setattr("hermes.explore.executor.perform", lambda job: ran.append(job.task) or perform(job))
+    again = run_points(study.context(tmp_path / "0", workers=0), "p", [*points, Point("new", {"workload.requests": 9})],
+                       scenario="base.yaml", extract=study.module("figures").tokens)
+    assert ran.count("run") == 1
+    assert again["seen"].tolist()[:6] == frame["seen"].tolist()
+
+
+def test_an_interrupted_study_keeps_its_points(tiny, tmp_path, monkeypatch):
+    study, perform, done = load_study(tiny), hermes.explore.executor.perform, []
+
+    def interrupted(job):
+        if job.task == "run" and len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(job.key) if job.task == "run" else None
+        return perform(job)
+
+    context = study.context(tmp_path / "out", workers=0)
+    monkeypatch.setattr("hermes.explore.executor.perform", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(context)
+    monkeypatch.setattr("hermes.explore.executor.perform", lambda job: done.append(job.key) or perform(job)
+                        if job.task == "run" else perform(job))
+    assert study.run(context).tables[1].frame["seen"].tolist() == [768, 1024, 1280]
+    assert len(done) == len(set(done)) == 3
+
+
+def test_a_failing_point_is_one_error(tiny, tmp_path):
+    study = load_study(tiny)
+    (tiny / "figures.py").write_text("def tokens(results):\n    return {'seen': [1]}\n")
+    with pytest.raises(InputError, match="a point that can be simulated"):
+        study.run(study.context(tmp_path, workers=0))
+
+
+@pytest.mark.parametrize("name", known_studies())
+def test_every_study_is_complete(name):
+    study = load_study(name)
+    assert (study.name, study.title != "") == (name, True)
+    page = (study.folder / "page.md").read_text(encoding="utf-8")
+    turning = [key for key, one in study.config.assumptions.items() if one.turns]
+    assert len(turning) == 1
+    assert f"`{turning[0]}`" in page, "the page names the assumption that turns its conclusion round"
+    table = page[:page.index("\n\n", page.index("| paper | here | why |"))]
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert 3 <= len(rows) <= 12, "a table of at most ten rows opens the page"
+    assert table.count("\n\n") <= 2
+    words = re.sub(r"```.*?```|!?\[|\]\([^)]*\)|[|#*`-]", " ", page, flags=re.DOTALL).split()
+    assert len(words) <= 400
+    for target in re.findall(r"\]\(([^)#\s]+)", page):
+        assert target.startswith("https://") or (study.folder / target).exists(), target
+
+
+def test_studies_are_listed(capsys):
+    for arguments in (["study"], ["study", "--list"]):
+        assert main(arguments) == 0
+        printed = capsys.readouterr().out
+        assert all(name in printed for name in known_studies())
+    assert len(known_studies()) == 11
+
+
+def test_the_wheel_has_no_studies():
+    built = (ROOT / "pyproject.toml").read_text().split("[tool.hatch.build", 1)[1].split("[tool.pytest", 1)[0]
+    assert "studies" not in built
+    assert not (Path(hermes.__file__).parent / "studies").exists()
+
+
+def test_a_study_is_not_imported_by_the_command_line():
+    script = "import sys, hermes.cli; print([name for name in sys.modules if name.startswith('hermes.study')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_reference_data_that_is_not_there_is_one_line(tiny, tmp_path):
+    study = load_study(tiny)
     with pytest.raises(InputError, match="--data"):
-        Context("x", tmp_path).need_data("splitwise")
+        study.context(tmp_path).need_data("splitwise")
     with pytest.raises(InputError, match="splitwise"):
-        Context("x", tmp_path, data=tmp_path).need_data("splitwise")
+        study.context(tmp_path, data=tmp_path).need_data("splitwise")
 
 
 @pytest.mark.parametrize(("rate", "seqs", "steady"), [
@@ -89,3 +275,12 @@ def test_requests_in_the_system_by_hand():
     assert (found.in_system_early, found.in_system_late) == (0.5, 0.5)
     assert found.stable is True
     assert found.window_s == 8.0
+
+
+def test_tables_and_plots_have_names_of_their_own(tmp_path):
+    import pandas as pd
+
+    from hermes.study import Table
+
+    with pytest.raises(InputError, match="different names"):
+        Report([Table("a", "A", pd.DataFrame()), Table("a", "B", pd.DataFrame())]).write(tmp_path)

@@ -12,12 +12,14 @@ from hermes.plugins.metis.datasets import DATASETS
 from hermes.plugins.metis.decision import METHODS
 from hermes.plugins.metis.pipeline import HOW
 from hermes.scenario import load_scenario
-from hermes.studies import Context, metis
-from hermes.studies import metis_sections as sections
-from hermes.studies.metis_plots import front
-from hermes.studies.metis_points import FIXED, RATES, SYSTEMS, extract, fixed_point, point
-from hermes.studies.metis_tables import like_delay, paired, throughput
+from hermes.study import load_study
 
+STUDY = load_study("metis")
+points, sections, tables = map(STUDY.module, ("points", "sections", "tables"))
+FIXED, RATES, SYSTEMS, extract = points.FIXED, points.RATES, points.SYSTEMS, points.extract
+fixed_run, run_of = points.fixed_run, points.run_of
+like_delay, paired, throughput = tables.like_delay, tables.paired, tables.throughput
+front = STUDY.module("plots").front
 FOLDER = resource_dir("scenarios") / "studies" / "metis"
 
 
@@ -43,9 +45,9 @@ def test_throughput_between_rates():
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_points_are_scenarios(dataset):
-    for one in (*(point(dataset, system, RATES[dataset]) for system in SYSTEMS), fixed_point(dataset, FIXED[-1], None),
-                point(dataset, "METIS", 1.0, serving="llama-3.1-70b", blocks=100)):
-        overrides = [f"{path}={_yaml(value)}" for path, value in one.case()["set"].items()]
+    for one in (*(run_of(dataset, system, RATES[dataset]) for system in SYSTEMS), fixed_run(dataset, FIXED[-1], None),
+                run_of(dataset, "METIS", 1.0, serving="llama-3.1-70b", blocks=100)):
+        overrides = [f"{path}={_yaml(value)}" for path, value in one.point().settings.items()]
         assert load_scenario(FOLDER / "base.yaml", overrides).workload[0].requests == 200
 
 
@@ -96,9 +98,9 @@ def _first_start(results):
 def test_names_of_points_are_their_own():
     for quick in (False, True):
         size = sections.Size.of(quick=quick)
-        for name, points in sections.first(size).items():
-            assert points, name
-            names = [(one.label, one.seed) for one in points]
+        for name, runs in sections.first(size).items():
+            assert runs, name
+            names = [(one.label, one.seed) for one in runs]
             assert len(set(names)) == len(names), name
             assert max(len(label) for label, _ in names) <= 200   # of a case of a sweep
     blocks = {one.blocks for one in sections.pressure_points(sections.Size.of(quick=False))}
@@ -106,9 +108,9 @@ def test_names_of_points_are_their_own():
 
 
 def test_the_sweep_covers_every_data_set_with_seeds():
-    points = sections.pressure_points(sections.Size.of(quick=False))
+    runs = sections.pressure_points(sections.Size.of(quick=False))
     for system in ("METIS", "AdaptiveRAG*", "+ batching"):
-        seen = {(one.dataset, *place, one.seed) for one, place in points.items() if one.system == system}
+        seen = {(one.dataset, *place, one.seed) for one, place in runs.items() if one.system == system}
         assert seen == {(d, n, load, seed) for d in DATASETS for n in sections.BUDGETS[d] for load in sections.LOADS
                         for seed in (1, 2, 3)}
 
@@ -125,7 +127,7 @@ def test_ratios_are_taken_seed_by_seed():
 
 @pytest.mark.long
 def test_the_quick_study_gives_all_tables(tmp_path):
-    report = metis.MetisStudy().run(Context("metis", tmp_path, quick=True))
+    report = STUDY.run(STUDY.context(tmp_path, quick=True))
     assert len(report.tables) == 17
     assert len(report.plots) == 4
     written = report.write(tmp_path / "out")

@@ -7,9 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hermes.studies import Context, load_studies
-from hermes.studies.orthrus_points import IBS, SPLIT, SYSTEMS, mix, run_points
-from hermes.studies.orthrus_tables import PAPER, employed_table, served
+from hermes.study import known_studies, load_study
+
+STUDY = load_study("orthrus")
+points, tables = STUDY.module("points"), STUDY.module("tables")
+IBS, SPLIT, SYSTEMS, mix = points.IBS, points.SPLIT, points.SYSTEMS, points.mix
+PAPER, employed_table, served = tables.PAPER, tables.employed_table, tables.served
 
 
 def rows_of(curve: dict[str, list[float]], clients: tuple[int, ...]) -> dict[str, dict[str, float]]:
@@ -39,18 +42,18 @@ def test_clients_at_work_follow_from_the_curve_of_one_gpu() -> None:
 @pytest.mark.parametrize("percent", PAPER)
 def test_orthrus_against_the_paper_under_serial_overhead(percent: int, tmp_path: Path) -> None:
     """Predictions: the overheads come from two rates of a single GPU. The embedding-heavy mix comes out too fast."""
-    context = Context("orthrus", tmp_path, workers=0)
+    context = STUDY.context(tmp_path, workers=0)
     folder = context.file("mix.yaml").parent
     point = mix(folder, IBS, percent)
-    ours = served(run_points([point], context, "points")[point.label])
+    ours = served(STUDY.module("report").simulate(context, [point])[point.label])
     errors = np.array(ours) / PAPER[percent][IBS] - 1
     limit = 0.18 if percent == 90 else 0.10
     assert (np.abs(errors) < limit).all(), errors
 
 
 def test_every_system_is_a_scenario_with_four_gpus() -> None:
-    assert "orthrus" in load_studies()
-    folder = Context("orthrus", Path()).file("mix.yaml").parent
+    assert "orthrus" in known_studies()
+    folder = STUDY.context(Path()).file("mix.yaml").parent
     for system in SYSTEMS:
         assert sum(client["count"] for client in mix(folder, system, 50).settings["clients"]) == 4
     assert mix(folder, SPLIT, 50).settings["clients"][0]["scheduler"]["serves"] == ["embed"]

@@ -12,11 +12,14 @@ from hermes.core.stage import ServiceStage
 from hermes.explore import plan_sweep
 from hermes.scenario import load_scenario
 from hermes.services import Encoder, MachineSpec
-from hermes.studies import Context, rag_placement
-from hermes.studies.rag_by_hand import embedding_by_hand
-from hermes.studies.rag_figures import PARTS, figures, parts_ns
-from hermes.studies.rag_tables import EMBEDDING_BY_HAND, EMBEDDING_SIMULATED, REQUEST_BY_HAND, REQUEST_SIMULATED
+from hermes.study import load_study
 
+STUDY = load_study("rag-placement")
+rag_placement, rag_figures, tables = map(STUDY.module, ("report", "figures", "tables"))
+embedding_by_hand = STUDY.module("by_hand").embedding_by_hand
+PARTS, figures, parts_ns = rag_figures.PARTS, rag_figures.figures, rag_figures.parts_ns
+EMBEDDING_BY_HAND, EMBEDDING_SIMULATED = tables.EMBEDDING_BY_HAND, tables.EMBEDDING_SIMULATED
+REQUEST_BY_HAND, REQUEST_SIMULATED = tables.REQUEST_BY_HAND, tables.REQUEST_SIMULATED
 FOLDER = resource_dir("scenarios") / "studies" / "rag-placement"
 
 
@@ -50,7 +53,9 @@ def test_embedding_by_hand_is_what_the_simulator_charges(model, device, dtype, m
 
 
 def test_every_sweep_of_the_study_is_valid():
-    for path in sorted(FOLDER.glob("*-sweep.yaml")):
+    sweeps = sorted(STUDY.folder.glob("*-sweep.yaml"))
+    assert len(sweeps) == 4
+    for path in sweeps:
         assert plan_sweep(path, workers=0).points
 
 
@@ -58,8 +63,7 @@ def test_every_sweep_of_the_study_is_valid():
 def test_a_small_run_gives_all_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(rag_placement, "QUICK_RATES", [0.2])
     monkeypatch.setattr(rag_placement, "QUICK_REQUESTS", (6, 12))
-    study = rag_placement.RagPlacement()
-    report = study.run(Context("rag-placement", tmp_path, quick=True, workers=0))
+    report = STUDY.run(STUDY.context(tmp_path, quick=True, workers=0))
     by_name = {table.name: table.frame for table in report.tables}
     assert set(by_name) == {
         "bars", "links", "by_hand", "moved", "phases", "index", "machines", "limits", "rates", "batches", "joules",

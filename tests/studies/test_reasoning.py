@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from hermes import simulate
-from hermes.studies import Context, reasoning
-from hermes.studies.reasoning_figures import TPOT_MS, TTFT_MS, reasoning_figures
+from hermes.study import load_study
+
+STUDY = load_study("reasoning")
+reasoning, figures_of = STUDY.module("report"), STUDY.module("figures")
+TPOT_MS, TTFT_MS, reasoning_figures = figures_of.TPOT_MS, figures_of.TTFT_MS, figures_of.reasoning_figures
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +18,12 @@ def report(tmp_path_factory):
     patch.setattr(reasoning, "QUICK_WINDOW_S", 6)
     patch.setattr(reasoning, "STRATEGIES", ("chunked", "2P/6D"))
     patch.setattr(reasoning, "PARTS", tuple(replace(part, rates=(4.0,)) for part in reasoning.PARTS))
-    yield reasoning.Reasoning().run(Context("reasoning", tmp_path_factory.mktemp("study"), quick=True, workers=0))
+    yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
     patch.undo()
 
 
-def test_counts_are_those_of_the_requests():
-    scenario = Context("reasoning", reasoning.__file__).file("conversation.yaml")
+def test_counts_are_those_of_the_requests(tmp_path):
+    scenario = STUDY.context(tmp_path).file("conversation.yaml")
     results = simulate(scenario, overrides=["workload.duration=5 s"])
     figures, requests = reasoning_figures(results), results.requests
     assert len(requests) > 10

@@ -5,8 +5,13 @@ import pytest
 from hermes import simulate
 from hermes.config.data_files import resource_dir
 from hermes.scenario import load_scenario
-from hermes.studies.remote_kv import _Search
-from hermes.studies.remote_kv_points import DESIGNS, Point, document, extract, hit_share, store_of, verdict
+from hermes.study import load_study
+
+STUDY = load_study("remote-kv")
+points = STUDY.module("points")
+DESIGNS, Setup, scenario, extract = points.DESIGNS, points.Setup, points.scenario, points.extract
+hit_share, store_of, verdict, at_rate = points.hit_share, points.store_of, points.verdict, points.at_rate
+sought, search_row = STUDY.module("report").sought, STUDY.module("report")._search_row
 
 FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
 
@@ -15,9 +20,9 @@ FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
 @pytest.mark.parametrize("population", ["private", "shared"])
 @pytest.mark.parametrize("mode", ["expected", "contention"])
 def test_every_point_is_a_scenario(design, population, mode):
-    scenario = load_scenario(document(Point(design, 24576, population, 16, mode), FOLDER))
-    assert sum(c.count * 2 for c in scenario.clients if c.kind == "llm") == 256
-    stores = [c for c in scenario.clients if c.kind == "kv_retrieval"]
+    checked = load_scenario(scenario(Setup(design, 24576, population, 16, mode), FOLDER))
+    assert sum(c.count * 2 for c in checked.clients if c.kind == "llm") == 256
+    stores = [c for c in checked.clients if c.kind == "kv_retrieval"]
     assert len(stores) == (design != "recompute")
     if stores:   # the spec's designs have the same capacity in all
         assert stores[0].count * stores[0].tiers[0].capacity == 128 * 10**12
@@ -26,25 +31,26 @@ def test_every_point_is_a_scenario(design, population, mode):
 
 def test_what_fits_by_hand():
     """24,576 tokens of fp8 KV are 4.03 GB: 248 fit 1 TB. Of 20,000 users, 128 x 124 fit in bf16."""
-    point = Point("A", 24576, "shared")
+    point = Setup("A", 24576, "shared")
     harmonic = [sum(1 / k for k in range(1, n + 1)) for n in (248, 10_000)]
     assert hit_share(point, store_of(point, FOLDER)) == pytest.approx(harmonic[0] / harmonic[1])
-    wide = Point("A", 24576, "private", 16)
+    wide = Setup("A", 24576, "private", 16)
     assert hit_share(wide, store_of(wide, FOLDER)) == pytest.approx(128 * 124 / 20_000)
-    assert hit_share(Point("A", 4096), store_of(point, FOLDER)) == 1.0
+    assert hit_share(Setup("A", 4096), store_of(point, FOLDER)) == 1.0
 
 
 @pytest.mark.parametrize("limit", [0.1, 3.0, 33.3, 479.0, 1000.0])
 def test_the_search_ends_beside_the_limit(limit):
-    search = _Search(Point("recompute", 4096), None, 2 ** (1 / 3), 4.0, 24.0)
-    tried = 0
+    one = sought(Setup("recompute", 4096), None, 2 ** (1 / 3), 4.0)
+    search, tried = one.search, 0
     while search.open:
-        point = search.next()
-        late = 100.0 if point.rate > limit else 10.0
-        assert point.requests >= 399
-        search.tell({"point.in_system_early": 10.0, "point.in_system_late": late, "point.window_s": 100.0})
+        setup = at_rate(one.setup, search.rates[search.next], 24.0)
+        late = 100.0 if setup.rate > limit else 10.0
+        assert setup.requests >= 399
+        search.learn({(one.setup, search.rates[search.next]): {
+            "point.in_system_early": 10.0, "point.in_system_late": late, "point.window_s": 100.0}})
         tried += 1
-    row = search.row()
+    row = search_row(one)
     assert tried <= 5
     assert row["stable /s"] is None or row["stable /s"] <= limit
     assert row["unstable /s"] is None or row["unstable /s"] > limit * 0.999
@@ -62,7 +68,7 @@ def test_verdict():
 def test_a_small_point():
     """Two nodes of design A: all is found; the same without a store computes everything."""
     def small(design):
-        data = document(Point(design, 4096, rate=2.0, requests=40), FOLDER)
+        data = scenario(Setup(design, 4096, rate=2.0, requests=40), FOLDER)
         data["workload"]["contexts"]["keys"] = 40
         for client in data["clients"]:
             client["count"] = 2

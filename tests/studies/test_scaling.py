@@ -4,33 +4,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.studies import Context, scaling
-from hermes.studies.scaling import HIGHEST, Search, split
+from hermes.study import load_study
+
+STUDY = load_study("scaling")
+scaling = STUDY.module("report")
+HIGHEST, split, System = scaling.HIGHEST, scaling.split, scaling.System
+RATES = [step * scaling.STEP for step in range(1, HIGHEST)]
 
 
 def _point(share, stable=True):
     return {"share_25": share, "share_50": share, "stable": stable}
 
 
+def _search(weights, strategy, count, speed):
+    return scaling.asked(weights, strategy, count, speed, 0.99).search
+
+
 @given(st.integers(0, HIGHEST - 1))
 def test_bisection_finds_the_highest_rate(answer):
-    search, asked = Search("fp8", "chunked", 4, 25), {}
+    search, asked = _search("fp8", "chunked", 4, 25), {}
     while search.open:
-        step = search.next
-        assert step not in search.fine
-        asked["fp8", "chunked", 4, step] = _point(0.99 if step <= answer else 0.98)
+        place = search.next
+        assert place not in search.rows
+        row = _point(0.99 if place < answer else 0.98)
+        asked[System("fp8", "chunked", 4), search.rates[place]] = row
         search.learn(asked)
-    assert search.low == answer
+    assert search.low == answer - 1
+    assert search.highest == (RATES[answer - 1] if answer else None)
     assert search.contradictions == 0
     assert len(asked) <= HIGHEST.bit_length()
 
 
 def test_only_points_of_its_own_system_count():
-    search = Search("fp8", "chunked", 4, 25)
-    search.learn({("bf16", "chunked", 4, 5): _point(1.0), ("fp8", "chunked", 8, 5): _point(1.0)})
-    assert not search.fine
-    search.learn({("fp8", "chunked", 4, search.next): _point(1.0, stable=False)})
-    assert (search.low, search.high) == (0, HIGHEST // 2)
+    search = _search("fp8", "chunked", 4, 25)
+    search.learn({(System("bf16", "chunked", 4), RATES[4]): _point(1.0),
+                  (System("fp8", "chunked", 8), RATES[4]): _point(1.0)})
+    assert not search.rows
+    search.learn({(System("fp8", "chunked", 4), RATES[search.next]): _point(1.0, stable=False)})
+    assert (search.low, RATES[search.high]) == (-1, HIGHEST // 2 * scaling.STEP)
 
 
 def test_sixty_percent_prefill():
@@ -44,8 +55,7 @@ def test_a_search_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "STEP", 1.0)
     monkeypatch.setattr(scaling, "CLIENT_SECONDS", 60)
     monkeypatch.setattr(scaling, "SHORTEST_S", 10)
-    monkeypatch.setattr(scaling, "Search", lambda *key: Search(*key, high=8))
-    report = scaling.Scaling().run(Context("scaling", tmp_path, quick=True, workers=0))
+    report = scaling.run(STUDY.context(tmp_path, quick=True, workers=0))
     table = report.tables[0].frame
     assert len(table) == 2 * 3
     assert table["2"].between(0, 7).all()
@@ -54,7 +64,7 @@ def test_a_search_end_to_end(tmp_path, monkeypatch):
     assert (wide[50] <= wide[25]).all()
     every = report.tables[1].frame
     found = every[every.rate > 0]
-    assert (found.share >= scaling.SHARE).all()
+    assert (found.share >= 0.99).all()
     assert len(found)
 
 
@@ -62,5 +72,5 @@ def test_keeps():
     assert scaling.keeps(_point(0.99), 25)
     assert scaling.keeps(_point(0.995, stable=None), 50)
     assert not scaling.keeps(_point(0.9899), 25)
-    assert scaling.Search("fp8", "chunked", 2, 25).next == HIGHEST // 2
+    assert RATES[_search("fp8", "chunked", 2, 25).next] == HIGHEST // 2 * scaling.STEP
     assert pytest.approx(scaling.window_s(2, False)) == max(scaling.SHORTEST_S, scaling.CLIENT_SECONDS / 2)

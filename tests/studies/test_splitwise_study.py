@@ -2,19 +2,18 @@
 
 import pytest
 
-from hermes.explore import run_sweep
-from hermes.studies import Context, splitwise
+from hermes.study import load_study, run_points
+
+STUDY = load_study("splitwise")
+splitwise = STUDY.module("report")
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
-    study = splitwise.SplitwiseStudy()
-    context = Context("splitwise", tmp_path_factory.mktemp("study"), quick=True)
-    frames = []
-    for model in splitwise.MODELS:
-        sweep = study._sweep(context, model)
-        sweep["scenario"] = {"extends": sweep["scenario"], "workload": {"duration": "2 s"}}
-        frames.append(run_sweep(sweep, context.out / model, workers=0).frame().assign(model=model))
+    context = STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0)
+    short = splitwise.points(context, **{"workload.duration": "2 s"})
+    frames = [run_points(context, model, short, scenario=f"{model}.yaml", extract=splitwise.splitwise_figures).assign(
+        model=model) for model in splitwise.MODELS]
     import pandas as pd
     return splitwise.tidy(pd.concat(frames, ignore_index=True))
 
@@ -38,6 +37,6 @@ def test_means_and_spread(ours):
 
 
 def test_the_report(ours, tmp_path):
-    report = splitwise.build("t", ours, None)
+    report = splitwise.build(ours, None)
     assert {path.name for path in report.write(tmp_path)} >= {"cases.csv", "latencies.csv", "latency-bars.png"}
     assert not any("paper" in line for line in report.findings)   # nothing to compare with, nothing said

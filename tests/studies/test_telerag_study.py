@@ -9,18 +9,25 @@ import pytest
 from hermes.plugins.telerag import PIPELINE_NAMES
 from hermes.plugins.telerag.overlap import make_family, overlap_curve
 from hermes.scenario import load_scenario
-from hermes.studies import load_studies, telerag_paper
-from hermes.studies.base import Context
-from hermes.studies.telerag_needs import share_needs, speedup_needs
-from hermes.studies.telerag_points import CPU, budget_table, model_of, profile, simulate_point, sizes_of, tokens_in
-from hermes.studies.telerag_rates import fit_rates
-from hermes.studies.telerag_runs import Runs
+from hermes.study import known_studies, load_study
 
+STUDY = load_study("telerag")
+points, telerag_paper, required_times = map(STUDY.module, ("points", "paper", "required_times"))
+CPU, budget_table, model_of, profile = points.CPU, points.budget_table, points.model_of, points.profile
+sizes_of, tokens_in = points.sizes_of, points.tokens_in
+required_share_times = required_times.required_share_times
+required_speedup_times = required_times.required_speedup_times
+fit_rates, Runs = STUDY.module("rates").fit_rates, STUDY.module("runs").Runs
 BUDGET_GB = telerag_paper.BUDGET_GB
 
 
+def point(runs, *asked, **more):
+    """One simulation."""
+    return runs.means("one", {0: runs.ask(*asked, **more)})[0]
+
+
 def test_it_is_known():
-    assert "telerag" in load_studies()
+    assert "telerag" in known_studies()
 
 
 @pytest.mark.parametrize("family", [
@@ -61,29 +68,29 @@ def test_scenarios_have_the_numbers_of_the_profile():
 def test_windows_are_what_the_link_moves_meanwhile(tmp_path: Path):
     assert [tokens_in(p) for p in ("HyDE", "FLARE", "Self-RAG")] == sorted(
         (tokens_in(p) for p in ("HyDE", "FLARE", "Self-RAG")), reverse=True)
-    context = Context("telerag", tmp_path)
+    runs = Runs(STUDY.context(tmp_path, workers=0), 4)
     assert model_of("Self-RAG", "llama-3.2-3b") == "llama-2-7b"
-    cpu = simulate_point(context, "desktop", "Self-RAG", "offload", cpu_rate=25e9, requests=4)
+    cpu = point(runs, "desktop", "Self-RAG", "offload", cpu_rate=25e9)
     assert BUDGET_GB["Self-RAG"] / 24 * 0.6 < cpu.window_s <= BUDGET_GB["Self-RAG"] / 24   # whole tokens
     assert cpu.probed_bytes == pytest.approx(256 * telerag_paper.PROBED_BYTES, rel=0.08)
     assert cpu.e2e_s == pytest.approx(cpu.generate_s + cpu.scanned_bytes / 25e9, rel=0.03)
-    ahead = simulate_point(context, "desktop", "Self-RAG", "lookahead", cpu_rate=25e9, requests=4)
+    ahead = point(runs, "desktop", "Self-RAG", "lookahead", cpu_rate=25e9)
     assert ahead.e2e_s < cpu.e2e_s
     assert ahead.peak_buffer <= BUDGET_GB["Self-RAG"] * 1e9
     assert ahead.overlap == pytest.approx(BUDGET_GB["Self-RAG"] * 1e9 / ahead.probed_bytes, abs=0.02)
 
 
 def test_a_profiled_budget_is_link_times_window_up_to_the_buffer(tmp_path: Path):
-    context = Context("telerag", tmp_path)
+    runs = Runs(STUDY.context(tmp_path, workers=0), 2)
     for model, pipeline in (("llama-3.2-3b", "HyDE"), ("llama-3-8b", "HyDE")):
-        cpu = simulate_point(context, "desktop", pipeline, "offload", model=model, requests=2)
-        passed = simulate_point(context, "desktop", pipeline, "lookahead", model=model, budget="profiled", requests=66)
+        cpu = point(runs, "desktop", pipeline, "offload", model=model)
+        passed = point(runs, "desktop", pipeline, "lookahead", model=model, budget="profiled", requests=66)
         wanted = min(24e9 * cpu.window_s, telerag_paper.SETUPS["desktop"].buffers[model])
         assert wanted - 60e6 < passed.peak_buffer <= wanted      # whole clusters
 
 
 def test_the_rates_are_fitted_to_their_two_figures(tmp_path: Path):
-    found = fit_rates(Context("telerag", tmp_path), 16)
+    found = fit_rates(STUDY.context(tmp_path, workers=0), 16)
     for cpu, rate in found.items():
         assert profile().scans[cpu].rate == pytest.approx(rate, rel=1e-3)
 
@@ -91,17 +98,17 @@ def test_the_rates_are_fitted_to_their_two_figures(tmp_path: Path):
 @pytest.mark.long
 def test_what_would_have_to_be_true_is_true_when_simulated(tmp_path: Path):
     """Scans longer by the factor that the linear extrapolation asks for give 1.55, in the simulator too."""
-    runs = Runs(Context("telerag", tmp_path), 6)
-    row = speedup_needs(runs, (32,)).iloc[0]
+    runs = Runs(STUDY.context(tmp_path, workers=0), 6)
+    row = required_speedup_times(runs, (32,)).iloc[0]
     assert row["simulated then"] == pytest.approx(telerag_paper.DATASETS["NQ"], rel=0.01)
     assert row["simulated"] < row["simulated then"]
-    shares = share_needs(runs).set_index("case")
+    shares = required_share_times(runs).set_index("case")
     assert shares["share at batch 4 %"]["CPU, simulated"] > 60
     assert shares["generation, 4 over 1"]["60% by slower generation"] > shares["generation, 4 over 1"]["CPU, simulated"]
 
 
 def test_a_larger_buffer_lowers_batch_and_throughput(tmp_path: Path):
-    small, large = Runs(Context("telerag", tmp_path, quick=True), 4).memory((2, 12)).to_dict("records")
+    small, large = Runs(STUDY.context(tmp_path, quick=True, workers=0), 4).memory((2, 12)).to_dict("records")
     assert large["KV capacity tokens"] < small["KV capacity tokens"] / 2
     assert large["largest batch"] < small["largest batch"] / 2
     assert large["requests/s"] < 0.8 * small["requests/s"]

@@ -172,3 +172,13 @@ def test_wrong_parameters_are_named(change, field):
 def test_more_probes_than_clusters_are_refused():
     _, record = run({"name": "telerag-hyde", "nprobe": 65})
     assert "65" in record.reject_reasons[0]
+
+
+def test_sizes_and_queries_follow_the_seed_of_the_scenario():
+    name = "studies/telerag/desktop"
+    drawn = [build(load_scenario(name, [f"seed={seed}"])).clients[0] for seed in (0, 0, 1)]
+    first, again, other = (client.sizes.tolist() for client in drawn)
+    assert first == again != other
+    with pytest.raises(InputError, match=r"clients\.0\.seed: expected no seed here: .* `seed` .*, found 3") as found:
+        load_scenario(name, ["clients.0.seed=3"])
+    assert "\n" not in str(found.value)

@@ -10,8 +10,9 @@ from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
-from hermes.studies import splitwise_compare as splitwise
+from hermes.study import load_study
 
+splitwise = load_study("splitwise").module("compare")
 REFERENCE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "splitwise"
 SCENARIOS = resource_dir("scenarios") / "validation"
 NAMES = ["splitwise-bloom-176b-conv-20", "splitwise-llama-2-70b-code-40", "splitwise-llama-2-70b-conv-20"]

@@ -232,12 +232,12 @@ class TestTrace:
     def test_a_single_moment_has_no_rate(self, tmp_path: Path) -> None:
         path = trace_file(tmp_path, [1.0, 1.0])
         for process in (TraceArrivals(path=str(path), rate=1.0), TraceArrivals(path=str(path), repeat=True)):
-            with pytest.raises(InputError, match="some duration"):
+            with pytest.raises(InputError, match="arrive at one time"):
                 times(process, 3 if process.repeat else 2)
         assert times(TraceArrivals(path=str(path)), 2).tolist() == [0, 0]
 
     def test_scale_and_rate_exclude_each_other(self) -> None:
-        with pytest.raises(ValidationError, match="either scale or rate"):
+        with pytest.raises(ValidationError, match="scale and rate exclude each other"):
             TraceArrivals(path="x", scale=2.0, rate=1.0)
 
 

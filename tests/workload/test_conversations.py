@@ -16,12 +16,14 @@ from hermes.core.branches import Branches
 from hermes.core.sequence import Sequence
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
-from hermes.scenario import json_schema, load_scenario, resolved_yaml
+from hermes.scenario import load_scenario, resolved_yaml
 from hermes.scenario.build import build
+from hermes.scenario.editor_schema import json_schema
 from hermes.testing.workload import LengthModelContract, TokenCountsContract
-from hermes.workload import RequestTable, WorkloadConfig, write_trace
+from hermes.workload import RequestTable, WorkloadConfig
 from hermes.workload.conversations import ConversationLengths
 from hermes.workload.lengths import GeometricCounts
+from hermes.workload.traces import write_trace
 
 CHATBOT = """
 workload:
@@ -112,8 +114,8 @@ def test_a_conversation_that_has_grown_too_long_ends() -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"block_tokens": 512}, r"lengths.block_tokens: expected no block_tokens: .* the engine's size"),
-    ({"users": 60}, r"lengths.users: expected no users here: write `arrivals: \{kind: closed_loop, users: N\}`"),
+    ({"block_tokens": 512}, r"lengths.block_tokens: .* the engine's size; leave it out"),
+    ({"users": 60}, r"lengths.users: no longer an option: write `arrivals: \{kind: closed_loop, users: N\}`"),
     ({"turns": 2.5}, "lengths.turns: expected"), ({"turns": 0}, "lengths.turns: expected a number of at least 1"),
     ({"message": True}, "lengths.message: expected a mapping with `kind`"),
     ({"think_time": ...}, r"lengths.think_time: expected a value \(required\)"),
@@ -155,7 +157,7 @@ def chatbot(tmp_path: Path) -> Path:
 
 
 def test_the_chatbot_of_the_page_is_a_dozen_lines() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "workloads.md").read_text(encoding="utf-8")
     text = page.split("```yaml\n# chatbot.yaml\n")[1].split("```")[0]
     assert len(text.splitlines()) <= 12
     simulation = build(load_scenario(parse_yaml(text).plain(), ["workload.requests=30"]))
@@ -212,7 +214,7 @@ def test_the_most_used_beginnings_are_the_last_to_go() -> None:
 
 @pytest.mark.parametrize("change", ["clients.0.memory.prefix_caching=false", "workload.lengths.system_tokens=0"])
 def test_warm_without_anything_to_hold_is_refused(chatbot: Path, change: str) -> None:
-    with pytest.raises(InputError, match=r"clients\.0\.memory\.prefix_start: expected empty"):
+    with pytest.raises(InputError, match=r"clients\.0\.memory\.prefix_start: (warm needs|no workload)"):
         build(load_scenario(chatbot, ["clients.0.memory.prefix_start=warm", change]))
 
 
@@ -228,8 +230,9 @@ clients:""" + CHATBOT.split("clients:")[1])
     warnings = build(load_scenario(tmp_path / "s.yaml")).warnings
     # 88 tokens lie beyond 512, 80 of them in whole blocks of 16
     assert warnings == [
-        "workload main: prompts are hashed in blocks of 512 tokens, the engine caches 16; what a prompt has beyond its "
-        "last whole hash block is never found again: 4.9% of all prompt tokens, as far as a later prompt repeats them"]
+        "workload main: prompts are hashed in blocks of 512 tokens, the engine caches blocks of 16; tokens beyond a "
+        "prompt's last whole hash block never hit the cache, even if a later prompt repeats them (4.9% of all prompt "
+        "tokens)"]
     assert main(["validate", str(tmp_path / "s.yaml")]) == 0
     assert capsys.readouterr().err == f"hermes: warning: {warnings[0]}\n"
     fine = ["clients.0.memory.block_size=512", "clients.0.memory.prefix_caching=false"]

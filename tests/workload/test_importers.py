@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from hermes.errors import InputError
-from hermes.workload import TRACE_IMPORTERS, import_trace, read_trace, write_trace
+from hermes.workload.importers import TRACE_IMPORTERS, import_trace
+from hermes.workload.traces import read_trace, write_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 MOONCAKE = {"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": [0, 7]}
@@ -96,9 +97,9 @@ class TestMooncake:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("{", "FILE:1: expected a JSON object, found '{'"),
+            ("{", "FILE:1:2: expected valid JSON (Expecting property name"),
             ("[1]", "FILE:1: expected a JSON object, found [1]"),
-            ("[" * 100_000, "FILE:1: expected a JSON object"),
+            ("[" * 100_000, "FILE:1: expected valid JSON (RecursionError)"),
             ("\n{}", "FILE:2: timestamp: expected a value, found none"),
             (json.dumps(MOONCAKE | {"timestamp": "x"}), "FILE:1: timestamp: expected a number, found 'x'"),
             (json.dumps(MOONCAKE | {"timestamp": None}), "FILE:1: timestamp: expected a"),
@@ -115,7 +116,7 @@ class TestMooncake:
     def test_not_text(self, tmp_path: Path) -> None:
         (tmp_path / "in").write_bytes(b"\xff\xfe")
         assert "UTF-8" in refused("mooncake", tmp_path / "in")
-        assert "No such file" in refused("mooncake", tmp_path / "no")
+        assert "no such file" in refused("mooncake", tmp_path / "no")
 
 
     def test_a_file_of_other_blocks_is_refused(self, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from hermes.cli import main
 from hermes.core.block_hashes import HashedPrompt, TokenPrompt
 from hermes.errors import InputError
 from hermes.memory.replay import replay
-from hermes.workload import import_trace, read_trace
+from hermes.workload.importers import import_trace
+from hermes.workload.traces import read_trace
 
 RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "vllm-runs"
 ROW = {"arrival": 0.5, "tokens": [5, 6, 7], "output": 4}
@@ -154,9 +155,9 @@ def test_malformed(tmp_path: Path, row: Any, message: str) -> None:
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:
-    """docs/kv-tiers.md shows two prompts with one block of four in common."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "kv-tiers.md").read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in page.splitlines() if line.startswith('    {"arrival"')]
+    """docs/how-to/traces.md shows two prompts with one block of four in common."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "traces.md").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in page.splitlines() if line.startswith('{"arrival"')]
     frame = import_trace("tokens", lines(tmp_path, rows), block_tokens=4)
     assert frame["hash_ids"].tolist() == [[0, 1], [0, 2]]
     assert frame["output_tokens"].tolist() == [120, 4]

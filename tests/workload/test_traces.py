@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
-from hermes.errors import InputError
-from hermes.workload import describe, read_trace, write_trace
+from hermes.errors import HermesError, InputError
+from hermes.workload.traces import describe, read_trace, write_trace
 
 HEAD = "arrival_s,prompt_tokens,output_tokens\n"
 GOOD = {"arrival_s": [0.0, 0.5, 0.5], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}
@@ -74,8 +74,9 @@ def test_same_trace_same_bytes(tmp_path: Path) -> None:
 def test_writing_checks(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="output_tokens"):
         write_trace(pd.DataFrame(GOOD).drop(columns="output_tokens"), tmp_path / "t.parquet", source="test")
-    with pytest.raises(InputError, match="can be written"):
-        write_trace(pd.DataFrame(GOOD), tmp_path / "no" / "t.parquet", source="test")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HermesError, match=r"cannot write .*/file/t\.parquet: "):
+        write_trace(pd.DataFrame(GOOD), tmp_path / "file" / "t.parquet", source="test")
 
 
 @pytest.mark.parametrize("empty", [pd.DataFrame({name: [] for name in GOOD})])
@@ -156,10 +157,10 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "junk.csv").write_bytes(b"\xff\xfe\x00\x01")
     (tmp_path / "folder.csv").mkdir()
-    assert "No such file" in refused(tmp_path / "no.csv")
+    assert "no such file" in refused(tmp_path / "no.csv")
     assert "directory" in refused(tmp_path / "folder.csv")
     assert "UTF-8" in refused(tmp_path / "junk.csv")
-    assert "No such file" in refused(tmp_path / "no.parquet")
+    assert "no such file" in refused(tmp_path / "no.parquet")
     (tmp_path / "folder.csv").rename(tmp_path / "folder.parquet")
     refused(tmp_path / "folder.parquet")
     refused(tmp_path / ("x" * 5000))

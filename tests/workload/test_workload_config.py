@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from hermes.errors import InputError
-from hermes.workload import RequestTable, WorkloadConfig, write_trace
+from hermes.workload import RequestTable, WorkloadConfig
 from hermes.workload import workload as workload_module
+from hermes.workload.traces import write_trace
 
 HERE = Path()
 POISSON = {"kind": "poisson", "rate": "40 /s"}
@@ -188,10 +189,10 @@ def test_prefixes(extend: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "a number of requests, or a duration"),
-        ({"requests": 5, "duration": 5}, "either requests or duration"),
-        ({"duration": 5, "arrivals": {"kind": "at_once"}}, "at_once goes on without end"),
-        ({"duration": 5, "arrivals": {"kind": "closed_loop", "users": 1}}, "closed_loop goes on without end"),
+        ({}, "give a number of requests, or a duration"),
+        ({"requests": 5, "duration": 5}, "requests and duration exclude each other"),
+        ({"duration": 5, "arrivals": {"kind": "at_once"}}, "at_once arrivals have no end"),
+        ({"duration": 5, "arrivals": {"kind": "closed_loop", "users": 1}}, "closed_loop arrivals have no end"),
         ({"requests": 0}, "greater than or equal to 1"),
         ({"requests": 10**9}, "less than or equal to"),
         ({"requests": "5"}, "integer"),
@@ -217,8 +218,8 @@ def test_refused(options: dict[str, Any], message: str) -> None:
         ({"lengths": {"kind": "empirical", "profile": "azure"}}, r"^lengths\.profile: expected a workload profile"),
         ({"lengths": {"kind": "empirical", "profile": "no/such.yaml"}}, r"^no/such\.yaml: "),
         ({"lengths": {"kind": "trace", "path": "no.parquet"}}, r"^no\.parquet: "),
-        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^no\.csv: .*No such file"),
-        ({"arrivals": {"kind": "trace", "path": "a\0.csv"}}, "null byte"),
+        ({"arrivals": {"kind": "trace", "path": "no.csv"}}, r"^no\.csv: .*no such file"),
+        ({"arrivals": {"kind": "trace", "path": "a\0.csv"}}, r"a CSV file, found .*a\\x00\.csv"),
         ({"arrivals": {"kind": "trace", "path": "a\0.parquet"}}, "Parquet"),
         ({"arrivals": {"kind": "poisson", "rate": 1e-9}}, "^arrivals: expected arrivals within 292 years"),
         (
@@ -235,7 +236,7 @@ def test_refused_when_drawn(options: dict[str, Any], message: str) -> None:
 
 def test_endless_durations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload_module, "MAX_REQUESTS", 10_000)
-    with pytest.raises(InputError, match="fewer than 10000 requests"):
+    with pytest.raises(InputError, match="10000 requests or more arrive"):
         workload(duration="1000 s").draw(1, HERE)
     assert len(workload(duration="200 s").draw(1, HERE)) < 10_000
 

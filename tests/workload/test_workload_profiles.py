@@ -12,8 +12,10 @@ import yaml
 
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
-from hermes.workload import Lengths, import_trace, load_workload_profile, stream, workload_profile_names
+from hermes.workload import Lengths, stream
+from hermes.workload.importers import import_trace
 from hermes.workload.lengths import EmpiricalLengths
+from hermes.workload.profiles import load_workload_profile, workload_profile_names
 from hermes.workload.stats import spearman
 from hermes.workload.traces import describe_frame
 
@@ -92,25 +94,29 @@ def test_a_profile_of_one_s_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("change", "problem"),
     [
-        ({"format": "hermes-workload/2"}, "format"), ({"spearman": 1.0}, "spearman"),
-        ({"requests": "many"}, "requests"),
-        ({"arrivals": None}, "arrivals"), ({"arrival": 1}, "arrival"), ({"source": [1]}, "source"),
-        (lengths_of([0, 1], [1, 2, 3]), "prompt_tokens.values"),
-        (lengths_of([0, 0.5], [1, 2]), "prompt_tokens.levels"),
-        (lengths_of([0, 0.5, 0.5, 1], [1, 2, 3, 4]), "prompt_tokens.levels"),
-        (lengths_of([0, 1], [2, 1]), "prompt_tokens.values"),
-        (lengths_of([0, 1], [0, 1]), "prompt_tokens.values.0"),
+        ({"format": "hermes-workload/2"}, "format: expected 'hermes-workload/1', found 'hermes-workload/2'"),
+        ({"spearman": 1.0}, "spearman: expected a number less than 1, found 1.0"),
+        ({"requests": "many"}, "requests: expected an integer, found 'many'"),
+        ({"arrivals": None}, "arrivals: expected a mapping, found null"),
+        ({"arrival": 1}, "arrival: expected one of the keys format, name, source"),
+        ({"source": [1]}, "source: expected a mapping, found a list"),
+        (lengths_of([0, 1], [1, 2, 3]), "prompt_tokens.values: expected as many values as levels (2), found 3"),
+        (lengths_of([0, 0.5], [1, 2]), "prompt_tokens.levels: levels must increase strictly from 0 to 1"),
+        (lengths_of([0, 0.5, 0.5, 1], [1, 2, 3, 4]),
+         "prompt_tokens.levels: levels must increase strictly from 0 to 1"),
+        (lengths_of([0, 1], [2, 1]), "prompt_tokens.values: values must not decrease"),
+        (lengths_of([0, 1], [0, 1]), "prompt_tokens.values.0: expected a number of at least 1, found 0"),
     ],
 )
-def test_malformed_profiles(tmp_path: Path, change: dict[str, Any], field: str) -> None:
+def test_malformed_profiles(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(content() | change), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_workload_profile(path)
     assert str(caught.value).startswith(str(path))
-    assert f": {field}: expected" in str(caught.value)
+    assert f": {problem}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def in_turn(workload: str, share: float, prompt_tokens: float | None = None) -> 
 
 def _client(model: str, tp: int, budget: int) -> dict[str, Any]:
     return {
-        "model": model, "device": "h100-sxm", "engine": "vllm-0.15", "max_model_len": 4096, "parallel": {"tp": tp}, "frontend": {"before": 4.5e-3, "after": 1.5e-3},
+        "model": model, "device": "h100-sxm", "engine": "vllm-0.15", "max_model_len": 4096, "parallel": {"tp": tp},
+        "frontend": {"before": 4.5e-3, "after": 1.5e-3},
         "scheduler": {"kind": "chunked", "max_num_seqs": 128, "max_num_batched_tokens": budget},
     }
 
@@ -113,7 +114,7 @@ def _published(values: pd.Series, output: int) -> dict[tuple[str, str], float]:
 def blis_training(data: Path, share: float = 1.0) -> Iterator[Row]:
     """BLIS's training runs that were not overloaded, stage by stage."""
     table = pd.read_csv(data / "h100" / "training" / "measured.csv")
-    for run, rows in table[(table.workload != "reasoning") & (table.stage >= 0)].groupby("run"):
+    for _, rows in table[(table.workload != "reasoning") & (table.stage >= 0)].groupby("run"):
         first = rows.iloc[0]
         requests, stages = in_turn(str(first.workload), share, float(first.prompt_mean))
         model, output = MODELS[str(first.model)], int(first.output_len_configured)

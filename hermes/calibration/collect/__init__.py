@@ -1,1 +1,2 @@
-"""What runs on the machine that is measured: standard library, numpy and the engine itself, nothing else of hermes."""
+"""Collectors: modules for the measured machine; they need the standard library, numpy and the engine, no more of
+hermes."""

@@ -1,7 +1,7 @@
-"""How long this process waited for a core: what else runs on the machine shows in no other clock as clearly.
+"""Waiting time of this process for a core, the clearest sign of other load on the machine.
 
-Linux counts, per thread, the nanoseconds it was ready to run and did not (`schedstat`). A wall-clock measurement during
-which that was more than `LIMIT` of the time is contended: kept, marked, and left out of statistics and fits. The rule
+Linux counts, per thread, the nanoseconds it was ready to run and did not (`schedstat`). A wall-clock measurement is
+contended if that was more than `LIMIT` of its time: it is kept, marked, and left out of statistics and fits. The rule
 is fixed beforehand and the same for all collectors that use it. Standard library only.
 """
 
@@ -18,7 +18,8 @@ LIMIT = 0.05
 
 
 def waited_s() -> float:
-    """Seconds all threads of this process have waited for a core so far; 0 where the system does not count them."""
+    """Return seconds that all threads of this process have waited for a core so far; 0 if the system does not count
+    them."""
     total = 0
     try:
         for task in os.listdir("/proc/self/task"):
@@ -33,11 +34,11 @@ def waited_s() -> float:
 
 
 def contended(row: Mapping[str, Any]) -> bool:
-    """Whether a row (`time_s`, `waited_s`) was measured while the machine was busy with something else."""
+    """Whether other load on the machine disturbed a row (`time_s`, `waited_s`)."""
     return bool(row.get("waited_s", 0.0) > LIMIT * row["time_s"])
 
 
 def steady(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that were not contended; where fewer than two are, the rows that were, or all."""
+    """Return the rows that were not contended; if fewer than two are, the contended ones, or all."""
     found = [row for row in rows if not contended(row)]
     return found if len(found) > 1 else [row for row in rows if contended(row)] or list(rows)

@@ -1,7 +1,8 @@
-"""Measure an inverted file for lookahead retrieval: cluster sizes, overlap of rewritten queries, scan and merge speed.
+"""Collector of an inverted file for lookahead retrieval: cluster sizes, overlap of rewrites, scan and merge speed.
 
-A real faiss IVF index over embeddings. Queries are rewritten in several ways, and every centroid is ranked for a query
-and for its rewrite, so that overlap is known for any number of prefetched clusters and any nprobe. Generated rewrites:
+It builds a faiss IVF index over embeddings. Queries are rewritten in several ways, and every centroid is ranked for a
+query and for its rewrite, which gives the overlap for any number of prefetched clusters and any nprobe. Generated
+rewrites:
 
     drift    towards a vector drawn from the corpus (another subject)
     passage  towards one of the query's ten nearest vectors (a passage that answers it, as HyDE writes)
@@ -36,7 +37,7 @@ _NEAREST = 10
 
 
 class IvfData:
-    """Vectors, queries, and rewrites that came with them (name -> one per query); float32, of length 1."""
+    """Vectors, queries, and rewrites of the data (name -> one per query); float32, of length 1."""
 
     def __init__(self, vectors: Floats, queries: Floats, rewrites: dict[str, Floats]) -> None:
         self.vectors, self.queries, self.rewrites = vectors, queries, rewrites
@@ -47,13 +48,13 @@ def _unit(rows: Floats) -> Floats:
 
 
 def generated(vectors: int, dim: int, queries: int, seed: int) -> IvfData:
-    """Clustered embeddings (`retrieval_data`)."""
+    """Return clustered embeddings (`retrieval_data`)."""
     made = embeddings(vectors, dim, queries, seed)
     return IvfData(made.vectors, made.queries, {})
 
 
 def of_file(path: Path) -> IvfData:
-    """Arrays `vectors`, `queries` and `rewrite_NAME` of an .npz file. Raises `ValueError` for one that is none."""
+    """Read arrays `vectors`, `queries` and `rewrite_NAME` of an .npz file. Raises `ValueError` for an invalid one."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             found = {name: np.asarray(stored[name], dtype=np.float32) for name in stored.files}
@@ -69,7 +70,7 @@ def of_file(path: Path) -> IvfData:
 
 
 class OverlapIndex:
-    """An IVF-flat index of faiss by inner product, and what is measured on it."""
+    """An IVF-flat index of faiss by inner product, and its measurements."""
 
     def __init__(self, data: IvfData, nlist: int, threads: int, seed: int) -> None:
         faiss: Any = importlib.import_module("faiss")
@@ -87,11 +88,11 @@ class OverlapIndex:
         self.centroids = np.asarray(self.index.quantizer.reconstruct_n(0, nlist))
 
     def ranking(self, queries: Floats) -> npt.NDArray[np.int64]:
-        """Clusters from near to far, shape (queries, clusters)."""
+        """Return clusters from near to far, shape (queries, clusters)."""
         return np.argsort(-(queries @ self.centroids.T), axis=1, kind="stable")
 
     def rewrites(self) -> Iterator[tuple[str, Floats]]:
-        """(name, a rewrite of each query): those of the data, else generated ones of several amounts."""
+        """Yield (name, a rewrite of each query): those of the data, else generated ones of several amounts."""
         if self.data.rewrites:
             yield from self.data.rewrites.items()
             return
@@ -112,12 +113,12 @@ class OverlapIndex:
                     yield f"{kind} {s:g}", _unit(queries + s * noise * (unequal if kind == "mixed" else 1))
 
     def environment(self) -> dict[str, Any]:
-        """Machine and library."""
+        """Return machine and library."""
         return {"cpu": cpu_name(), "cores": os.cpu_count(), "faiss": str(self._faiss.__version__),
                 "numpy": np.__version__}
 
     def scan_speed(self, nprobe: int, threads: int, repetitions: int) -> dict[str, Any]:
-        """Bytes of vectors scanned a second, one query after the other, lists shared by the threads."""
+        """Return bytes of vectors scanned per second, one query after the other, lists shared by the threads."""
         faiss, queries = self._faiss, self.data.queries
         vector_bytes = 4 * queries.shape[1]
         faiss.omp_set_num_threads(threads)
@@ -135,7 +136,7 @@ class OverlapIndex:
         return _spread(rates[1:]) | {"threads": threads, "nprobe": nprobe}   # the first warms up
 
     def merge_time(self, candidates: int, top_k: int, repetitions: int) -> dict[str, Any]:
-        """Seconds to pick the best `top_k` of so many distances."""
+        """Return seconds to pick the best `top_k` of so many distances."""
         rng = np.random.default_rng([self.seed, 2])
         distances = rng.random((32, candidates), dtype=np.float32)
 

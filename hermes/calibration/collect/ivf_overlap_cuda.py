@@ -1,7 +1,7 @@
-"""The GPU's part of lookahead retrieval: copies from pinned memory, scans, and a loop like HyDE's. Needs torch.
+"""GPU measurements of lookahead retrieval: copies from pinned memory, scans, and a loop like HyDE's. Needs torch.
 
-Written for CUDA, where this project has not run it. `device: cpu` runs the same code without a GPU, the copy in a
-thread where CUDA has a stream of its own: that tries out the collector and says nothing about a GPU.
+Written for CUDA, on which this project has not run it. `device: cpu` runs the same code without a GPU, with the copy in
+a thread in place of a CUDA stream: that tests the collector and measures no GPU.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["Bench", "measure_device"]
 
 Device = Literal["cuda", "cpu"]
 COPY_BYTES, SCAN_BYTES, DIM = 2**30, 2**31, 768
-STEPS, WIDTH = 32, 8192    # of the loop's generation: products with a matrix that no cache holds
+STEPS, WIDTH = 32, 8192    # of the loop's generation: products with a matrix larger than any cache
 
 
 def measure_device(
     device: Device, seed: int, repetitions: int, *, copy_bytes: int = COPY_BYTES, scan_bytes: int = SCAN_BYTES,
     steps: int = STEPS, width: int = WIDTH,
 ) -> dict[str, Any] | None:
-    """Bytes/s of copies from pinned memory and of scans (one query against all vectors, then the best 3), and seconds
-    of the loop and of its parts. None where there is no torch, or CUDA is asked for and there is no GPU."""
+    """Return bytes/s of copies from pinned memory and of scans (one query against all vectors, then the best 3), and
+    seconds of the loop and of its parts. None without torch, or without a GPU for CUDA."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
@@ -58,7 +58,7 @@ class Bench:
         self.query = torch.randn(DIM, 1, device=device)
 
     def pair(self, num_bytes: int) -> tuple[Any, Any]:
-        """Memory of the host (pinned where that means something) and of the device, rows of `DIM` floats."""
+        """Memory of the host (pinned if the device allows it) and of the device, rows of `DIM` floats."""
         host = self.torch.empty(num_bytes // (4 * DIM), DIM, pin_memory=self.cuda).normal_()
         return host, self.torch.empty(host.shape, device=self.device)
 
@@ -70,12 +70,12 @@ class Bench:
         self.torch.topk((vectors @ self.query)[:, 0], 3)
 
     def scan_rate(self, num_bytes: int) -> dict[str, Any]:
-        """Of vectors that lie on the device."""
+        """Scan vectors that lie on the device."""
         vectors = self.torch.randn(num_bytes // (4 * DIM), DIM, device=self.device)
         return _rate(4 * vectors.numel(), self.seconds(lambda: self.scan(vectors)))
 
     def seconds(self, call: Callable[[], None]) -> list[float]:
-        """Times of each call, the first left out: between events on the stream, or of the wall clock."""
+        """Return the times of each call except the first: between events on the stream, or of the wall clock."""
         call()
         found = []
         for _ in range(self.repetitions):
@@ -93,10 +93,10 @@ class Bench:
         return found
 
     def loop(self, host: Any, there: Any, steps: int, width: int) -> dict[str, Any]:
-        """Decode-like steps beside a copy, then a scan of what was copied: mean seconds of each alone, and of the loop.
+        """Time decode-like steps beside a copy, then a scan of the copied vectors: mean seconds of each alone, and of
+        the loop.
 
-        What a simulation of it says is added where the project simulates
-        (`hermes.calibration.engine_validation.lookahead`).
+        `hermes.calibration.engine_validation.lookahead` adds the simulated time, in the project's interpreter.
         """
         torch = self.torch
         weights = torch.randn(width, width, device=self.device) / width**0.5
@@ -124,7 +124,7 @@ class Bench:
         }
 
     def _beside(self) -> tuple[Callable[[Callable[[], None]], Any], Callable[[Any], None]]:
-        """(start something beside what follows, wait for it): a stream of its own, or a thread."""
+        """Return (start work beside the following, wait for it): a stream of its own, or a thread."""
         torch = self.torch
         if not self.cuda:
             pool = ThreadPoolExecutor(1)

@@ -1,4 +1,4 @@
-"""Measure how fast bytes move: `python -m hermes.calibration.collect.link PLAN.json JOURNAL.jsonl`.
+"""Collector of transfer times: `python -m hermes.calibration.collect.link PLAN.json JOURNAL.jsonl`.
 
 A point is one path and one size; its rows are repetitions of that transfer, `time_s` each. Paths:
 
@@ -8,7 +8,7 @@ A point is one path and one size; its rows are repetitions of that transfer, `ti
     disk_read                        sequential reads of `block_bytes`, past the operating system's page cache
 
 `time_s` of one stream through memory is CPU time, of the other host paths wall clock. Imports: standard library, numpy,
-and torch where a device is measured.
+and torch if a device is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["LinkEngine", "cpu_name", "open_engine"]
 
 
 def cpu_name() -> str:
-    """The CPU's name as the system tells it."""
+    """Return the CPU's name as the system reports it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -41,7 +41,7 @@ def cpu_name() -> str:
 
 
 class LinkEngine:
-    """All paths of one machine; opens of each only what the plan has points for."""
+    """All paths of one machine; opens only those with points in the plan."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         paths = {point["path"] for point in plan["points"]}
@@ -57,7 +57,7 @@ class LinkEngine:
             self._device = DeviceLink(plan["device"], largest)
 
     def environment(self) -> dict[str, Any]:
-        """Machine, versions, and how the disk was read."""
+        """Return machine, versions, and the way the disk was read."""
         out: dict[str, Any] = {
             "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "system": platform.platform(), "python": platform.python_version(), "numpy": np.__version__,
@@ -69,7 +69,7 @@ class LinkEngine:
         return out
 
     def measure(self, point: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Rows with `time_s` of one transfer, in order of time."""
+        """Return rows with `time_s` of one transfer, in order of time."""
         try:
             if point["path"] == "disk_read":
                 assert self._disk is not None
@@ -90,7 +90,7 @@ class LinkEngine:
 
 
 def open_engine(plan: dict[str, Any]) -> LinkEngine:
-    """What the session calls. Raises `CollectorError`."""
+    """Interface of the session. Raises `CollectorError`."""
     try:
         return LinkEngine(plan)
     except (OSError, MemoryError) as error:

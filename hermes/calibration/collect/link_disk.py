@@ -1,8 +1,8 @@
-"""Disk reads that the page cache does not answer. Standard library and numpy.
+"""Collector of disk reads that bypass the page cache. Standard library and numpy.
 
-The reader writes its own file of random bytes (so that no compression helps) and unlinks it while it is open: nothing
-is left behind however the process ends. It reads with O_DIRECT where the file system takes it; elsewhere each reading
-drops the file's pages first (posix_fadvise DONTNEED). Neither reaches caches below the operating system: those of the
+The reader writes its own file of random bytes (so that no compression helps) and unlinks it while it is open: no file
+is left behind however the process ends. It reads with O_DIRECT if the file system takes it; otherwise each reading
+drops the file's pages first (posix_fadvise DONTNEED). Neither bypasses caches below the operating system: those of the
 device, or of the host of a virtual machine.
 """
 
@@ -68,13 +68,14 @@ class DiskReader:
             os.fsync(out.fileno())
 
     def describe(self) -> dict[str, Any]:
-        """What a reader of the figures must know."""
+        """Return notes for a reader of the figures."""
         return {"method": self.method, "file_bytes": self.size, "file_system": _file_system(self.folder)}
 
     def measure(self, point: dict[str, Any]) -> list[dict[str, Any]]:
-        """`repetitions` rows: seconds in which `streams` threads each read `bytes` in blocks, one after the other."""
+        """Return `repetitions` rows: seconds in which `streams` threads each read `bytes` in blocks, one after the
+        other."""
         size, block, streams = int(point["bytes"]), int(point["block_bytes"]), int(point.get("streams", 1))
-        buffers = [mmap.mmap(-1, block) for _ in range(streams)]  # page-aligned, as O_DIRECT asks for
+        buffers = [mmap.mmap(-1, block) for _ in range(streams)]  # page-aligned, as O_DIRECT requires
         try:
             loops = max(1, int(_SAMPLE_S / (_GUESS * -(-size // block))))
             self._together(size, block, buffers, 1)
@@ -115,12 +116,12 @@ class DiskReader:
             view[0].release()
 
     def close(self) -> None:
-        """The file is gone with its last descriptor."""
+        """Close the file, which removes it."""
         os.close(self._file)
 
 
 def _file_system(folder: str) -> str:
-    """Type and device of the mount that holds `folder`; "" where the system does not tell."""
+    """Return type and device of the mount that holds `folder`; "" if the system does not tell."""
     try:
         path = os.path.realpath(folder)
         with open("/proc/mounts", encoding="utf-8") as mounts:

@@ -20,13 +20,13 @@ class HostMemory:
     """An arena of host memory and the transfers measured on it."""
 
     def __init__(self, arena_bytes: int) -> None:
-        """`arena_bytes`: should be several times the last-level cache. Two of them are taken."""
+        """Allocate two arenas of `arena_bytes`, which should be several times the last-level cache."""
         self._size = arena_bytes
         self._source = np.ones(arena_bytes // 8, dtype=np.uint64)
         self._target = np.full(arena_bytes // 8, 2, dtype=np.uint64)  # both written: every page is there
 
     def measure(self, point: dict[str, Any]) -> list[dict[str, Any]]:
-        """`repetitions` rows: seconds that one transfer of `bytes` took while `streams` of them ran at once.
+        """Return `repetitions` rows: seconds that one transfer of `bytes` took while `streams` of them ran at once.
 
         CPU time for one stream, wall clock for several.
         """
@@ -42,7 +42,7 @@ class HostMemory:
             waited, cpu = waited_s(), time.thread_time()
             wall = once.run()
             cpu, waited = time.thread_time() - cpu, waited_s() - waited
-            # one thread that moves memory is always on a core, or waiting for one, which is nothing to do with memory
+            # one thread that moves memory is always on a core or waits for one; the wait is not memory time
             row = {"time_s": cpu, "waited_s": 0.0} if streams == 1 else {"time_s": wall, "waited_s": waited}
             row["wall_s"] = wall
             rows.append({"repetition": len(rows), **{key: value / loops for key, value in row.items()}})
@@ -50,7 +50,7 @@ class HostMemory:
 
 
 class _Transfers:
-    """`loops` transfers per thread, each of another piece of the thread's share of the arena."""
+    """Run `loops` transfers per thread, each of another piece of the thread's share of the arena."""
 
     def __init__(
         self, source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], copy: bool, size: int, loops: int,
@@ -66,7 +66,7 @@ class _Transfers:
         self._loops, self._next = loops, 0
 
     def run(self) -> float:
-        """Seconds from the common start until the last thread is done."""
+        """Return seconds from the common start until the last thread is done."""
         chosen = [
             [pieces[(self._next + n) % len(pieces)] for n in range(self._loops)] for pieces in self._pieces
         ]

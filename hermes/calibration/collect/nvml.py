@@ -1,7 +1,7 @@
-"""Watts of an NVIDIA GPU while something runs, through the driver's own library (NVML); no package needed.
+"""Power of an NVIDIA GPU during a load, through the driver's own library (NVML) without any package.
 
-Cards since Volta count millijoules: over a load, energy by time is the mean power, free of the averaging that the power
-reading has (up to a second on recent cards). Where the counter stands still, readings are averaged instead.
+Cards since Volta count millijoules: over a load, energy by time is the mean power, free of the averaging in the power
+reading (up to a second on recent cards). If the counter stands still, readings are averaged instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PowerMeter:
 
     @classmethod
     def open(cls, index: int = 0, uuid: str = "") -> PowerMeter | None:
-        """The card with that UUID, or of that index; None where there is no library, card or permission."""
+        """Return the card with that UUID, or of that index; None without library, card or permission."""
         library: Any = None
         for name in LIBRARIES:
             try:
@@ -55,20 +55,20 @@ class PowerMeter:
         return meter if meter.power_w() is not None else None
 
     def power_w(self) -> float | None:
-        """The power reading."""
+        """Return the power reading."""
         value = ctypes.c_uint()
         failed = self._library.nvmlDeviceGetPowerUsage(self._handle, ctypes.byref(value))
         return None if failed else value.value / 1e3
 
     def energy_j(self) -> float | None:
-        """The energy counter."""
+        """Return the energy counter."""
         value = ctypes.c_ulonglong()
         failed = self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(value))
         return None if failed else value.value / 1e3
 
     @contextmanager
     def over(self) -> Iterator[Load]:
-        """Measure the block; the answer is filled in when it ends."""
+        """Measure the block; the result is filled in when it ends."""
         load, readings, stop = Load(), [], threading.Event()
 
         def sample() -> None:

@@ -57,17 +57,17 @@ STARTER_PID = "HERMES_DRIVER_PID"   # as `hermes.calibration.collect.session.DRI
 
 
 class OnlineEngine(Protocol):
-    """What an engine has to offer to be validated. All calls come from one thread."""
+    """Interface of an engine to validate. All calls come from one thread."""
 
     name: str
     version: str
 
     def add(self, request: int, prompt_tokens: int, output_tokens: int) -> None:
-        """Take a request; it is to give exactly `output_tokens` tokens. `request` is a number of the caller's."""
+        """Take a request that generates exactly `output_tokens` tokens. `request` is the caller's number for it."""
         ...
 
     def step(self) -> list[tuple[int, int]]:
-        """Do one step; (request, number of tokens it gave) for those that gave any. Called only while `busy`."""
+        """Do one step; return (request, number of new tokens) for requests with any. Called only while `busy`."""
         ...
 
     def busy(self) -> bool:
@@ -89,7 +89,7 @@ class Clock:
         return time.perf_counter() - self._start if self.kind == "wall" else self._elapsed
 
     def wait_until(self, instant: float) -> None:
-        """Let time pass to `instant` (a past one: no time passes)."""
+        """Let time pass to `instant` (none for a past one)."""
         if self.kind == "cpu":
             self._elapsed = max(self._elapsed, instant)
             return
@@ -97,7 +97,7 @@ class Clock:
             time.sleep(left)
 
     def measured(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
-        """(what `call` returned, wall seconds, CPU seconds of the process)."""
+        """Return (result of `call`, wall seconds, CPU seconds of the process)."""
         wall, cpu = time.perf_counter(), time.process_time()
         answer = call()
         cpu = time.process_time() - cpu
@@ -107,7 +107,7 @@ class Clock:
 
 
 def read_workload(path: Path) -> dict[str, Any]:
-    """A workload file. Raises ValueError if it is none."""
+    """Read a workload file. Raises ValueError for an invalid one."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if data.get("format") != WORKLOAD_FORMAT:
         raise ValueError(f"{path}: expected format {WORKLOAD_FORMAT}, found {data.get('format')!r}")
@@ -118,7 +118,7 @@ def read_workload(path: Path) -> dict[str, Any]:
 
 
 def write_whole(path: Path, data: dict[str, Any]) -> None:
-    """Write JSON so that the file is there whole or not at all, whatever happens meanwhile."""
+    """Write JSON so that the file appears whole or not at all."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(data, file, separators=(",", ":"))
@@ -129,7 +129,7 @@ def write_whole(path: Path, data: dict[str, Any]) -> None:
 
 
 def machine_busy_s() -> float | None:
-    """CPU seconds that all cores of the machine have been busy since it started (Linux), else None."""
+    """Return CPU seconds that all cores of the machine have been busy since it started (Linux), else None."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system, _idle, _iowait, irq, softirq, steal = (int(v) for v in file.readline().split()[1:9])
@@ -139,9 +139,10 @@ def machine_busy_s() -> float | None:
 
 
 def reference_steps(engine: OnlineEngine, first_id: int) -> dict[str, float]:
-    """Median wall and CPU seconds of the steps of the reference batch, nearly all of them decodes, and their number.
+    """Return median wall and CPU seconds of the steps of the reference batch, nearly all of them decodes, and their
+    number.
 
-    `first_id`: numbers from here on must be free for its requests. The engine has to be idle.
+    Numbers from `first_id` on must be free for its requests. The engine must be idle.
     """
     clock = Clock("cpu")
     for index in range(REFERENCE_SEQS):
@@ -155,14 +156,14 @@ def reference_steps(engine: OnlineEngine, first_id: int) -> dict[str, float]:
 
 
 def _stop_if_orphaned() -> None:
-    """Nobody waits for the result of a run whose starter was killed, and it would disturb the next one."""
+    """Stop if the starting process was killed: its run is of no use, and would disturb the next one."""
     starter = int(os.environ.get(STARTER_PID, "0"))
     if starter and os.getppid() != starter:
         raise SystemExit("the process that started this run is gone")
 
 
 def serve(engine: OnlineEngine, requests: Sequence[dict[str, Any]], clock_kind: str) -> dict[str, Any]:
-    """Serve requests as they arrive; the measured part of a result (see the module). The engine has to be idle."""
+    """Serve requests as they arrive; return the measured part of a result (see the module). The engine must be idle."""
     done: list[dict[str, Any]] = [{"added_s": -1.0, "token_s": []} for _ in requests]
     steps: dict[str, list[float]] = {"end_s": [], "wall_s": [], "cpu_s": []}
     adding: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
@@ -208,7 +209,9 @@ def serve_workload(
 ) -> None:
     """Read a workload, start the engine, warm it up, serve, and write the result.
 
-    start: makes the engine from the workload's `engine` section; environment: what is worth knowing of the machine
+    Args:
+        start: Makes the engine from the workload's `engine` section.
+        environment: Description of the machine.
     """
     workload = read_workload(workload_path)
     requests = workload["requests"]

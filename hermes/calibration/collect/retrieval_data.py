@@ -1,8 +1,8 @@
-"""What indices are measured on: generated clustered embeddings or a user's file, and texts for BM25. numpy alone.
+"""Data for measured indices: generated clustered embeddings or a user's file, and texts for BM25. numpy alone.
 
 Generated embeddings are a mixture: unequal clusters (log-normal weights), members scattered around their centre with a
-falling spectrum, everything on the unit sphere. Queries are drawn like the vectors and are none of them. Same seed and
-sizes, same data.
+falling spectrum, everything on the unit sphere. Queries are drawn like the vectors and differ from all of them. Same
+seed and sizes, same data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _generated(count: int, dim: int, seed: int) -> Floats:
 
 
 def embeddings(count: int, dim: int, queries: int, seed: int, file: str = "") -> Embeddings:
-    """`count` vectors and `queries` others; from `file` (.npy, 2-D, at least count + queries rows) if there is one.
+    """Return `count` vectors and `queries` others; from `file` (.npy, 2-D, at least count + queries rows) if given.
 
     Raises `ValueError` for a file that does not fit.
     """
@@ -76,7 +76,7 @@ def embeddings(count: int, dim: int, queries: int, seed: int, file: str = "") ->
 
 
 def exact_neighbours(data: Embeddings, k: int) -> Ints:
-    """Positions of the k vectors with the largest inner product, shape (queries, k), in no order."""
+    """Return positions of the k vectors with the largest inner product, shape (queries, k), unordered."""
     best = np.full((len(data.queries), 0), 0, dtype=np.int64)
     scores = np.empty((len(data.queries), 0), dtype=np.float32)
     for start in range(0, len(data.vectors), 32_768):
@@ -91,7 +91,7 @@ def exact_neighbours(data: Embeddings, k: int) -> Ints:
 
 
 def recall(found: npt.NDArray[Any], exact: Ints) -> float:
-    """Share of the exact neighbours that were found; both of shape (queries, k)."""
+    """Return the share of the exact neighbours that were found; both of shape (queries, k)."""
     hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, exact, strict=True))
     return hits / exact.size
 
@@ -102,12 +102,12 @@ class Texts:
     def __init__(self, documents: list[list[int]], vocabulary: int) -> None:
         self.documents, self.vocabulary = documents, vocabulary
         self.frequency = np.zeros(vocabulary, dtype=np.int64)
-        """Documents that hold each token."""
+        """Return the documents that hold each token."""
         for document in documents:
             self.frequency[np.unique(document)] += 1
 
     def queries(self, count: int, tokens: int, seed: int) -> list[list[int]]:
-        """`count` queries of `tokens` different words each, words of one document as far as it has so many."""
+        """Draw `count` queries of `tokens` different words each, words of one document as far as it has so many."""
         rng = np.random.default_rng([seed, count, tokens])
         out = []
         for _ in range(count):
@@ -120,12 +120,12 @@ class Texts:
         return out
 
     def postings(self, queries: list[list[int]]) -> float:
-        """Postings a query touches, mean."""
+        """Return the mean number of postings of a query."""
         return float(np.mean([self.frequency[query].sum() for query in queries]))
 
 
 def texts(count: int, seed: int, file: str = "") -> Texts:
-    """`count` documents: Zipf-distributed words, log-normal lengths around 100; or the first lines of `file`.
+    """Return `count` documents: Zipf-distributed words, log-normal lengths around 100; or the first lines of `file`.
 
     Raises `ValueError` for a file with fewer lines.
     """

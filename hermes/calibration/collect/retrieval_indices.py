@@ -1,8 +1,7 @@
-"""The indices that are measured, behind one interface. faiss, hnswlib and bm25s are imported by the index that needs
-them.
+"""Measured indices behind one interface. Each imports its library (faiss, hnswlib, bm25s) itself.
 
 Embeddings are of length 1 and searched by inner product. Building is seeded: faiss trains with its own fixed seed;
-hnswlib inserts with one thread, since more of them would make another graph each time.
+hnswlib inserts with one thread, since several would make another graph each time.
 """
 
 from __future__ import annotations
@@ -23,31 +22,32 @@ _PQ_ROUNDS = 10
 
 
 class Index(Protocol):
-    """An index that is built, and the queries it is measured with."""
+    """A built index, and the queries it is measured with."""
 
     library: str
     queries: int
-    """Number of queries there are."""
+    """Number of queries."""
 
     def search(self, first: int, batch: int, effort: int, top_k: int, threads: int) -> npt.NDArray[Any]:
-        """Positions found for the queries first, first + 1, ... (round the end), shape (batch, top_k)."""
+        """Return positions found for the queries first, first + 1, ... (with wrap-around), shape (batch, top_k)."""
         ...
 
     def coarse(self, first: int, batch: int, effort: int) -> bool:
-        """Only the search for the lists to probe, threads as in the last search; False if there is no such stage."""
+        """Run only the search for the lists to probe, with the last search's threads; False if there is no such
+        stage."""
         ...
 
     def work(self, effort: int) -> dict[str, float]:
-        """What a query costs in countable terms, mean over the queries: `codes` scanned, or `postings`."""
+        """Return a query's costs in countable units, mean over the queries: `codes` scanned, or `postings`."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Sizes: of lists, of the index in memory."""
+        """Return sizes: of lists, of the index in memory."""
         ...
 
 
 def library_version(name: str) -> str:
-    """Version of a library, "" where it is not installed."""
+    """Return the version of a library, "" if it is not installed."""
     try:
         return str(getattr(importlib.import_module(name), "__version__", "?"))
     except ImportError:
@@ -134,7 +134,7 @@ class HnswIndex:
 
 
 class FaissHnswIndex:
-    """faiss' graph, where hnswlib is not installed."""
+    """faiss' graph, used without hnswlib."""
 
     library = "faiss"
 
@@ -195,7 +195,7 @@ class Bm25Index:
 
 
 def build(data: Any, spec: dict[str, Any], *, seed: int, build_threads: int, queries: int, efforts: list[int]) -> Index:
-    """The index a plan describes. Raises `ImportError` where its library is missing."""
+    """Build the index of a plan. Raises `ImportError` if its library is missing."""
     kind = spec["kind"]
     if kind == "bm25":
         return Bm25Index(data, queries, efforts, seed)

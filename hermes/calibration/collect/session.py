@@ -1,14 +1,17 @@
-"""A collector's session: which points are measured, in which order, for how long. numpy and the standard library only.
+"""Session of a collector: choice, order and time limit of the measured points. numpy and the standard library only.
 
     python -m hermes.calibration.collect.NAME PLAN.json JOURNAL.jsonl [--budget SECONDS]
 
 A collector gives `main` a function that opens its engine; the session does the rest: it reads the plan, continues the
 journal, warms up, measures the points level by level (coarse ones first, so that a short budget leaves a broad grid),
-measures noisy ones again at the end of their level, and re-measures the plan's reference point now and then, to show
-drift. It knows nothing of what is in a point beyond its `name`, `level` and `estimate_s`.
+measures noisy ones again at the end of their level, and re-measures the plan's reference point repeatedly, to show
+drift. Of a point it reads only `name`, `level` and `estimate_s`.
 
-Exit codes: 0 every point is in the journal; 3 stopped by the budget or a signal, run again to continue; 2 one line on
-stderr says what is wrong.
+Exit codes:
+
+- 0: every point is in the journal.
+- 3: stopped by the budget or a signal; run again to continue.
+- 2: an error; one line on stderr describes it.
 """
 
 from __future__ import annotations
@@ -46,37 +49,39 @@ Row = dict[str, Any]
 
 
 class CollectorError(Exception):
-    """Something a user can put right: one line, exit code 2."""
+    """An error that the user can correct: one line, exit code 2."""
 
 
 class PointFailed(Exception):  # noqa: N818  (an outcome, not a mistake)
-    """This point cannot be measured (out of memory, say); the journal keeps the reason and the session goes on."""
+    """A point that cannot be measured (out of memory, say); the journal keeps the reason and the session goes on."""
 
 
 class Engine(Protocol):
-    """What is measured. Opened once per session."""
+    """Interface of a measured engine. Opened once per session."""
 
     def environment(self) -> dict[str, Any]:
-        """Versions, device, settings found: what a reader of the steps must know. JSON."""
+        """Return versions, device and settings for a reader of the steps. JSON."""
         ...
 
     def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
-        """Measure one point: rows (columns of `hermes-steps/1`; unknown ones left out), and more for the journal.
+        """Measure one point: rows (columns of `hermes-steps/1`; unknown ones left out), and further values for the
+        journal.
 
         Rows of one repeated step have equal statistics and `repetition` 0, 1, ...; `cv` and `class` in the second part
-        replace what the session makes of them. Raises `PointFailed`.
+        replace the session's own. Raises `PointFailed`.
         """
         ...
 
     def close(self) -> None:
-        """Give memory and processes back."""
+        """Release memory and processes."""
         ...
 
 
 def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
-    """(coefficient of variation, SVAB class) of a point: the median over its repeated steps; (0, "single") without any.
+    """Return (coefficient of variation, SVAB class) of a point: the median over its repeated steps; (0, "single")
+    without any.
 
-    `clock` is "cpu" to look at `cpu_time_s`, anything else for `time_s`.
+    `clock` "cpu" takes `cpu_time_s`, any other `time_s`.
     """
     column = "cpu_time_s" if clock == "cpu" else "time_s"
     groups: dict[tuple[int, ...], list[float]] = {}
@@ -91,13 +96,13 @@ def noise_of(rows: Sequence[Row], clock: str) -> tuple[float, str]:
 
 
 def _past_attempts(path: Path) -> dict[str, list[str]]:
-    """Classes of the attempts at each point that a journal holds."""
+    """Return classes of the attempts at each point in a journal."""
     if not path.exists() or not path.stat().st_size:
         return {}
     try:
         _, records = read_journal(path)
     except JournalError:
-        return {}   # torn header, or no journal: `Journal` says which
+        return {}   # torn header, or no journal: `Journal` raises the error
     found: dict[str, list[str]] = {}
     for record in records:
         if record.get("kind") == "point":
@@ -109,11 +114,11 @@ class Session:
     """One run of a collector over a plan."""
 
     def __init__(self, plan: dict[str, Any], journal: Path, budget_s: float = float("inf")) -> None:
-        """`budget_s` counts from now: opening the engine and warming up are in it."""
+        """Begin a session. `budget_s` counts from now, including opening the engine and warm-up."""
         self.plan, self.path, self.budget_s = plan, journal, budget_s
         self.began = time.monotonic()
         self.stopped = False
-        """Set by SIGTERM: the point in hand is finished, no other begun."""
+        """Set by SIGTERM: finish the current point, begin no other."""
         self.clock: str = plan.get("clock", "wall")
         self.attempts = _past_attempts(journal)
         self._measured_s, self._estimated_s, self._slowest_s = 0.0, 0.0, 0.0
@@ -121,7 +126,7 @@ class Session:
         self._driver = int(os.environ.get(DRIVER_PID, "0"))
 
     def run(self, open_engine: Callable[[dict[str, Any]], Engine]) -> int:
-        """Measure what is missing; the exit code."""
+        """Measure the missing points; return the exit code."""
         levels = sorted({point.get("level", 0) for point in self.plan["points"]})
         if not any(self._next(level) for level in levels):
             return 0
@@ -141,7 +146,7 @@ class Session:
         return 0
 
     def _next(self, level: int) -> Point | None:
-        """What to measure next: a point never measured, or else, once, one whose repetitions disagreed."""
+        """Return the next point: one never measured, or else, once, one whose repetitions disagreed."""
         points = [point for point in self.plan["points"] if point.get("level", 0) == level]
         fresh = (p for p in points if p["name"] not in self.attempts)
         noisy = (p for p in points if self.attempts.get(p["name"]) in (["flaky"], ["rejected"]))
@@ -151,7 +156,7 @@ class Session:
         return time.monotonic() - self.began
 
     def _expected_s(self, point: Point) -> float:
-        """Seconds a point will take: its estimate, corrected by how wrong the estimates have been so far."""
+        """Return seconds of a point: its estimate, corrected by the error of the estimates so far."""
         estimate = float(point.get("estimate_s", 0.0))
         if self._estimated_s > 0 and estimate > 0:
             return estimate * self._measured_s / self._estimated_s
@@ -162,7 +167,7 @@ class Session:
         return not self.stopped and not orphaned and self._elapsed() + self._expected_s(point) <= self.budget_s
 
     def _warm_up(self, engine: Engine, journal: Journal) -> None:
-        """Measure the reference point, or else the first one, for the plan's warm-up time; results dropped."""
+        """Measure the reference point, or else the first one, for the plan's warm-up time; drop the results."""
         seconds = float(self.plan.get("warmup_s", 0.0))
         point = self.plan.get("reference") or self.plan["points"][0]
         began, rounds = time.monotonic(), 0
@@ -200,7 +205,7 @@ class Session:
 
 
 def load_plan(path: Path) -> dict[str, Any]:
-    """A plan, as far as a session must understand it. Raises `CollectorError`."""
+    """Read a plan, as far as a session needs it. Raises `CollectorError`."""
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
         points = plan["points"]
@@ -228,7 +233,7 @@ def _lock(path: Path, wait_s: float = 15.0) -> IO[bytes]:
 
 
 def main(open_engine: Callable[[dict[str, Any]], Engine], arguments: Sequence[str] | None = None) -> int:
-    """The whole of a collector's `__main__`; the exit code."""
+    """Run a collector's `__main__`; return the exit code."""
     parser = argparse.ArgumentParser(description="Measure the points of a plan into a journal.")
     parser.add_argument("plan", type=Path, help="what `hermes calibrate plan` wrote")
     parser.add_argument("journal", type=Path, help="the journal to begin or to continue")

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 __all__ = ["Attention", "Chunks", "Decodes", "FlashVarlen", "PerSequence", "choose", "written_out"]
 
 Tensor = Any
-QUERY_BLOCK = 128   # rows of a prompt chunk that attend together: keys after their last one are not looked at
+QUERY_BLOCK = 128   # rows of a prompt chunk that attend together: keys after their last one are skipped
 
 
 @dataclass
@@ -134,7 +134,7 @@ class PerSequence:
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, plan: Decodes | Chunks) -> Tensor:
-    """The same attention in float32, step by step: what backends are compared with."""
+    """The same attention in float32, step by step, as the reference for backends."""
     out = torch.empty_like(q, dtype=torch.float32)
     group = q.shape[1] // k.shape[1]
     begins = plan.queries.tolist()
@@ -151,7 +151,7 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, plan: Decodes | Chunks) -> Tens
 
 
 def _trial(shape: Any, dtype: Any, device: Any, parts: Sequence[tuple[int, int, int]]) -> tuple[Any, ...]:
-    """Random queries and pools, and the plan of (start, used, queries) parts."""
+    """Return random queries and pools, and the plan of (start, used, queries) parts."""
     def ints(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
@@ -167,7 +167,7 @@ def _trial(shape: Any, dtype: Any, device: Any, parts: Sequence[tuple[int, int, 
 
 
 def difference(attention: Attention, shape: Any, dtype: Any, device: Any) -> float:
-    """Largest absolute difference between a backend and attention written out, on a few sequences."""
+    """Return the largest absolute difference between a backend and the reference, on a few sequences."""
     worst = 0.0
     q, k, v, starts, used, begins, longest, _ = _trial(shape, dtype, device, [(0, 33, 1), (48, 1, 1), (64, 150, 1)])
     decodes = Decodes(starts, used, begins, longest)
@@ -179,7 +179,7 @@ def difference(attention: Attention, shape: Any, dtype: Any, device: Any) -> flo
 
 
 def choose(shape: Any, longest: int, dtype: Any, device: Any) -> tuple[Attention, list[str]]:
-    """The fastest backend that computes attention here, and notes on those that do not."""
+    """Return the fastest correct backend, and notes on the others."""
     notes = []
     tolerance = 1e-4 if dtype == torch.float32 else 0.03
     per_sequence = PerSequence(shape, longest, dtype, device)

@@ -1,7 +1,7 @@
-"""The torch engine: one batch of sequences becomes one step. numpy and torch only.
+"""The torch engine: computes one batch of sequences as one step. numpy and torch only.
 
-Linear layers see all tokens of a step together; decodes and prompt chunks attend apart. On a GPU, steps that only
-decode are CUDA graphs (`torch_graphs`), as serving engines run them.
+Linear layers see all tokens of a step together; decodes and prompt chunks attend apart. On a GPU, steps with decodes
+only are CUDA graphs (`torch_graphs`), as in serving engines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Step:
 
 
 def statistics_of(step: Step) -> dict[str, int]:
-    """The batch statistics of a measured row."""
+    """Return the batch statistics of a measured row."""
     contexts = [context for _, context in step.decodes]
     return {
         "prefill_seqs": len(step.prefills), "prefill_tokens": sum(new for _, _, new, _ in step.prefills),
@@ -58,8 +58,13 @@ class TorchEngine:
         self, shape: Shape, *, device: str, dtype: str, pool_tokens: int, longest: int, threads: int = 1, seed: int = 0,
         cuda_graphs: bool = True, static: bool = False, max_num_seqs: int = 256,
     ) -> None:
-        """pool_tokens: KV tokens that steps may use; longest: most tokens of a sequence; static: run decodes through
-        the fixed buffers of graphs without a graph (how graphs are tested where there is no GPU)."""
+        """Load the model.
+
+        Args:
+            pool_tokens: KV tokens for steps.
+            longest: Most tokens of a sequence.
+            static: Run decodes through the fixed buffers of graphs without a graph (tests graphs without a GPU).
+        """
         self.device = torch.device(device)
         if self.device.type == "cpu":
             torch.set_num_threads(threads)
@@ -83,12 +88,12 @@ class TorchEngine:
             torch.cuda.synchronize()
 
     def step(self, step: Step) -> Tensor:
-        """Enqueue one step: ids of the sampled tokens on the device, decodes first."""
+        """Enqueue one step; return ids of the sampled tokens on the device, decodes first."""
         with torch.inference_mode():
             return self.run(self.prepare(step))
 
     def prepare(self, step: Step) -> tuple[Any, ...]:
-        """The host's part: arrays of ids, positions and places, copied to the device."""
+        """Prepare a step on the host: arrays of ids, positions and places, copied to the device."""
         decodes, prefills = step.decodes, step.prefills
         starts = np.array([s for s, _ in decodes] + [s for s, _, _, _ in prefills], dtype=np.int64)
         pasts = np.array([c for _, c in decodes] + [p for _, p, _, _ in prefills], dtype=np.int64)
@@ -127,7 +132,7 @@ class TorchEngine:
         return Chunks(ints[: n + 1], ints[n + 1 : 2 * n + 1], ints[2 * n + 1 :], int(used.max()), int(counts.max()))
 
     def run(self, prepared: tuple[Any, ...]) -> Tensor:
-        """The device's part."""
+        """Compute a step on the device."""
         if prepared[0] == "graph":
             assert self.graphs is not None
             return self.graphs.run(*prepared[1:])
@@ -135,7 +140,7 @@ class TorchEngine:
         return self.model.forward(tokens, positions, slots, rows, self._attend(decodes, chunks))
 
     def _attend(self, decodes: Decodes | None, chunks: Chunks | None) -> Any:
-        """Attention of a step's parts: decodes are the first rows."""
+        """Compute attention of a step's parts: decodes are the first rows."""
         attention = self.attention
         if chunks is None:
             assert decodes is not None

@@ -1,8 +1,8 @@
-"""Decode steps through fixed buffers, as CUDA graphs need them: one graph per batch size and length class.
+"""Decode steps through fixed buffers, for CUDA graphs: one graph per batch size and length class.
 
 A batch is padded to the next capture size (1, 2, 4, multiples of 8 to 256, of 16 beyond, as vLLM's); padding rows write
-to and read from the first region of the KV pool, which no sequence owns. The longest context goes into the launch (how
-attention is split), so graphs are kept per power of two of it. numpy and torch only.
+to and read from the first region of the KV pool, which belongs to no sequence. The launch depends on the longest
+context (how attention is split), so graphs are kept per power of two of it. numpy and torch only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Record = Callable[[Callable[[], Tensor], Any], tuple[Callable[[], None], Callabl
 
 
 def capture_sizes(most: int) -> list[int]:
-    """Batch sizes that graphs are made for, up to one that holds `most` sequences."""
+    """Return batch sizes of graphs, up to one that holds `most` sequences."""
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 16, 16)]
     return sizes[: next(i for i, size in enumerate(sizes) if size >= most) + 1]
 
 
 def eager_record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], None], Callable[[], Tensor]]:
-    """No graph: replaying computes."""
+    """Record no graph: replaying computes the step."""
     results: list[Tensor] = []
 
     def replay() -> None:
@@ -41,7 +41,7 @@ def eager_record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[],
 
 
 def graph_record(compute: Callable[[], Tensor], pool: Any) -> tuple[Callable[[], None], Callable[[], Tensor]]:
-    """A CUDA graph, after two runs on a side stream that let libraries allocate what they keep."""
+    """Record a CUDA graph, after two runs on a side stream that let libraries allocate what they keep."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -71,7 +71,7 @@ class DecodeGraphs:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def fill(self, tokens: Any, positions: Any, slots: Any, starts: Any, used: Any) -> tuple[int, int, int]:
-        """Copy a batch (numpy, int64) into the buffers, padded: (sequences, capture size, length class)."""
+        """Copy a batch (numpy, int64) into the buffers, padded; return (sequences, capture size, length class)."""
         count = len(tokens)
         size = next(size for size in self.sizes if size >= count)
         long = np.zeros((3, size), dtype=np.int64)
@@ -88,7 +88,7 @@ class DecodeGraphs:
         return count, size, max(longest, int(used.max()))
 
     def run(self, count: int, size: int, longest: int) -> Tensor:
-        """Replay, or record first: ids of the batch that `fill` copied last."""
+        """Replay, or record first; return the ids of the batch that `fill` copied last."""
         key = (size, longest)
         if key not in self._recorded:
             if len(self._recorded) >= MOST_GRAPHS:

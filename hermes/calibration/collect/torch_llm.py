@@ -31,8 +31,8 @@ NOTES = (
 
 
 def step_of(point: dict[str, Any]) -> Step:
-    """A plan's point as a step: regions of the KV pool one after the other. (Format: `hermes.calibration.torch_plan`.)
-    """
+    """Convert a plan's point to a step: regions of the KV pool one after the other. (Format:
+    `hermes.calibration.torch_plan`.)"""
     step, begin = Step(), ALIGNMENT
     for context, count in point.get("decodes", ()):
         for _ in range(count):
@@ -46,13 +46,13 @@ def step_of(point: dict[str, Any]) -> Step:
 
 
 def _pool_tokens(step: Step) -> int:
-    """KV tokens of a step, its regions' alignment included."""
+    """Return KV tokens of a step, including the alignment of its regions."""
     return sum(-(-(c + 1) // ALIGNMENT) * ALIGNMENT for _, c in step.decodes) + sum(
         -(-(p + n) // ALIGNMENT) * ALIGNMENT for _, p, n, _ in step.prefills)
 
 
 def device_name(device: str) -> str:
-    """What the hardware calls itself."""
+    """Return the hardware's name for itself."""
     if device == "cuda":
         return str(torch.cuda.get_device_name(0))
     try:
@@ -67,7 +67,7 @@ class TorchCollector:
     """Measures points of a plan (the `Engine` of a session)."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        """Raises `CollectorError` for a plan this machine cannot serve."""
+        """Open the engine. Raises `CollectorError` for a plan this machine cannot serve."""
         self.plan, self.options = plan, plan.get("options", {})
         self.cuda = plan["device"] == "cuda"
         if self.cuda and not torch.cuda.is_available():
@@ -112,7 +112,8 @@ class TorchCollector:
         return load.mean_w
 
     def _memory(self, shape: Shape, before: int, biggest: Step) -> dict[str, Any]:
-        """Weights, and the activations' peak over the step with most tokens; the pool is not the engine's need."""
+        """Return the weights' bytes, and the activations' peak over the step with most tokens; the pool does not
+        count."""
         width = DTYPES[self.plan["dtype"]].itemsize
         per_token = shape.kv_bytes_per_token(width)
         allocated = torch.cuda.memory_allocated()
@@ -128,7 +129,7 @@ class TorchCollector:
         }
 
     def environment(self) -> dict[str, Any]:
-        """Versions, device, what was chosen."""
+        """Return versions, device and chosen settings."""
         engine = self.engine
         found: dict[str, Any] = {
             "device": device_name(self.plan["device"]), "date": datetime.date.today().isoformat(),
@@ -146,7 +147,7 @@ class TorchCollector:
         return found
 
     def measure(self, point: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Repetitions of one step, after one that does not count."""
+        """Measure repetitions of one step, after one that does not count."""
         step = step_of(point)
         row = statistics_of(step) | {"configuration": point["name"]}
         time_step = self._time_cuda if self.cuda else self._time_cpu
@@ -164,7 +165,7 @@ class TorchCollector:
         return rows, more
 
     def _time_cpu(self, step: Step) -> dict[str, float]:
-        """Wall and CPU seconds of a step; its inputs are made anew, as an engine does."""
+        """Return wall and CPU seconds of a step; its inputs are made anew, as an engine does."""
         cpu, wall = time.process_time(), time.perf_counter()
         with torch.inference_mode():
             prepared = self.engine.prepare(step)
@@ -174,7 +175,7 @@ class TorchCollector:
         return {"time_s": end - wall, "cpu_time_s": time.process_time() - cpu, "overhead_s": ready - wall}
 
     def _time_cuda(self, step: Step) -> dict[str, float]:
-        """Seconds between two CUDA events, the host's preparation in between included."""
+        """Return seconds between two CUDA events, including the host's preparation in between."""
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
         cpu, wall = time.process_time(), time.perf_counter()
@@ -204,7 +205,7 @@ class TorchCollector:
         return {"power_method": load.method, "power_steps": steps}
 
     def close(self) -> None:
-        """Nothing outlives the process."""
+        """Do nothing: no resource outlives the process."""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One rank of a transformer of the Llama family with random weights, over a KV cache. numpy and torch only.
 
 RMSNorm, rotary embedding, grouped queries, SwiGLU; biases on query, key and value (Qwen2) and norms of query and key
-heads (Qwen3) where the model has them. With tensor parallelism `tp` a rank holds heads / tp, inner width / tp and
-vocabulary / tp; what ranks would add up (all-reduce) is left out here.
+heads (Qwen3) if the model has them. With tensor parallelism `tp` a rank holds heads / tp, inner width / tp and
+vocabulary / tp; the all-reduces between ranks are left out here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: dict[str, Any], tp: int = 1) -> Shape:
-        """From a config.json of the family (model types llama, mistral, qwen2, qwen3). Raises `ValueError`."""
+        """Read a config.json of the family (model types llama, mistral, qwen2, qwen3). Raises `ValueError`."""
         kind = config.get("model_type")
         if kind not in MODEL_TYPES:
             raise ValueError(f"model_type: expected one of {', '.join(MODEL_TYPES)}, found {kind!r}")
@@ -58,7 +58,7 @@ class Shape:
         )
 
     def kv_bytes_per_token(self, width: int) -> int:
-        """Bytes of one token's keys and values over all layers, `width` bytes per value."""
+        """Return bytes of one token's keys and values over all layers, `width` bytes per value."""
         return 2 * self.layers * self.kv_heads * self.head_dim * width
 
 
@@ -81,10 +81,14 @@ class Transformer:
     """Weights and KV pools of one rank."""
 
     def __init__(self, shape: Shape, dtype: Any, device: Any, pool_tokens: int, longest: int, seed: int = 0) -> None:
-        """pool_tokens: tokens of KV cache; longest: positions of the rotary embedding.
+        """Allocate weights and pools.
 
-        Everything is random, the cache too: its values would be of this kind in service, and a GPU draws less power
-        (and clocks higher) on zeros.
+        Args:
+            pool_tokens: Tokens of KV cache.
+            longest: Positions of the rotary embedding.
+
+        All values are random, those of the cache too: they would be so in service, and a GPU draws less power (and
+        clocks higher) on zeros.
         """
         self.shape, self.dtype, self.device = shape, dtype, device
         self._generator = torch.Generator(device=device).manual_seed(seed)
@@ -120,11 +124,13 @@ class Transformer:
         )
 
     def forward(self, tokens: Tensor, positions: Tensor, slots: Tensor, rows: Tensor | None, attend: Attend) -> Tensor:
-        """One step.
+        """Compute one step. Afterwards the tokens' keys and values are in the pools.
 
-        tokens, positions, slots: int64, shape (tokens,): ids, places in their sequences, places in the KV pool
-        rows: int64: which tokens' successors are sampled; None: all
-        Answers the most likely successors, int64, shape (rows,). Their keys and values are in the pools afterwards.
+        Args:
+            tokens, positions, slots: int64, shape (tokens,): ids, places in their sequences, places in the KV pool.
+            rows: int64: the tokens whose successors are sampled; None: all.
+
+        Returns the most likely successors, int64, shape (rows,).
         """
         shape = self.shape
         x = F.embedding(tokens, self.embedding)
@@ -138,7 +144,7 @@ class Transformer:
         if rows is not None:
             x = x[rows]
         if not x.shape[0]:
-            return rows   # nobody samples: no output head
+            return rows   # no sampled row: skip the output head
         return F.linear(F.rms_norm(x, (shape.hidden,), self.norm, shape.eps), self.head).argmax(-1)
 
     def _attention(

@@ -34,7 +34,7 @@ class Regions:
         self._free: list[tuple[int, int]] = [(ALIGNMENT, size)]   # (begin, length), by begin
 
     def take(self, tokens: int) -> int | None:
-        """Where a region of that many tokens begins, or None."""
+        """Return the start of a region of that many tokens, or None."""
         need = -(-tokens // ALIGNMENT) * ALIGNMENT
         for index, (begin, length) in enumerate(self._free):
             if length >= need:
@@ -61,18 +61,18 @@ class Sequence:
     request: int
     prompt: int
     target: int
-    """Output tokens it is to give."""
+    """Number of output tokens to generate."""
     tokens: list[int]
     """Prompt, then outputs."""
     begin: int = 0
     computed: int = 0
     given: int = 0
     chunk: int = field(default=0)
-    """Tokens in the step in hand."""
+    """Tokens in the current step."""
 
 
 class TorchOnline:
-    """The torch engine behind `add`, `step` and `busy`."""
+    """The torch engine with the interface `add`, `step` and `busy`."""
 
     name = "torch"
     version = torch.__version__
@@ -103,11 +103,11 @@ class TorchOnline:
         self.waiting.append(Sequence(request, prompt_tokens, output_tokens, tokens))
 
     def busy(self) -> bool:
-        """Whether anything waits or runs."""
+        """Whether a request waits or runs."""
         return bool(self.waiting or self.running)
 
     def step(self) -> list[tuple[int, int]]:
-        """Schedule, compute, and say who got a token."""
+        """Schedule and compute a step; return the requests that got a token."""
         scheduled = self._schedule()
         step = Step(tokens=[])
         assert step.tokens is not None
@@ -138,7 +138,7 @@ class TorchOnline:
         return seq.computed + seq.chunk == len(seq.tokens)
 
     def _schedule(self) -> list[Sequence]:
-        """Sequences of the next step, each with its `chunk`."""
+        """Return the sequences of the next step, each with its `chunk`."""
         budget, scheduled = self.budget, []
         for seq in self.running:
             seq.chunk = min(len(seq.tokens) - seq.computed, budget)
@@ -160,7 +160,7 @@ class TorchOnline:
         return scheduled
 
     def _retire(self) -> None:
-        """Sequences that have all their tokens leave."""
+        """Remove sequences that have all their tokens."""
         for seq in self.running:
             if seq.given == seq.target:
                 self._regions.give(seq.begin, seq.prompt + seq.target)

@@ -25,7 +25,7 @@ __all__ = ["VllmCollector", "measure_once"]
 
 
 def measure_once(engine: VllmEngine, point: Point, repetition: int) -> list[Row]:
-    """Serve a point's requests; one row per step that computed something. The engine has to be idle."""
+    """Serve a point's requests; return one row per step that computed tokens. The engine must be idle."""
     engine.limit(point["max_num_batched_tokens"], point["max_num_seqs"])
     waiting = sorted(enumerate(point["requests"]), key=lambda item: item[1][0])[::-1]
     rows: list[Row] = []
@@ -49,7 +49,7 @@ def measure_once(engine: VllmEngine, point: Point, repetition: int) -> list[Row]
 
 
 class VllmCollector:
-    """The engine as a session measures it."""
+    """The engine behind the session's interface."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         options = plan["options"]
@@ -70,7 +70,7 @@ class VllmCollector:
             raise CollectorError(f"vLLM refused: {error}") from None
 
     def environment(self) -> dict[str, Any]:
-        """Versions, device, settings found."""
+        """Return versions, device and settings."""
         return environment() | {
             "engine_version": self.engine.version, "date": time.strftime("%Y-%m-%d"),
             "options": {"enforce_eager": self.engine.eager, "block_size": self.engine.scheduler.block_size,
@@ -79,11 +79,11 @@ class VllmCollector:
         }
 
     def measure(self, point: Point) -> tuple[list[Row], dict[str, Any]]:
-        """All repetitions of a point, one after the other."""
+        """Measure all repetitions of a point, one after the other."""
         return [row for k in range(self.repetitions) for row in measure_once(self.engine, point, k)], {}
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""
         self.engine.shutdown()
 
 

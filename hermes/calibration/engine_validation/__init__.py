@@ -1,7 +1,10 @@
-"""Holding a profile against the real engine: the same online workload, simulated and served.
+"""Validation of a profile against the real engine: the same online workload, simulated and served.
 
-`workload` is the file both sides get. A real engine serves it in its own interpreter (`engines`), and answers with the
-times of every token (`result`); `prediction` simulates it. `contention` decides, by rules fixed beforehand, which
-attempts the machine spoiled; `comparison` and `report` put the two beside each other; `session` does all of it, in a
-folder that keeps whatever was measured.
+    workload     the file that both sides get
+    engines      runs a real engine on it, in its own interpreter
+    result       the engine's times of every token
+    prediction   simulates the workload
+    contention   decides, by rules fixed beforehand, which attempts other load on the machine spoiled
+    report       compares the two (with `hermes.calibration.comparison`)
+    session      runs all of it, in a folder that keeps every measurement
 """

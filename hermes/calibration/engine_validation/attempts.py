@@ -1,4 +1,4 @@
-"""The attempts at serving a workload that a folder holds: `attempt-CLOCK-N.json`, and `.log` beside it.
+"""Attempts of a folder at serving a workload: `attempt-CLOCK-N.json`, and `.log` beside it.
 
 A log without a result is an attempt that failed or was interrupted; it stays and is reported. Numbers only rise.
 """
@@ -20,7 +20,7 @@ __all__ = ["Attempt", "next_number", "read_attempts"]
 
 @dataclass
 class Attempt:
-    """One attempt; without a result it is neither accepted nor rejected, it is lost."""
+    """One attempt. Without a result it is neither accepted nor rejected, but lost."""
 
     clock: str
     number: int
@@ -39,16 +39,17 @@ def _numbers(folder: Path, clock: str) -> list[int]:
 
 
 def next_number(folder: Path, clock: str) -> int:
-    """The number of the next attempt."""
+    """Return the number of the next attempt."""
     return max(_numbers(folder, clock), default=0) + 1
 
 
 def read_attempts(
     folder: Path, clock: str, workload: OnlineWorkload, expected_reference_s: float | None,
 ) -> list[Attempt]:
-    """All attempts at a workload, judged, in order. Raises `InputError` for results of another workload.
+    """Return all attempts at a workload, judged, in order. Raises `InputError` for results of another workload.
 
-    expected_reference_s: the reference step while calibrating; None: the median of the attempts
+    Args:
+        expected_reference_s: The reference step while calibrating; None: the median of the attempts.
     """
     attempts = []
     for number in _numbers(folder, clock):

@@ -1,13 +1,12 @@
-"""Which attempts the machine spoiled: rules that were fixed before any attempt was compared with a prediction.
+"""Rules that reject attempts spoiled by other load on the machine, fixed before any comparison with a prediction.
 
-Wall clock: the engine's busy time is cut into windows of `WINDOW_S`. In a window in which the process got less than
-1 - `LOST_SHARE` of a CPU while it was stepping, other work took it away: such a window is contended, and an attempt
-with more than `CONTENDED_WINDOWS` of them is rejected. (An engine that waits for a GPU uses little CPU by nature: the
-rule is for engines on a CPU.)
+Wall clock: the engine's busy time is cut into windows of `WINDOW_S`. A window is contended if the process got less than
+1 - `LOST_SHARE` of a CPU while it was stepping, because of other work. An attempt with more than `CONTENDED_WINDOWS` of
+them is rejected. (An engine that waits for a GPU uses little CPU by nature: the rule is for engines on a CPU.)
 
 Both clocks: the reference batch, measured before and after in CPU time (wall time on a GPU), must lie within
-`REFERENCE_OFF` of what it took while calibrating, else the machine was not as fast as the one the profile was measured
-on. Where the calibration's reference is not known, the median of all attempts takes its place.
+`REFERENCE_OFF` of its time while calibrating; else the machine was slower or faster than the one of the profile. If the
+calibration's reference is unknown, the median of all attempts takes its place.
 
 No rule looks at a request's times. Rejected attempts stay in the report.
 """
@@ -38,16 +37,16 @@ RULES = (
 
 @dataclass
 class Verdict:
-    """Whether an attempt counts, and what is known of the machine while it ran."""
+    """Whether an attempt counts, and the state of the machine while it ran."""
 
     accepted: bool = True
     reasons: list[str] = field(default_factory=list)
     windows: int = 0
     contended_windows: int = 0
     lost_share: float = 0.0
-    """Of the wall time of all steps, the share that was not CPU time."""
+    """Share of the wall time of all steps that was not CPU time."""
     others_share: float | None = None
-    """CPUs that other processes kept busy meanwhile, on average; None where the system does not tell."""
+    """Mean number of CPUs that other processes kept busy meanwhile; None if the system does not tell."""
     reference_s: tuple[float, float] = (0.0, 0.0)
     """Reference step before and after."""
 
@@ -57,7 +56,7 @@ class Verdict:
 
 
 def reference_of(result: EngineResult, on_cpu: bool) -> tuple[float, float]:
-    """Reference step before and after, in seconds of the clock that tells how fast the machine is."""
+    """Return the reference step before and after, in seconds of the clock that shows the machine's speed."""
     before, after = result.reference.before, result.reference.after
     return (before.cpu_s, after.cpu_s) if on_cpu else (before.wall_s, after.wall_s)
 

@@ -1,9 +1,9 @@
-"""The real engines there are, and running one of them on a workload.
+"""Registry of real engines, and running one of them on a workload.
 
-An engine is a module that can be run in the interpreter the engine lives in: `PYTHON -m MODULE WORKLOAD RESULT` (the
-files of `hermes.calibration.collect.online`, whose `serve_workload` does all but the engine itself). Under the same
-name it has a planner in `hermes.calibration.plan.ENGINES`, so that it can be calibrated. Others register through the
-entry-point group `hermes.validation_engines`.
+An engine is a module that runs in the engine's interpreter: `PYTHON -m MODULE WORKLOAD RESULT` (files of
+`hermes.calibration.collect.online`, whose `serve_workload` does all but the engine itself). Under the same name it has
+a planner in `hermes.calibration.plan.ENGINES`, so that it can be calibrated. Others register through the entry-point
+group `hermes.validation_engines`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Protocol
 
-from hermes.calibration.driver import interpreter_environment
 from hermes.calibration.engine_validation.workload import OnlineWorkload
+from hermes.calibration.session import interpreter_environment
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
 
@@ -23,19 +23,19 @@ VALIDATION_ENGINES: Registry[Any] = Registry("validation_engines", "an engine to
 
 
 class ValidationEngine(Protocol):
-    """What is known of an engine. Registered classes are instantiated without arguments."""
+    """Description of an engine. Registered classes are instantiated without arguments."""
 
     online_module: str
     """Module to run in the engine's interpreter."""
 
     def scheduler(self, workload: OnlineWorkload) -> dict[str, Any]:
-        """The scheduler of a scenario that follows the engine's rules."""
+        """Return the scheduler of a scenario that follows the engine's rules."""
         ...
 
 
 class _Chunked:
     def scheduler(self, workload: OnlineWorkload) -> dict[str, Any]:
-        """Chunked prefill as vLLM V1 schedules it (docs/vllm-v1.md)."""
+        """Chunked prefill as vLLM V1 schedules it (docs/background/vllm.md)."""
         engine = workload.engine
         return {"kind": "chunked", "max_num_batched_tokens": engine.max_num_batched_tokens,
                 "max_num_seqs": engine.max_num_seqs, "async_scheduling": False}
@@ -56,15 +56,15 @@ class Torch(_Chunked):
 
 
 def engine_named(name: str) -> ValidationEngine:
-    """The engine of that name; `InputError` for one nobody registered."""
+    """Return the engine of that name. Raises `InputError` for an unregistered name."""
     found: ValidationEngine = VALIDATION_ENGINES.get(name)()
     return found
 
 
 def run_online(engine: ValidationEngine, python: str, workload: Path, result: Path, log: Path) -> str:
-    """Serve a workload with the real engine; "" or why it failed. What the engine prints goes to `log`.
+    """Serve a workload with the real engine; return "" or the reason for a failure. The engine's output goes to `log`.
 
-    The result is there, whole, if it succeeded. Raises `InputError` where there is no such interpreter.
+    After a success the result exists, whole. Raises `InputError` for a missing interpreter.
     """
     command = [python, "-m", engine.online_module, str(workload.resolve()), str(result.resolve())]
     with interpreter_environment() as environment, log.open("w", encoding="utf-8") as output:

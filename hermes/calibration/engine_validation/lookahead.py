@@ -1,8 +1,8 @@
-"""A loop like HyDE's on a real device, and the simulation of the same loop.
+"""A loop like HyDE's on a real device, compared with its simulation.
 
 The collector (`hermes.calibration.collect.ivf_overlap_cuda`) times generation, copy and scan apart, and then the loop:
-the copy beside the generation, then the scan. Here pipeline `telerag-hyde` runs with these three times, the copy a flow
-on a link, and says what the loop should take.
+the copy beside the generation, then the scan. Here pipeline `telerag-hyde` runs with these three times, with the copy
+as a flow on a link, and predicts the loop's time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLUSTERS = 64
 
 
 def simulated_loop_s(loop: dict[str, Any]) -> float:
-    """Seconds from the start of the generation to the end of the scan. loop: as the collector gives it."""
+    """Return seconds from the start of the generation to the end of the scan. loop: as the collector returns it."""
     with TemporaryDirectory() as folder:
         _write_engine(Path(folder) / "steps.yaml", loop["generate_s"] / loop["steps"])
         checked = load_scenario(_content(loop, str(Path(folder) / "steps.yaml")))
@@ -33,23 +33,23 @@ def simulated_loop_s(loop: dict[str, Any]) -> float:
 
 
 def compared(loop: dict[str, Any]) -> dict[str, Any]:
-    """The loop with `simulated_s` and `error`, simulated over measured - 1."""
+    """Return the loop with `simulated_s` and `error`, simulated over measured - 1."""
     seconds = simulated_loop_s(loop)
     return {**loop, "simulated_s": seconds, "error": round(seconds / loop["loop_s"] - 1, 4)}
 
 
 def _write_engine(path: Path, step_s: float) -> None:
-    """An engine whose every step takes that long."""
+    """Hardware model whose steps all take this long."""
     phase = PhaseProfile(terms=[ProfileTerm(term="1", seconds=step_s)])
     dump_yaml(Profile(
         format="hermes-profile/1", name="loop", phases=Phases(prefill=phase, decode=phase),
-        provenance=Provenance(source="measured by hermes calibrate retrieval --ivf", hardware="the measured device",
+        provenance=Provenance(source="measured by hermes calibrate run (measure: ivf)", hardware="the measured device",
                               engine="torch", model="a product with a matrix", dtype="fp32", date="measured just now"),
     ), path, "Steps of the measured loop.")
 
 
 def _content(loop: dict[str, Any], profile: str) -> dict[str, Any]:
-    """HyDE at batch 1: everything that is probed is prefetched."""
+    """HyDE at batch 1: all probed clusters are prefetched."""
     num_bytes = int(loop["copy_bytes"])
     return {
         "workload": {

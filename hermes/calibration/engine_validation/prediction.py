@@ -1,4 +1,4 @@
-"""Simulating the workload a real engine was given: one client with the engine's scheduler and memory."""
+"""Simulation of a real engine's workload: one client with the engine's scheduler and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["Prediction", "predict", "scenario_of", "write_requests"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the simulation says. `steps` and `out_of_range_steps` tell how much of it the profile had measured."""
+    """Result of the simulation. `steps` and `out_of_range_steps` show how much of it lies in the profile's measured
+    range."""
 
     times: Times
     steps: int
@@ -26,7 +27,7 @@ class Prediction:
 def scenario_of(
     workload: OnlineWorkload, scheduler: dict[str, Any], profile: Path, trace: Path,
 ) -> dict[str, Any]:
-    """The scenario: the workload's requests from `trace`, times from `profile`, one client like the engine."""
+    """Return the scenario: the workload's requests from `trace`, times from `profile`, one client like the engine."""
     engine = workload.engine
     replay = {"kind": "trace", "path": str(trace)}
     return {
@@ -40,14 +41,14 @@ def scenario_of(
 
 
 def write_requests(workload: OnlineWorkload, path: Path) -> None:
-    """The requests as a trace file (CSV) that a scenario can replay."""
+    """Write the requests as a trace file (CSV) that a scenario can replay."""
     lines = ["arrival_s,prompt_tokens,output_tokens"]
     lines += [f"{r.arrival_s!r},{r.prompt_tokens},{r.output_tokens}" for r in workload.requests]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def predict(workload: OnlineWorkload, scheduler: dict[str, Any], profile: Path) -> Prediction:
-    """Simulate. Raises `InputError` for a profile that is none, or a workload the engine could not serve."""
+    """Simulate. Raises `InputError` for an invalid profile, or a workload that the engine could not serve."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "requests.csv"
         write_requests(workload, trace)

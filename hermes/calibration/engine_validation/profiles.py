@@ -1,8 +1,8 @@
-"""The measured steps of a validation, one set per clock, and the profiles fitted on them.
+"""Measured steps of a validation, one set per clock, and the profiles fitted to them.
 
-A wall clock run is predicted from wall times, a CPU clock run from CPU times of the same steps. Steps that a process
-on a CPU took while it did not have its CPU are no measure of the engine: they are excluded from the wall clock's set by
-the same share as in `hermes.calibration.engine_validation.contention`.
+Wall times predict a run on the wall clock, CPU times of the same steps a run on the CPU clock. Steps during which a CPU
+engine lost its CPU do not measure the engine: the wall clock's set excludes them by the same share as
+`hermes.calibration.engine_validation.contention`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
-from hermes.calibration.driver import read_records
 from hermes.calibration.engine_validation.contention import LOST_SHARE
 from hermes.calibration.pack import pack
+from hermes.calibration.plan import Plan
+from hermes.calibration.records import read_records
 from hermes.calibration.steps import MeasuredSteps, load_steps, save_steps
 from hermes.hardware.profile import dump_yaml
 
@@ -26,7 +27,7 @@ CPU_CLOCK = "CPU time of the process in the step"
 
 
 def _without_contended(steps: MeasuredSteps) -> MeasuredSteps:
-    """The same steps, those that lost more than `LOST_SHARE` of their wall time to other work excluded."""
+    """Return the same steps; those that lost more than `LOST_SHARE` of their wall time to other work are excluded."""
     rows = steps.rows.copy()
     lost = 1 - rows["cpu_time_s"] / rows["time_s"]
     contended = (lost > LOST_SHARE) & (rows["excluded"] == "")
@@ -43,16 +44,16 @@ def collected_steps(journal: Path, clock: str, path: Path, command: str, *, on_c
 
 
 def fit_profile(steps: Path, path: Path) -> None:
-    """Fit a profile on a file of steps and write it. Raises `InputError` where they cannot carry one."""
+    """Fit a profile on a file of steps and write it. Raises `InputError` for steps that do not suffice."""
     from hermes.calibration.fit import fit_steps  # scipy takes a second to import
 
     dump_yaml(fit_steps(load_steps(steps), path.stem).profile, path, f"fitted on {steps.name}")
 
 
 def given_steps(source: Path, clock: str, path: Path) -> str:
-    """Write steps the user brought for one clock; a note on what they are if they do not fit the clock.
+    """Write the user's steps for one clock; return a note if they do not fit the clock.
 
-    Steps without CPU times serve both clocks as they are.
+    Steps without CPU times serve both clocks unchanged.
     """
     steps = load_steps(source)
     cpu = steps.rows["cpu_time_s"].to_numpy()
@@ -68,19 +69,17 @@ def given_steps(source: Path, clock: str, path: Path) -> str:
 
 
 def reference_s(journal: Path | None, *, on_cpu: bool) -> float | None:
-    """The reference step while calibrating: median over its visits of the median step.
+    """Return the reference step while calibrating: median over its visits of the median step.
 
     None if it was not measured, or the calibration's reference is another batch than the online server's.
     """
     if journal is None or not journal.is_file():
         return None
     column = "cpu_time_s" if on_cpu else "time_s"
-    header, records = read_records(journal)
+    plan, found = read_records(journal, Plan)
     batch = [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS
-    if ((header.get("plan") or {}).get("reference") or {}).get("requests") != batch:
+    if (plan.reference or {}).get("requests") != batch:
         return None
-    visits = [
-        statistics.median(row[column] for row in record["rows"])
-        for record in records if record.get("kind") == "reference" and record["rows"]
-    ]
+    visits = [statistics.median(row[column] for row in record["rows"] if column in row)
+              for record in found.references]
     return statistics.median(visits) if visits else None

@@ -1,4 +1,4 @@
-"""The report of a validation: Markdown for people, JSON for programs."""
+"""Report of a validation: Markdown for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.calibration.comparison import LatencyError
 from hermes.calibration.engine_validation.attempts import Attempt
-from hermes.calibration.engine_validation.comparison import Row, statistic
 from hermes.calibration.engine_validation.contention import RULES
 from hermes.calibration.engine_validation.result import METRICS, Times
 from hermes.calibration.engine_validation.session import ClockOutcome, Outcome, options_dict
+from hermes.config.writing import write_text
 from hermes.hardware.profile import load_profile
 
 __all__ = ["markdown", "to_dict", "write_report"]
@@ -21,15 +22,15 @@ CLOCKS = {"wall": "wall clock", "cpu": "CPU clock (arrivals advance by the engin
 
 def write_report(outcome: Outcome, folder: Path) -> None:
     """Write `report.md` and `report.json`."""
-    (folder / "report.md").write_text(markdown(outcome), encoding="utf-8")
+    write_text(folder / "report.md", markdown(outcome))
     text = json.dumps(to_dict(outcome), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    (folder / "report.json").write_text(text, encoding="utf-8")
+    write_text(folder / "report.json", text)
 
 
 def _means(times: Times | None) -> dict[str, float]:
     if times is None:
         return {}
-    return {f"{m}_s": statistic(times.metric(m), "mean") for m in METRICS if len(times.metric(m))}
+    return {f"{m}_s": float(times.metric(m).mean()) for m in METRICS if len(times.metric(m))}
 
 
 def _attempt_dict(attempt: Attempt) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _attempt_dict(attempt: Attempt) -> dict[str, Any]:
 
 
 def _adding(attempt: Attempt) -> float:
-    """Mean seconds of handing one request over, on the attempt's clock."""
+    """Return the mean seconds to hand one request over, on the attempt's clock."""
     assert attempt.result is not None
     adding = attempt.result.adding
     seconds = adding.cpu_s if attempt.clock == "cpu" else adding.wall_s
@@ -50,7 +51,7 @@ def _adding(attempt: Attempt) -> float:
 
 
 def to_dict(outcome: Outcome) -> dict[str, Any]:
-    """The whole report as plain values."""
+    """Return the whole report as plain values."""
     return {
         "format": "hermes-engine-validation/1",
         "options": options_dict(outcome.options),
@@ -82,7 +83,7 @@ def _profile_dict(path: Path) -> dict[str, Any]:
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> Iterator[str]:
-    """A Markdown table, the first `left` columns to the left."""
+    """Yield the lines of a Markdown table with the first `left` columns left-aligned."""
     yield "| " + " | ".join(head) + " |"
     yield "| " + " | ".join("---" if i < left else "---:" for i in range(len(head))) + " |"
     for row in rows:
@@ -90,7 +91,7 @@ def _table(head: list[str], rows: list[list[str]], left: int = 1) -> Iterator[st
     yield ""
 
 
-def _row_cells(row: Row) -> list[str]:
+def _row_cells(row: LatencyError) -> list[str]:
     noise = row.noise
     interval = f"{noise.ci95 / noise.mean:.1%}" if noise.samples > 1 else "-"
     return [f"{row.metric.upper()} {row.stat}", f"{row.ours_s * 1e3:.1f}", f"{row.engine_s * 1e3:.1f}",
@@ -140,7 +141,7 @@ def _clock_section(clock: ClockOutcome) -> Iterator[str]:
 
 
 def markdown(outcome: Outcome) -> str:
-    """The report for people."""
+    """Return the report as Markdown."""
     options, settings = outcome.options, outcome.options.settings
     model = settings.model
     lines = [f"# {options.engine} on {settings.device}: simulated and served", ""]

@@ -1,4 +1,4 @@
-"""What an engine answers: the result file `hermes-online-result/1`, and the times every request saw.
+"""Result file of an engine (`hermes-online-result/1`), and the latencies of its requests.
 
 The definitions are those of `hermes.results`: TTFT from arrival to the first token, TPOT the mean time per token after
 the first, E2E from arrival to the last token. A request of one token has no TPOT.
@@ -28,7 +28,7 @@ METRICS = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds per request, shape (requests,); NaN where a metric does not exist."""
+    """Latencies in seconds, shape (requests,); NaN for an undefined metric."""
 
     ttft: FloatArray
     tpot: FloatArray
@@ -37,7 +37,7 @@ class Times:
     @classmethod
     def of(cls, arrival_s: Sequence[float], first_token_s: Sequence[float], finish_s: Sequence[float],
            output_tokens: Sequence[int]) -> Times:
-        """From instants and lengths per request."""
+        """Compute the latencies from instants and lengths per request."""
         arrival, first, finish = (np.asarray(v, dtype=np.float64) for v in (arrival_s, first_token_s, finish_s))
         more = np.asarray(output_tokens, dtype=np.float64) - 1
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -45,7 +45,7 @@ class Times:
         return cls(first - arrival, tpot, finish - arrival)
 
     def metric(self, name: str) -> FloatArray:
-        """The values of one of `METRICS` that exist."""
+        """Return the defined values of one of `METRICS`."""
         values: FloatArray = getattr(self, name)
         return values[~np.isnan(values)]
 
@@ -71,7 +71,7 @@ class StepTimes(ConfigModel):
 
 
 class Adding(ConfigModel):
-    """What handing over each request cost."""
+    """Times of handing over each request."""
 
     wall_s: Seconds
     cpu_s: Seconds
@@ -108,14 +108,14 @@ class EngineResult(ConfigModel):
     environment: dict[str, Any] = {}
 
     def times(self, arrival_s: Sequence[float], output_tokens: Sequence[int]) -> Times:
-        """The metrics of its requests, given what the workload says of them."""
+        """Return the latencies of its requests, with the workload's arrivals and lengths."""
         return Times.of(
             arrival_s, [r.first_token_s for r in self.requests], [r.finish_s for r in self.requests], output_tokens
         )
 
 
 def read_result(path: Path, workload_sha256: str) -> EngineResult:
-    """A result file. Raises `InputError` if it is none, or one of another workload."""
+    """Load a result file. Raises `InputError` for an invalid file, or one of another workload."""
     result = validate(EngineResult, read_json(path), str(path))
     if result.workload_sha256 != workload_sha256:
         raise InputError(

@@ -1,44 +1,46 @@
-"""A validation from beginning to end, in a folder that keeps everything, so that an interrupted one continues.
+"""A validation from beginning to end, in a folder that keeps all files, so that an interrupted one continues.
 
-    options.json                what was asked for
-    steps-CLOCK.yaml, .parquet  measured steps (and steps.journal.jsonl, steps.plan.json where they were collected here)
-    profile-CLOCK.yaml          what was fitted on them
-    workload-CLOCK.json         what the engine was given
-    attempt-CLOCK-N.json, .log  what it answered, every attempt
+    options.json                the options
+    steps-CLOCK.yaml, .parquet  measured steps (and steps.journal.jsonl, steps.plan.json if they were collected here)
+    profile-CLOCK.yaml          the profile fitted to them
+    workload-CLOCK.json         the engine's workload
+    attempt-CLOCK-N.json, .log  the engine's result, every attempt
     report.md, report.json      written anew after every attempt
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from hermes.calibration.driver import Progress, collect
+from hermes.calibration.comparison import LatencyError, compare_latencies
 from hermes.calibration.engine_validation.attempts import Attempt, next_number, read_attempts
-from hermes.calibration.engine_validation.comparison import Row, compare
 from hermes.calibration.engine_validation.engines import engine_named, run_online
 from hermes.calibration.engine_validation.prediction import Prediction, predict
 from hermes.calibration.engine_validation.profiles import collected_steps, fit_profile, given_steps, reference_s
+from hermes.calibration.engine_validation.result import METRICS, Times
 from hermes.calibration.engine_validation.workload import Clock, EngineSettings, OnlineRequest, OnlineWorkload
 from hermes.calibration.engines import planner
-from hermes.calibration.plan import request_for, save_plan
+from hermes.calibration.plan import request_for
+from hermes.calibration.session import Progress, journal_of, measure
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
+from hermes.config.writing import write_text
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.files import read_json
 
-__all__ = ["ClockOutcome", "Options", "Outcome", "Session"]
+__all__ = ["ClockOutcome", "Options", "Outcome", "Session", "compared"]
 
 Say = Callable[[str], None]
 
 
 class Options(ConfigModel):
-    """What a validation is asked for. Another one needs another folder, but repetitions can be added."""
+    """Options of a validation. Other options need another folder, but repetitions can be added."""
 
     engine: str
     settings: EngineSettings
@@ -46,10 +48,10 @@ class Options(ConfigModel):
     clocks: list[Clock]
     repetitions: Annotated[int, Field(ge=1, le=100)] = 3
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 6
-    """Attempts per clock at getting `repetitions` that the machine did not spoil."""
+    """Attempts per clock to get `repetitions` that the machine did not spoil."""
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
     steps: str = ""
-    """Measured steps to use; collected where left out."""
+    """Measured steps to use; collected if left out."""
     calibration_tokens: Annotated[int, Field(ge=64)] = 512
     """Most tokens of a calibrated step."""
     calibration_seqs: Annotated[int, Field(ge=1)] = 32
@@ -61,13 +63,13 @@ class Options(ConfigModel):
 
 @dataclass
 class ClockOutcome:
-    """What came out on one clock."""
+    """Results on one clock."""
 
     clock: str
     prediction: Prediction
     attempts: list[Attempt]
-    rows: list[Row] = field(default_factory=list)
-    """Ours beside the accepted attempts; beside all with a result where none was accepted."""
+    rows: list[LatencyError] = field(default_factory=list)
+    """Simulated latencies compared with the accepted attempts; with all that have a result if none was accepted."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -77,7 +79,7 @@ class ClockOutcome:
 
 @dataclass
 class Outcome:
-    """What came out of a validation so far."""
+    """Results of a validation so far."""
 
     options: Options
     workload: OnlineWorkload
@@ -88,7 +90,7 @@ class Outcome:
 
 
 class Session:
-    """One folder's validation. `say` gets lines for a person to read."""
+    """The validation of one folder. `say` receives lines for a person to read."""
 
     def __init__(self, options: Options, folder: Path, python: str, say: Say = lambda line: None) -> None:
         self.options, self.folder, self.python, self.say = options, folder, python, say
@@ -117,35 +119,33 @@ class Session:
             if other:
                 raise InputError("the options this folder was begun with, or a new folder",
                                  Verbatim(f"another {', '.join(other)}"), file=str(path))
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(content, indent=1) + "\n")
         for clock, workload in self.workloads.items():
-            (self.folder / f"workload-{clock}.json").write_text(workload.text(), encoding="utf-8")
+            write_text(self.folder / f"workload-{clock}.json", workload.text())
 
     @property
     def journal(self) -> Path | None:
-        """The calibration's journal, where steps were collected here."""
-        return None if self.options.steps else self.folder / "steps.journal.jsonl"
+        """Return the calibration's journal, if steps were collected here."""
+        return None if self.options.steps else journal_of(self.folder / "steps.yaml")
 
     def calibrate(self, budget_s: float | None, command: str,
                   on_progress: Callable[[Progress], None] | None = None) -> None:
-        """Collect steps, or take those given; write one set per clock."""
+        """Collect steps, or take the given ones; write one set per clock."""
         if self.journal is None:
             for clock in self.workloads:
                 note = given_steps(Path(self.options.steps), clock, self._steps(clock))
                 self._notes[clock] += [note] if note else []
             return
         if not all(self._steps(clock).is_file() for clock in self.workloads):
-            self._collect(self.journal, budget_s, on_progress)
+            self._collect(budget_s, on_progress)
         for clock in self.workloads:
             if not self._steps(clock).is_file():
                 collected_steps(self.journal, clock, self._steps(clock), command, on_cpu=self.on_cpu)
 
-    def _collect(self, journal: Path, budget_s: float | None,
-                 on_progress: Callable[[Progress], None] | None) -> None:
+    def _collect(self, budget_s: float | None, on_progress: Callable[[Progress], None] | None) -> None:
         options, settings = self.options, self.options.settings
-        config = self.folder / model_name(settings.model) / "config.json"   # a description is called like its folder
-        config.parent.mkdir(exist_ok=True)
-        config.write_text(json.dumps(settings.model, indent=1) + "\n", encoding="utf-8")
+        config = self.folder / model_name(settings.model) / "config.json"   # a description is named after its folder
+        write_text(config, json.dumps(settings.model, indent=1) + "\n")
         request = request_for(
             str(config), settings.device, options.hardware, settings.dtype, "cpu" if self.on_cpu else None,
             tensor_parallel=settings.tensor_parallel, repetitions=options.calibration_repetitions,
@@ -154,18 +154,16 @@ class Session:
             seed=settings.seed,
         )
         plan = planner(options.engine).plan(request)
-        plan_file = self.folder / "steps.plan.json"
-        save_plan(plan, plan_file)
         self.say(f"calibrating: {len(plan.points)} points, about {plan.estimate_s:.0f} s")
-        _, complete = collect(plan, plan_file, journal, python=self.python, budget_s=budget_s, on_progress=on_progress)
-        if not complete:
+        done = measure(plan, self.folder / "steps.yaml", python=self.python, budget_s=budget_s, on_progress=on_progress)
+        if not done.complete:
             self.say("calibration stopped by its budget; what it has is used")
 
     def _steps(self, clock: str) -> Path:
         return self.folder / f"steps-{clock}.yaml"
 
     def profile(self, clock: str) -> Path:
-        """The profile fitted on a clock's steps; fitted when first asked for."""
+        """Return the profile fitted to a clock's steps; fits it on first use."""
         path = self.folder / f"profile-{clock}.yaml"
         if not path.is_file():
             self.say(f"fitting {self._steps(clock).name}")
@@ -204,13 +202,13 @@ class Session:
                                  file=str(self.folder / f"{name}.log"))
 
     def expected_reference_s(self) -> float | None:
-        """The reference step while calibrating, where it was measured here."""
+        """Return the reference step while calibrating, if it was measured here."""
         return reference_s(self.journal, on_cpu=self.on_cpu)
 
     # -- outcome ----------------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """Everything the folder knows."""
+        """Return all results of the folder."""
         expected = self.expected_reference_s()
         clocks = [self._clock_outcome(clock, workload, expected) for clock, workload in self.workloads.items()]
         first = next(iter(self.workloads.values()))
@@ -230,15 +228,22 @@ class Session:
             counted = [a.times for a in attempts if a.times is not None]
             outcome.notes += ["no attempt was accepted: the table compares with all of them"] if counted else []
         if counted:
-            outcome.rows = compare(prediction.times, counted)
+            outcome.rows = compared(prediction.times, counted)
         return outcome
 
 
+def compared(ours: Times, engine: Sequence[Times]) -> list[LatencyError]:
+    """Return every metric and statistic; metrics that no request has are left out. `engine` holds at least one
+    repetition."""
+    return [row for metric in METRICS if len(ours.metric(metric))
+            for row in compare_latencies(metric, ours.metric(metric), [times.metric(metric) for times in engine])]
+
+
 def model_name(config: dict[str, Any]) -> str:
-    """A name for the model of a config.json, which has none: family, layers, width."""
+    """Return a name for the model of a config.json, which has none: family, layers, width."""
     return f"{config.get('model_type', 'model')}-{config.get('num_hidden_layers')}x{config.get('hidden_size')}"
 
 
 def options_dict(options: Options) -> dict[str, Any]:
-    """Plain values without the requests, which have a file of their own."""
+    """Return plain values without the requests, which have a file of their own."""
     return {name: value for name, value in options.model_dump(mode="json").items() if name != "requests"}

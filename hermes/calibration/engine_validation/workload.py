@@ -1,11 +1,10 @@
-"""The online workload of a validation: the file `hermes-online/1` that the engine and the simulation both get.
+"""Online workload of a validation: the file `hermes-online/1`, input of the engine and of the simulation.
 
-`hermes.calibration.collect.online` describes the format from the engine's side, where it is read without pydantic.
+`hermes.calibration.collect.online` describes the format on the engine's side, which reads it without pydantic.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from pathlib import Path
@@ -15,7 +14,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hermes.calibration.collect.online import WORKLOAD_FORMAT
+from hermes.calibration.table_files import number_in
 from hermes.config import ConfigModel
+from hermes.config.files import csv_rows
 from hermes.config.streams import stream
 from hermes.config.validation import validate
 from hermes.errors import InputError
@@ -25,12 +26,12 @@ __all__ = ["Clock", "EngineSettings", "OnlineRequest", "OnlineWorkload", "draw_r
            "read_workload"]
 
 Clock = Literal["wall", "cpu"]
-"""Which time passes: a second on the wall, or a second of the engine's CPU time (idle time is skipped)."""
+"""Clock of the workload: a second on the wall, or a second of the engine's CPU time (idle time is skipped)."""
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class EngineSettings(ConfigModel):
-    """How the real engine is set up. What an engine has no use for, it ignores."""
+    """Set-up of the real engine. An engine ignores keys that it does not use."""
 
     model: dict[str, Any]
     """Content of the model's config.json; the weights are dummies."""
@@ -38,17 +39,17 @@ class EngineSettings(ConfigModel):
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     """Precision of weights and arithmetic."""
     threads: Count = 1
-    """Of the CPU, where the engine runs on one."""
+    """CPU threads, for an engine on a CPU."""
     tensor_parallel: Count = 1
     max_num_batched_tokens: Count = 512
     max_num_seqs: Count = 32
     block_size: Count = 128
     """Tokens per KV block."""
     num_blocks: Count = 1360
-    """KV blocks that requests can have."""
+    """KV blocks for requests."""
     max_model_len: Count = 4096
     seed: int = 0
-    """Of the dummy weights and prompts."""
+    """Seed of the dummy weights and prompts."""
 
 
 class OnlineRequest(ConfigModel):
@@ -60,12 +61,12 @@ class OnlineRequest(ConfigModel):
 
 
 class OnlineWorkload(ConfigModel):
-    """Requests in order of arrival, and the engine that is to serve them."""
+    """Requests in order of arrival, and the engine that serves them."""
 
     format: Literal["hermes-online/1"] = "hermes-online/1"
     clock: Clock
     warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
-    """How long the engine serves its reference batch before the first request."""
+    """Seconds for which the engine serves its reference batch before the first request."""
     engine: EngineSettings
     requests: Annotated[list[OnlineRequest], Field(min_length=1)]
 
@@ -82,27 +83,27 @@ class OnlineWorkload(ConfigModel):
         return self
 
     def text(self) -> str:
-        """The file's content; same workload, same bytes."""
+        """Return the file's content; same workload, same bytes."""
         assert self.format == WORKLOAD_FORMAT
         return json.dumps(self.model_dump(mode="json"), indent=1) + "\n"
 
     @property
     def sha256(self) -> str:
-        """Hash of the file."""
+        """Return the hash of the file."""
         return hashlib.sha256(self.text().encode()).hexdigest()
 
 
 def read_workload(path: Path) -> OnlineWorkload:
-    """A workload file. Raises `InputError` naming the file and the field."""
+    """Load a workload file. Raises `InputError` naming the file and the field."""
     return validate(OnlineWorkload, read_json(path), str(path))
 
 
 def draw_requests(
     rate: float, requests: int, seed: int, prompt: tuple[int, int] = (32, 1500), output: tuple[int, int] = (8, 64),
 ) -> list[OnlineRequest]:
-    """Poisson arrivals at `rate` a second; prompt lengths log-uniform and output lengths uniform in [low, high].
+    """Draw Poisson arrivals at `rate` a second; prompt lengths log-uniform and output lengths uniform in [low, high].
 
-    Short and long prompts alike, so that steps with whole prompts, chunks and decodes all occur.
+    Short and long prompts are equally likely, so that steps with whole prompts, chunks and decodes all occur.
     """
     draw = stream(seed, "engine-validation")
     arrivals = np.cumsum(draw.exponential(1.0 / rate, requests))
@@ -120,29 +121,26 @@ _NAMES = {"prompt_tokens": ("prompt_tokens", "prompt_len"), "output_tokens": ("o
 
 
 def read_requests(path: Path) -> list[OnlineRequest]:
-    """Requests of a CSV file with arrival_s, prompt_tokens (or prompt_len) and output_tokens (or output_len).
+    """Read requests of a CSV file with arrival_s, prompt_tokens (or prompt_len) and output_tokens (or output_len).
 
     Raises `InputError` naming file, line and column.
     """
+    rows = csv_rows(path)
+    _, header = next(rows)
+    columns = {}
+    for field, names in _NAMES.items():
+        found = [name for name in names if name in header]
+        if not found:
+            raise InputError(f"a column {' or '.join(names)}", file=str(path), line=1, field=field)
+        columns[field] = header.index(found[0])
     requests = []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        columns = {}
-        for field, names in _NAMES.items():
-            found = [name for name in names if name in (reader.fieldnames or ())]
-            if not found:
-                raise InputError(f"a column {' or '.join(names)}", file=str(path), field=field)
-            columns[field] = found[0]
-        for line, row in enumerate(reader, start=2):
-            values: dict[str, Any] = {}
-            for field, column in columns.items():
-                text = row[column] or ""
-                try:
-                    values[field] = float(text) if field == "arrival_s" else int(text)
-                except ValueError:
-                    raise InputError("a number", text, file=str(path), line=line, field=column) from None
-            try:
-                requests.append(validate(OnlineRequest, values))
-            except InputError as error:
-                raise error.located(file=f"{path}:{line}") from None
+    for line, cells in rows:
+        values: dict[str, Any] = {}
+        for field, column in columns.items():
+            kind = "float64" if field == "arrival_s" else "int64"
+            values[field] = number_in(cells[column], kind, str(path), line, header[column])
+        try:
+            requests.append(validate(OnlineRequest, values))
+        except InputError as error:
+            raise error.located(file=f"{path}:{line}") from None
     return requests

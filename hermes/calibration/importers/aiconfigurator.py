@@ -1,9 +1,9 @@
-"""aiconfigurator-core: kernel times measured by NVIDIA on many GPUs, composed into steps of vLLM, SGLang, TRT-LLM.
+"""Importer of aiconfigurator-core: NVIDIA's kernel times, composed into steps of vLLM, SGLang, TRT-LLM.
 
-The package is an optional extra (114 MB of tables) and may live in another interpreter (`--python`). A grid of batches
-is priced (`remote.ask_aiconfigurator`), mixed steps included: the package composes them from the same kernels as pure
-ones. Its decodes have equal contexts; what unequal ones add is an assumption (`skew`). The engine's own CPU time per
-step is not in the tables.
+The package is an optional extra (114 MB of tables) and may live in another interpreter (`--python`). It prices a grid
+of batches (`remote.ask_aiconfigurator`), mixed steps included, which it composes from the same kernels as pure ones.
+Its decodes have equal contexts; the cost of unequal ones is an assumption (`skew`). The tables lack the engine's own
+CPU time per step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOTED_DROP = 0.03
 MIXED_ATTENTION = {"l40s": 2.07, "rtx_pro_6000_server": 1.75}
 # medians over operator tables of an RTX 4090 (sm_89, as L40S) and an RTX PRO 6000, which attend with FlashAttention 2
 SPREAD = (1, 2, 4)  # longest context over the mean one
-MIN_KV_TOKENS = 2**18  # the grid reaches this far even where the memory would not: a study may change the memory
+MIN_KV_TOKENS = 2**18  # the grid goes this far beyond the memory, too: a study may change the memory
 
 Dtype = Literal["bf16", "fp8", "fp8-static", "fp8-block", "int8", "int4", "nvfp4"]
 
@@ -68,19 +68,19 @@ class Aiconfigurator(ImporterConfig):
     kv_dtype: Literal["bf16", "fp8", "int8"] = "bf16"
     """KV cache: bf16, fp8, int8."""
     skew: Annotated[float, Field(ge=0, le=1)] = 0.058
-    """What unequal decode contexts add: a share of what attention would take longer if all were as long as the longest.
-    0.058 was measured on an RTX 4090 and an RTX PRO 6000 (vLLM 0.19.0); 0 leaves decodes equal."""
+    """Cost of unequal decode contexts: a share of the extra attention time if all were as long as the longest. 0.058
+    was measured on an RTX 4090 and an RTX PRO 6000 (vLLM 0.19.0); 0 treats decodes as equal."""
     mixed_attention: Annotated[float, Field(ge=1, le=10)] | None = None
-    """How many times as long the decodes' attention takes beside a prefill: one kernel then serves both. By default
-    what operator tables of vLLM 0.19.0 say where cards of the same architecture were measured (l40s: 2.07,
-    rtx_pro_6000_server: 1.75), elsewhere 1."""
+    """Factor on the decodes' attention time beside a prefill, since one kernel then serves both. Default: the figures
+    of vLLM 0.19.0's operator tables for architectures that were measured (l40s: 2.07, rtx_pro_6000_server: 1.75),
+    otherwise 1."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**20)] = 8192
-    """The engine's step budget: what the activations in the memory estimate are sized for."""
+    """The engine's step budget, which sizes the activations in the memory estimate."""
     python: str | None = None
     """Interpreter that has aiconfigurator-core (default: this one)."""
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per batch of the grid that the tables can price."""
+        """Return one step per batch of the grid that the tables can price."""
         batches = step_grid(spread=SPREAD if self.skew > 0 else (1,))
         answer = ask("ask_aiconfigurator.py", self._request(batches), self.python, "aiconfigurator", progress)
         if not answer["mixed"]:
@@ -125,7 +125,7 @@ class Aiconfigurator(ImporterConfig):
         return path
 
     def _model_path(self) -> str:
-        """What the package takes: its own name of a model, or a folder with a config.json."""
+        """Return the package's model: its own name of it, or a folder with a config.json."""
         path = self._config_file()
         if path is None:
             return self.model

@@ -1,14 +1,13 @@
-"""What an importer is, and what importers share.
+"""Base of importers, and helpers that they share.
 
-An importer turns one source (a file, a folder, a programme that answers queries) into `MeasuredSteps`. To add one,
-register a subclass of `ImporterConfig` in `IMPORTERS`, in process or through the entry-point group `hermes.importers`;
-its fields become the options of `hermes profile import KIND` (a field `source` the positional argument), their
+An importer turns one source (a file, a folder, a program that answers queries) into `MeasuredSteps`. To add one,
+register a subclass of `ImporterConfig` in `IMPORTERS`, in process or through the entry-point group `hermes.importers`.
+Its fields become the options of `hermes profile import KIND` (a field `source` the positional argument), their
 docstrings the help.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,9 @@ import numpy as np
 import pandas as pd
 
 from hermes.calibration.steps import MeasuredSteps
+from hermes.calibration.table_files import sha256
 from hermes.config import ConfigModel
+from hermes.config.files import open_file
 from hermes.config.registry import Registry
 from hermes.errors import InputError
 from hermes.hardware.files import names_in
@@ -35,26 +36,26 @@ Progress = Callable[[int, int], None]
 
 
 def no_progress(done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 class Importer(Protocol):
-    """The host builds the importer from validated options and calls `steps` once."""
+    """Interface of importers. The host builds the importer from validated options and calls `steps` once."""
 
     kind: str
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """All steps of the source, with every row that must not be fitted marked in `excluded`. Raises `InputError`
-        for a source that is not what it should be."""
+        """Return all steps of the source; rows that must not be fitted are marked in `excluded`. Raises `InputError`
+        for an invalid source."""
         ...
 
 
 class ImporterConfig(ConfigModel):
-    """Base of importers: the command that repeats the import, for the header's `collected_by`."""
+    """Base of importers: records the command that repeats the import, for the header's `collected_by`."""
 
     def command(self) -> str:
-        """`hermes profile import ...` with all options that differ from their defaults; files without folders, and
-        without `python`, which say where things lie on one machine."""
+        """Return `hermes profile import ...` with all options that differ from their defaults; files without folders,
+        and without `python`, since these hold paths of one machine."""
         words = ["hermes", "profile", "import", str(getattr(self, "kind", "?"))]
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -66,13 +67,8 @@ class ImporterConfig(ConfigModel):
 
 
 def option_name(field: str) -> str:
-    """The command-line option of an importer's field (`model_config_file` -> `--model-config`)."""
+    """Return the command-line option of an importer's field (`model_config_file` -> `--model-config`)."""
     return "--" + field.removesuffix("_file").replace("_", "-")
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def one_of(value: object, allowed: Sequence[object], field: str, file: str | None = None) -> None:
@@ -82,7 +78,7 @@ def one_of(value: object, allowed: Sequence[object], field: str, file: str | Non
 
 
 def known_model(name: str) -> str:
-    """The name of the shipped model description that a published name means, or `name` itself.
+    """Return the shipped model description of a published name, or `name` itself.
 
     `meta-llama/Meta-Llama-3.1-70B-Instruct` -> `llama-3.1-70b`, `Qwen/Qwen3-32B` -> `qwen3-32b`.
     """
@@ -91,11 +87,12 @@ def known_model(name: str) -> str:
 
 
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV file with at least these columns and one row; numbers finite and at least 0. Raises `InputError`."""
+    """Read a CSV file with at least these columns and one row; numbers finite and at least 0. Raises `InputError`."""
     try:
-        frame = pd.read_csv(path)
-    except FileNotFoundError:
-        raise InputError("an existing file", str(path), field="source") from None
+        if not path.exists():
+            raise InputError("an existing file", str(path), field="source")
+        with open_file(path, "a CSV file") as file:
+            frame = pd.read_csv(file)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, IsADirectoryError) as error:
         raise InputError(f"a CSV file ({str(error).splitlines()[0]})", file=str(path)) from None
     missing = [name for name in (*numbers, *texts) if name not in frame]

@@ -1,7 +1,7 @@
-"""GenZ (genz-llm): an analytical model, tens of milliseconds a query; a fit of it answers a thousand times faster.
+"""Importer of GenZ (genz-llm): an analytical model of tens of milliseconds per query; a fit of it is 1000 times faster.
 
-The package is an optional extra and may live in another interpreter (`--python`). A thinned grid is priced. Not in it:
-launch times and the engine's own CPU time; one precision serves weights, activations and KV cache alike.
+The package is an optional extra and may live in another interpreter (`--python`). A thinned grid is priced. GenZ lacks
+launch times and the engine's own CPU time, and uses one precision for weights, activations and KV cache.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Genz(ImporterConfig):
     dtype: Literal["bf16", "fp8", "int8", "int4"] = "bf16"
     """Precision of weights, activations and KV cache together."""
     efficiency: Annotated[float, Field(gt=0, le=1)] = 0.75
-    """Share of peak arithmetic and bandwidth that is reached."""
+    """Efficiency: share of peak arithmetic and bandwidth."""
     python: str | None = None
     """Interpreter that has genz-llm (default: this one)."""
 
     def _system(self) -> str | dict[str, Any]:
-        """GenZ's name, or its numbers (TFLOP/s, GB, GB/s) from one of our descriptions."""
+        """Return GenZ's name, or the figures (TFLOP/s, GB, GB/s) of one of our descriptions."""
         if self.device not in names_in("devices"):
             return self.device
         device = load_device(self.device)
@@ -52,7 +52,7 @@ class Genz(ImporterConfig):
         }
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per batch of a thinned grid that fits into the memory."""
+        """Return one step per batch of a thinned grid that fits into the memory."""
         batches = step_grid(THIN)
         request = {
             "model": self.model, "system_name": self._system(), "system_eff": self.efficiency, "bits": self.dtype,

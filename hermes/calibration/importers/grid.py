@@ -1,4 +1,4 @@
-"""The grid of batches that programmes are asked to price, and the rows it becomes.
+"""Grid of batches for pricing programs, and its conversion to rows.
 
 Sizes are denser than powers of two and off them, since kernels work in tiles: a fit must see both.
 """
@@ -32,17 +32,17 @@ PREFILL_BATCHES, BATCH_NEW, BATCH_PAST = (2, 4, 8, 16, 32), (32, 100, 256, 512, 
 MAX_PREFILL_TOKENS = 32768
 DECODE_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 CONTEXTS = (128, 256, 512, 768, 1024, 1500, 2048, 3000, 4096, 6000, 8192, 12000, 16384, 24000, 32768, 65536)
-# all tokens of the step: a full chunk fills a round budget together with the decodes beside it, others end anywhere
+# all tokens of the step: a full chunk and the decodes beside it fill a round budget; other chunks end anywhere
 MIXED_TOKENS, MIXED_PAST = (48, 128, 200, 256, 400, 512, 800, 1024, 1400, 2048, 3000, 4096, 6000, 8192), (0, 2048, 8192)
 MIXED_LEAST_NEW = 16
 MIXED_DECODES, MIXED_CONTEXTS = (1, 4, 16, 48, 128, 256), (256, 1024, 4096, 16384)
 
 
 def step_grid(thin: int = 1, spread: Sequence[int] = (1,)) -> Batches:
-    """The full grid, or every `thin`-th value of each axis of it (for programmes that are slow to answer).
+    """Return the full grid, or every `thin`-th value of each axis (for slow programs).
 
-    `spread` lists how many times the mean context the longest one is: every decode batch comes with each of them, mixed
-    ones with one of them in turn.
+    `spread` lists ratios of the longest context to the mean: every decode batch comes with each of them, mixed ones
+    with one of them in turn.
     """
     def axis(values: Sequence[int]) -> Sequence[int]:
         return values[::thin]
@@ -69,7 +69,7 @@ def step_grid(thin: int = 1, spread: Sequence[int] = (1,)) -> Batches:
 
 
 def _can_spread(batch: int, context: int, ratio: int) -> bool:
-    """Whether one of `batch` sequences can have `ratio` times the mean context, within the longest one asked for."""
+    """Whether one of `batch` sequences can have `ratio` times the mean context, within the longest requested one."""
     return ratio == 1 or (batch > ratio and context * ratio <= CONTEXTS[-1])
 
 
@@ -90,7 +90,8 @@ def _row(phase: str, batch: Sequence[int]) -> dict[str, int | str]:
 def rows_of(
     batches: Batches, seconds: Mapping[str, Sequence[float | None]], limit: int | None = None
 ) -> tuple[pd.DataFrame, int, int]:
-    """Rows of measured steps; how many batches hold more than `limit` KV tokens, and how many have no time (None).
+    """Return rows of measured steps, the number of batches with more than `limit` KV tokens, and of those without a
+    time (None).
 
     A configuration is one shape of chunk (all its pasts together), one decode batch and mean context (all longest ones
     together), or a chunk beside a number of decodes (all pasts and contexts together).
@@ -110,9 +111,9 @@ def rows_of(
 
 
 def largest_drop(rows: pd.DataFrame) -> tuple[float, str]:
-    """By what share of its time a step gets cheaper, at most, as only its batch or its new tokens grow; and where.
+    """Return the largest share by which a step gets cheaper as only its batch or its new tokens grow, and its place.
 
-    Measured kernels do that (another tile, another kernel from some size on); a monotone fit cannot follow.
+    Measured kernels behave so (another tile or kernel from some size on); a monotone fit cannot follow.
     """
     rows = rows[rows["decode_ctx"] == rows["decode_ctx_max"] * rows["decode_seqs"]]
     alone = rows[(rows["prefill_seqs"] == 1) & (rows["decode_seqs"] == 0)]

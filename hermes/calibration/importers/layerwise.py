@@ -1,8 +1,8 @@
-"""Layer-wise vLLM profiles: per-operator tables, composed into steps by `hermes.hardware.layerwise`.
+"""Importer of layer-wise vLLM profiles: per-operator tables, composed into steps by `hermes.hardware.layerwise`.
 
-The tables price steps directly (hardware kind `layerwise`); as steps they can also be fitted, which is faster and gives
-a curve that is monotone. The grid stays inside the tables. Where the folder has skew tables, decodes of unequal
-context are priced too; the engine's own time per step is not in the tables and not added.
+The tables price steps directly (hardware kind `layerwise`). As steps they can also be fitted, which is faster and gives
+a monotone curve. The grid stays inside the tables. If the folder has skew tables, decodes of unequal context are priced
+too. The tables lack the engine's own time per step, and the importer does not add it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _decode(batch: int, context: int, longest: int) -> dict[str, int]:
 
 
 def _grid(tables: OperatorTables) -> list[tuple[str, dict[str, int]]]:
-    """(configuration, statistics) of every batch inside the tables."""
+    """Return (configuration, statistics) of every batch inside the tables."""
     _, pasts, decodes, contexts = (float(axis[-1]) for axis in tables.attention.axes)
     most = min(float(xs[-1]) for xs, _ in tables.dense.values())
     spread = SPREAD if tables.skew is not None else (1,)
@@ -76,14 +76,14 @@ class Layerwise(ImporterConfig):
 
     kind: Literal["layerwise"] = "layerwise"
     source: str
-    """Folder with dense.csv, per_sequence.csv, attention.csv, meta.yaml and, if there is one, skew.csv."""
+    """Folder with dense.csv, per_sequence.csv, attention.csv, meta.yaml and, optionally, skew.csv."""
     model: str
-    """The model that was profiled: its number of layers multiplies the tables (llama-3.1-8b, or a config.json)."""
+    """The profiled model: its number of layers multiplies the tables (llama-3.1-8b, or a config.json)."""
     licence: str = "origin and licence not stated"
     """Origin and licence of the tables, in words."""
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per batch of a grid inside the tables."""
+        """Return one step per batch of a grid inside the tables."""
         folder = Path(self.source)
         if not folder.is_dir():
             raise InputError("an existing folder", self.source, field="source")

@@ -1,4 +1,4 @@
-"""Asking a programme that lives in another interpreter: a request file in, an answer file out, progress in between."""
+"""Requests to a program in another interpreter: a request file in, an answer file out, progress in between."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ask"]
 
 
 def ask(script: str, request: dict[str, Any], python: str | None, package: str, progress: Progress) -> dict[str, Any]:
-    """The answer of `script` (in `remote`) to `request`, run by the interpreter `python` (ours by default).
+    """Return the answer of `script` (in `remote`) to `request`, run by the interpreter `python` (ours by default).
 
-    The script writes `{"missing": ...}` where its interpreter lacks the package, `{"error": ...}` where the package
-    refuses the request: both become an `InputError`, as does an interpreter that cannot be run.
+    The script writes `{"missing": ...}` if its interpreter lacks the package, and `{"error": ...}` if the package
+    refuses the request. Both become an `InputError`, as does an interpreter that cannot be run.
     """
     command = [python or sys.executable, str(Path(__file__).parent / "remote" / script)]
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def ask(script: str, request: dict[str, Any], python: str | None, package: str, 
 
 
 def _run(command: list[str], progress: Progress) -> str:
-    """Run to the end; the last line that is no progress."""
+    """Run to the end; return the last line that is not progress."""
     last = ""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,7 +1,7 @@
-"""The roofline as a source of steps: any analytical description, priced on the common grid.
+"""Importer of roofline times: any analytical description, priced on the common grid.
 
-A regression fitted on these steps answers like the roofline inside the grid; what it is worth is what the roofline is
-worth (see the factors named in the header).
+A regression fitted on these steps matches the roofline inside the grid. It is as accurate as the roofline (see the
+factors named in the header).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RooflineSteps"]
 
 @IMPORTERS.register("roofline")
 class RooflineSteps(ImporterConfig):
-    """Step times of our own roofline, for a regression that answers in its place."""
+    """Step times of our own roofline, for a regression that replaces it."""
 
     kind: Literal["roofline"] = "roofline"
     profile: str = ""
@@ -43,7 +43,7 @@ class RooflineSteps(ImporterConfig):
     """Efficiency factors: shipped name or file; auto is the device's."""
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per batch of the grid."""
+        """Return one step per batch of the grid."""
         given = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
         fields = {name: value for name, value in given.items() if value != type(self).model_fields[name].default}
         model: RooflineModel = Roofline(**fields).build()

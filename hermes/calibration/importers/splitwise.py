@@ -1,13 +1,14 @@
-"""splitwise-sim's perf_model.csv: whole-model times of Llama-2-70B and Bloom-176B on A100 and H100.
+"""Importer of splitwise-sim's perf_model.csv: whole-model times of Llama-2-70B and Bloom-176B on A100 and H100.
 
-What the file can tell and what it cannot:
+Content and limits of the file:
+
 - every row is one batch of equal requests: prompts of 128-8192 tokens at batch 1, batches of 1-64 at prompt 512 only;
 - `prompt_time` is one prefill step; `token_time` is the mean over the decode steps, whose context grows from
   `prompt_size` by one per step, so it is imported as one step at the mean context prompt_size + (token_size - 2) / 2;
 - attention in prefill shows only as the difference between B prompts of 512 and one prompt of 512 * B, which is about
   as large as the noise; steps with past tokens, and steps that mix prefill and decode, were not measured;
-- batch size and total context rise together except at batch 1, where 8,000 tokens of context cost as much as the
-  noise: the slope of the context is uncertain, and large batches with long contexts are extrapolation.
+- batch size and total context rise together except at batch 1, where 8,000 tokens of context cost as much as the noise:
+  the slope of the context is uncertain, and large batches with long contexts are extrapolation.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from hermes.calibration.steps import MeasuredSteps, StepsHeader
 __all__ = ["Splitwise", "usable"]
 
 MODELS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
-"""The file's names -> our model descriptions."""
+"""The file's model names -> our model descriptions."""
 DEVICES = {"a100-80gb": ("a100", "A100 80GB SXM"), "h100-80gb": ("h100", "H100 80GB SXM")}
-"""The file's names -> short name, device."""
+"""The file's hardware names -> short name, device."""
 SYNTHETIC = {
     "h100-80gb-pcap": "hardware h100-80gb-pcap: synthetic, its prompt times are those of h100-80gb times 1.3 exactly",
 }
@@ -55,7 +56,8 @@ NOTES = [
 
 
 def _corrupt(rows: pd.DataFrame) -> pd.Series:
-    """Rows whose prompt time is less than half the median of a smaller batch of equal prompts, bool, shape (rows,)."""
+    """Return rows whose prompt time is less than half the median of a smaller batch of equal prompts, bool, shape
+    (rows,)."""
     out = pd.Series(False, index=rows.index)
     for _, part in rows.groupby(KEYS):
         medians = part.groupby("batch_size")["prompt_time"].median().sort_index()
@@ -66,7 +68,7 @@ def _corrupt(rows: pd.DataFrame) -> pd.Series:
 
 
 def usable(path: Path) -> pd.DataFrame:
-    """Measured rows of a perf_model.csv that are not corrupt, as they are in the file. Raises `InputError`."""
+    """Return the measured rows of a perf_model.csv that are not corrupt, unchanged. Raises `InputError`."""
     rows = read_csv(path, NUMBERS, ("model", "hardware"))
     return rows[~rows["hardware"].isin(SYNTHETIC) & ~_corrupt(rows)]
 
@@ -79,9 +81,9 @@ class Splitwise(ImporterConfig):
     source: str
     """perf_model.csv."""
     model: str
-    """Model as the file calls it: llama2-70b, bloom-176b."""
+    """Model, as the file names it: llama2-70b, bloom-176b."""
     hardware: str
-    """Hardware as the file calls it: a100-80gb, h100-80gb."""
+    """Hardware, as the file names it: a100-80gb, h100-80gb."""
     tp: Annotated[int, Field(ge=1, le=1024)]
     """Degree of tensor parallelism: 2, 4 or 8."""
 
@@ -98,7 +100,7 @@ class Splitwise(ImporterConfig):
         return rows[rows["tensor_parallel"] == self.tp].reset_index(drop=True)
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """Two steps per row of the file: its prompt, and its mean token."""
+        """Return two steps per row of the file: its prompt, and its mean token."""
         rows = self._rows()
         reason = np.where(_corrupt(rows), CUT, "")
         prompt, batch, tokens = (rows[name].to_numpy(np.int64) for name in ("prompt_size", "batch_size", "token_size"))

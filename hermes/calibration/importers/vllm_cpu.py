@@ -1,10 +1,11 @@
-"""Scheduler steps of a real vLLM engine on a CPU, one row per engine step (CSV).
+"""Importer of scheduler steps of a real vLLM engine on a CPU, one row per engine step (CSV).
 
 The columns are instants and durations of each step in seconds, its batch (prefill and decode tokens, attention pairs,
 contexts), and the engine's configuration: `mnbt` (max_num_batched_tokens) and `mns` (max_num_seqs). Rows of one
 configuration are held out together.
 
-Rows a fit must not use, by rules fixed before looking at any fit:
+Rows excluded from fits, by rules fixed before looking at any fit:
+
 - warm-up: the first step of each configuration, taken by an engine that has just been started;
 - contended: more than 2 ms outside the model's execution, ten times the median: the process was off its processor;
 - contended: a decode step more than 1.2 times as long as the steps before and after it with the same sequences.
@@ -30,7 +31,7 @@ COLUMNS = {
     "prefill_attn": "prefill_attn", "decode_seqs": "decode_seqs", "decode_ctx": "decode_ctx",
     "decode_ctx_max": "max_dec_ctx", "sampled": "n_sampled",
 }
-"""Our statistics -> the file's columns."""
+"""Our statistics -> columns of the file."""
 WARM_UP = "warm-up: first step of a configuration"
 OFF_CPU = "contended: more than 2 ms outside the model's execution"
 SPIKE = "contended: a decode step more than 1.2 times as long as both neighbours with the same sequences"
@@ -38,8 +39,8 @@ OUTSIDE_S, SPIKE_RATIO = 2e-3, 1.2
 
 
 def _excluded(rows: pd.DataFrame, outside_s: pd.Series) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """Reason per row, "" where it may be used, shape (rows,); `rows` in order of time with `configuration`,
-    `outside_s` their time outside the model's execution."""
+    """Return the reason against each row, "" for a usable one, shape (rows,). `rows` are in order of time, with
+    `configuration`, and `outside_s`, their time outside the model's execution."""
     by_configuration = rows.groupby("configuration", sort=False)
     decode_only = (rows["prefill_tokens"] == 0) & (rows["decode_seqs"] > 0)
     spike = decode_only.copy()
@@ -73,7 +74,7 @@ class VllmCpu(ImporterConfig):
     """Origin and licence of the file, in words."""
 
     def steps(self, progress: Progress = no_progress) -> MeasuredSteps:
-        """One step per row, in order of time."""
+        """Return one step per row, in order of time."""
         path = Path(self.source)
         timing = ("t0", "t_sched", "t_exec", "step_s", "mnbt", "mns")
         raw = read_csv(path, (*timing, *COLUMNS.values())).sort_values("t0", kind="stable", ignore_index=True)
@@ -82,7 +83,7 @@ class VllmCpu(ImporterConfig):
             raise InputError("an existing config.json", self.model_config_file, field="model_config_file")
         raw["configuration"] = [f"mnbt {b:.0f}, mns {s:.0f}" for b, s in zip(raw["mnbt"], raw["mns"], strict=True)]
         rows = pd.DataFrame({name: raw[column].astype("int64") for name, column in COLUMNS.items()})
-        # a busy engine begins the next step when it has handed out this one's tokens: that time is part of the step
+        # a busy engine hands out a step's tokens before the next step: that time is part of the step
         between = raw.groupby("configuration", sort=False)["t0"].shift(-1) - (raw["t0"] + raw["step_s"])
         rows["time_s"] = raw["step_s"] + between.fillna(between.median()).clip(lower=0.0).fillna(0.0)
         rows["overhead_s"] = rows["time_s"] - raw["t_exec"]

@@ -1,18 +1,167 @@
-"""`hermes calibrate`: measure an engine, pack what was measured."""
+"""`hermes calibrate`: write a plan file, measure it, pack journals, check a profile."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from hermes.cli.calibrate import check, link, llm, retrieval
+from hermes.cli.output import Json, print_json, print_table
 
-__all__ = ["add_to"]
+if TYPE_CHECKING:
+    from hermes.calibration.session import Progress
+
+__all__ = ["add_to", "command_line", "watched"]
+
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the plan file; repeatable.")]
+JournalFile = Annotated[Path, typer.Argument(metavar="JOURNAL", help="Journal of a collector.", show_default=False)]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="Plan file of `plan`.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="File of the results [the plan's `output`].")]
 
 
 def add_to(app: typer.Typer) -> None:
-    calibrate = typer.Typer(help="Measure hardware: engines, links, indices.", no_args_is_help=True)
-    llm.add_to(calibrate)
-    check.add_to(calibrate)
-    link.add_to(calibrate)
-    retrieval.add_to(calibrate)
+    calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
+    for command in (plan, run, pack, check):
+        calibrate.command()(command)
     app.add_typer(calibrate, name="calibrate")
+
+
+def plan(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="llm, link, retrieval, ivf or validation.", show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
+    overrides: Sets = [],  # noqa: B006  (typer copies it)
+) -> None:
+    """Write a plan file: every key with its default and its meaning."""
+    from hermes.calibration.measurements import template
+    from hermes.config.writing import write_text
+
+    write_text(output, template(what, overrides))
+    command = "validate-engine" if what == "validation" else "calibrate run --dry-run"
+    print(f"written to {output}; next: hermes {command} {shlex.quote(str(output))}")
+
+
+def run(
+    plan: PlanFile,
+    overrides: Sets = [],  # noqa: B006  (typer copies it)
+    output: Output = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Python interpreter of the engine [this one].")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Time limit; run again to continue.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print points, memory and time only.")] = False,
+    points: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the points for another machine and stop.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the points of a plan file. Run again to continue an interrupted measurement."""
+    from hermes.calibration.measurements import IvfMeasurement, ValidationMeasurement, load_measurement
+    from hermes.calibration.plan import save_plan
+    from hermes.calibration.session import measure
+    from hermes.cli.calibrate import show
+    from hermes.errors import InputError
+
+    asked = load_measurement(plan, overrides)
+    if isinstance(asked, ValidationMeasurement):
+        raise InputError("llm, link, retrieval or ivf (a validation: hermes validate-engine)", asked.measure,
+                         field="measure", file=str(plan))
+    target = output or plan.parent / asked.output
+    if isinstance(asked, IvfMeasurement):
+        if dry_run or points is not None or budget is not None:
+            raise InputError("no --dry-run, --points or --budget: one index is measured at once", field="measure: ivf")
+        show.measure_ivf(asked, plan.parent, target, quiet=quiet, as_json=as_json)
+        return
+    try:
+        made = asked.plan(plan.parent, python)
+    except InputError as error:
+        raise error.located(file=str(plan)) from None
+    if dry_run or points is not None:
+        if points is not None:
+            save_plan(made, points)
+        show.plan(made, points, budget, as_json)
+        return
+    with watched(quiet) as on_progress:
+        done = measure(made, target, python=python, budget_s=budget, on_progress=on_progress)
+    profile = plan.parent / asked.profile if asked.measure == "retrieval" and asked.profile else None
+    show.pack(done.journal, target, None, as_json, measured=done, profile=profile)
+
+
+def pack(
+    journal: JournalFile, output: Output = None,
+    clock: Annotated[
+        str | None, typer.Option(metavar="CLOCK", help="For LLM steps: the clock of time_s, wall or cpu.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Convert a collector's journal, complete or cut off, to measured steps, searches or links."""
+    from hermes.cli.calibrate import show
+
+    show.pack(journal, output or Path(f"{journal.name.split('.')[0]}.yaml"), clock, as_json)
+
+
+def check(
+    steps: Annotated[Path, typer.Argument(help="The header of measured steps (hermes-steps/1).", show_default=False)],
+    profile: Annotated[str, typer.Argument(help="A profile: shipped name or file.", show_default=False)],
+    as_json: Json = False,
+) -> None:
+    """Compare measured steps with a profile's times: the errors of each phase."""
+    from hermes.calibration.comparison import check_steps
+    from hermes.calibration.steps import load_steps
+    from hermes.hardware.polynomial import Polynomial
+
+    measured = load_steps(steps)
+    lines, _ = check_steps(measured, Polynomial(profile=profile).build(Path()))
+    if as_json:
+        print_json({"steps": measured.header.name, "profile": profile, "phases": [line.as_dict() for line in lines]})
+        return
+    print_table(
+        f"{profile} on {measured.header.name} ({measured.header.hardware}, {measured.header.engine})",
+        ["phase", "steps", "MAPE", "median", "p10", "p90", "worst", "outside", "worst step"],
+        [[line.phase, line.errors.points, f"{line.errors.mape:.1%}",
+          *(f"{value:+.1%}" for value in (line.errors.median, line.errors.p10, line.errors.p90, line.errors.worst)),
+          line.out_of_range, line.worst_step] for line in lines],
+    )
+
+
+def command_line() -> str:
+    """Return the command line for the provenance, with absolute paths cut to their last part (the rest is local)."""
+    return shlex.join(["hermes", *(Path(part).name if Path(part).is_absolute() else part for part in sys.argv[1:])])
+
+
+@contextmanager
+def watched(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Give a callback for a collector's progress: a bar on a terminal, occasional lines elsewhere."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
+                 console=Console(stderr=True)) as bar:
+            task = bar.add_task("starting", total=None, left="")
+            yield lambda now: bar.update(task, total=now.points, completed=now.done, left=_left(now),
+                                         description=now.last[:48] or "warming up")
+    else:
+        shown = -1
+
+        def line(now: Progress) -> None:
+            nonlocal shown
+            if now.done * 10 // now.points > shown:
+                shown = now.done * 10 // now.points
+                print(f"{now.done}/{now.points} points, {_left(now)}", file=sys.stderr, flush=True)
+
+        yield line
+
+
+def _left(progress: Progress) -> str:
+    classes = ", ".join(f"{count} {name}" for name, count in progress.classes.most_common())
+    return f"{progress.left_s:.0f} s left" + (f"; {classes}" if classes else "")

@@ -1,18 +1,18 @@
-"""Queries of four data sets as distributions of lengths and of true profiles.
+"""Queries of four data sets, as distributions of lengths and of true profiles.
 
-No text, and no figure of the data sets themselves beyond METIS's table of lengths (inputs, outputs) and what is public
-of how they were made: SQuAD asks for one fact of one passage; MuSiQue composes 2 to 4 hops (its 2,417 dev questions:
-1,252, 760 and 405); the other two ask about whole documents and meetings. Everything else is assumed:
+The module has no text. Its figures are METIS's table of lengths (inputs, outputs) and public facts about how the data
+sets were made: SQuAD asks for one fact of one passage; MuSiQue composes 2 to 4 hops (its 2,417 dev questions: 1,252,
+760 and 405); the other two ask about whole documents and meetings. Everything else is assumed:
 
 - chunk sizes, so that n to 2n chunks for n pieces give the table's input lengths (n to 2.5n for MuSiQue);
 - shares of joint reasoning and of high complexity;
 - the lengths of summaries that a profile asks for, more words for complex queries;
-- **where the needed pieces rank**: going down the ranking, each chunk is a needed one with probability `precision`
+- **the ranks of the needed pieces**: going down the ranking, each chunk is a needed one with probability `precision`
   until all are found, so that gaps between them are geometric; a piece is missed altogether with probability `missed`.
-  Easier for a single fact (0.75) than for several that have to be put together (0.5).
+  `precision` is higher for a single fact (0.75) than for several that are combined (0.5).
 
-The heavy-tailed alternative ranks each piece on its own by DPR's top-k accuracy on Natural Questions (Karpukhin et al.
-2020, table 2: 79.4% within 20, 86.0% within 100), log-linear in k between these and an assumed 46% at the top.
+The heavy-tailed alternative ranks each piece independently by DPR's top-k accuracy on Natural Questions (Karpukhin et
+al. 2020, table 2: 79.4% within 20, 86.0% within 100), log-linear in k between these and an assumed 46% at the top.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Dataset:
-    """input_tokens, output_tokens: least and most; pieces: number -> weight; joint: share of joint reasoning;
-    complex_joint, complex_other: share of high complexity with and without it."""
+    """A data set.
+
+    Attributes:
+        input_tokens, output_tokens: Least and most.
+        pieces: Number of pieces -> weight.
+        joint: Share of joint reasoning.
+        complex_joint, complex_other: Share of high complexity with and without joint reasoning.
+    """
 
     name: str
     input_tokens: tuple[int, int]
@@ -59,11 +65,11 @@ class Dataset:
     missed: float = 0.02
 
     def lengths(self, question_tokens: int) -> Lengths:
-        """Lengths that a decision is made with: answers are as long as they get."""
+        """Return the lengths for a decision: the longest answers are assumed."""
         return Lengths(self.chunk_tokens, question_tokens, self.output_tokens[1])
 
     def draw(self, rng: np.random.Generator) -> Query:
-        """One query. How many numbers are drawn depends on the number of pieces alone, which is drawn first."""
+        """Draw one query. How many numbers are drawn depends only on the number of pieces, which is drawn first."""
         u = rng.random(6)
         weights = np.cumsum(list(self.pieces.values()))
         pieces = list(self.pieces)[int(np.searchsorted(weights / weights[-1], u[0], side="right"))]
@@ -82,7 +88,7 @@ class Dataset:
 
 
 def _heavy(u: np.ndarray) -> tuple[int, ...]:
-    """Ranks with the DPR curve as their distribution."""
+    """Return ranks distributed as the DPR curve."""
     (low, first), (mid, second), (high, third) = _DPR
     ranks = []
     for x in u.tolist():
@@ -108,7 +114,7 @@ DATASETS = {
 
 
 def dataset(name: str) -> Dataset:
-    """A data set by name. Raises `InputError` for an unknown one."""
+    """Return a data set by name. Raises `InputError` for an unknown one."""
     if name not in DATASETS:
         raise InputError(f"a data set: one of {', '.join(DATASETS)}", name, field="dataset",
                          suggestion=suggest(name, DATASETS))

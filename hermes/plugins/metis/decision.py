@@ -1,25 +1,25 @@
-"""From a query's profile to its configuration: prune by rule, then the best fit in the memory that is free now.
+"""METIS's decision: prune the configurations by a query's profile, then take the best fit in free memory.
 
     space = prune(profile)
     choice = choose(space, lengths, reading, joint=profile.joint)
 
 This file needs the standard library only: a serving system can use it with a real reading of its free KV memory. The
-rules are those of METIS (Ray et al., SOSP '25), section by section of its pipeline; what the paper leaves open is
-defined here:
+rules are those of METIS (Ray et al., SOSP '25), section by section of its pipeline. Where the paper leaves a rule open,
+this module defines it:
 
-- **Calls.** With c chunk, q question, o answer and s summary tokens, k chunks: map_rerank is k calls of c+q -> o;
-  stuff one of k*c+q -> o; map_reduce k of c+q -> s, then one of k*s+q -> o.
+- **Calls.** With c chunk, q question, o answer and s summary tokens, k chunks: map_rerank is k calls of c+q -> o; stuff
+  one of k*c+q -> o; map_reduce k of c+q -> s, then one of k*s+q -> o.
 - **Need** of a configuration: KV of the calls that the engine would have in memory at once, each rounded up to blocks.
-  Of k mappers that is not all where slots or the token budget of a step are short (`Reading.at_once`); map_reduce needs
-  the larger of its mappers and its last call.
-- **Fits**: need plus the buffer of 2% is free, and a slot is.
+  Of k mappers these are fewer than k if slots or the token budget of a step are short (`Reading.at_once`); map_reduce
+  needs the larger of its mappers and its last call.
+- **Fits**: the need plus the buffer of 2% is free, and a slot is free.
 - **Best fit**: of the configurations that fit whole, the one with the highest need.
-- **Part of the mappers.** Only if none fits whole, a map_* configuration may start with the mappers that fit, if they
-  are two at least, and at least the share `partial` (a half) of those it would have at once; its last call has to fit.
-  Its need is that of these mappers. A single mapper would nearly always fit, and the rule would say nothing.
+- **Part of the mappers.** Only if none fits whole, a map_* configuration may start with the mappers that fit: at least
+  two, and at least the share `partial` (a half) of those it would have at once; its last call must fit. Its need is
+  that of these mappers. (A single mapper would nearly always fit and make the rule meaningless.)
 - **Ties** in need: fewer chunks, then the method named first in `METHODS`, then longer summaries.
-- **Nothing fits**: with joint reasoning stuff, else map_rerank, with as many chunks as fit. If not even one does, the
-  query has to queue whatever is chosen: one chunk (`full="one"`), or the least need of the space (`full="space"`).
+- **Nothing fits**: with joint reasoning stuff, else map_rerank, with as many chunks as fit. If not even one fits, the
+  query queues in any case: with one chunk (`full="one"`), or with the least need of the space (`full="space"`).
 - **Low confidence**: the union of the spaces of the last 10 confident queries.
 """
 
@@ -39,14 +39,19 @@ METHODS = ("map_rerank", "stuff", "map_reduce")
 MAX_CHUNKS, MAX_WORDS = 35, 300
 BUFFER = 0.02
 TOKENS_PER_WORD = 4 / 3
-"""Tokens of a word of English text, a common rule of thumb."""
+"""Tokens per word of English text, a common rule of thumb."""
 CONFIDENT = 0.90
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What is known of a query. pieces: of information that it needs, 1 to 10; summary_words: shortest and longest
-    summary of a chunk, within 30 to 200; confidence: the profiler's own, 0 to 1. `ValueError` for anything else."""
+    """Profile of a query. Raises `ValueError` for values out of range.
+
+    Attributes:
+        pieces: Pieces of information that it needs, 1 to 10.
+        summary_words: Shortest and longest summary of a chunk, within 30 to 200.
+        confidence: The profiler's own, 0 to 1.
+    """
 
     joint: bool
     complex: bool
@@ -103,8 +108,12 @@ Space = tuple[Box, ...]
 
 
 def prune(profile: Profile) -> Space:
-    """The configurations that the profile leaves: no joint reasoning -> map_rerank; joint, low complexity -> stuff;
-    joint, high -> stuff or map_reduce; n to 3n chunks for n pieces; summaries within the profile's range."""
+    """Return the configurations that the profile leaves.
+
+    - no joint reasoning -> map_rerank; joint, low complexity -> stuff; joint, high complexity -> stuff or map_reduce
+    - n to 3n chunks for n pieces
+    - summaries within the profile's range
+    """
     chunks = profile.pieces, min(3 * profile.pieces, MAX_CHUNKS)
     if not profile.joint:
         return (Box("map_rerank", chunks),)
@@ -114,7 +123,7 @@ def prune(profile: Profile) -> Space:
 
 
 def configurations(space: Space) -> Iterator[Configuration]:
-    """Every configuration of a space once."""
+    """Yield every configuration of a space once."""
     seen = set()
     for box in space:
         for chunks in range(box.chunks[0], box.chunks[1] + 1):
@@ -126,14 +135,15 @@ def configurations(space: Space) -> Iterator[Configuration]:
 
 
 class SpaceHistory:
-    """The spaces of the last confident queries, for those whose profile is not to be trusted."""
+    """The spaces of the last confident queries, for queries whose profile is not trusted."""
 
     def __init__(self, length: int = 10, threshold: float = CONFIDENT) -> None:
         self.threshold = threshold
         self._spaces: deque[Space] = deque(maxlen=length)
 
     def space(self, profile: Profile) -> tuple[Space, bool]:
-        """(the space of a query, whether its own profile was trusted). Before any confident query, its own anyway."""
+        """Return (the space of a query, whether its own profile was trusted). Before any confident query: its own
+        space."""
         own = prune(profile)
         if profile.confidence >= self.threshold:
             self._spaces.append(own)
@@ -144,7 +154,7 @@ class SpaceHistory:
 
 
 def summary_tokens(words: int) -> int:
-    """Tokens of a summary of so many words."""
+    """Return the tokens of a summary of so many words."""
     return math.ceil(words * TOKENS_PER_WORD)
 
 
@@ -157,14 +167,14 @@ class Lengths:
     answer: int
 
     def mapper(self, config: Configuration) -> tuple[int, int]:
-        """(prompt, output) tokens of one mapper; (0, 0) for stuff."""
+        """Return (prompt, output) tokens of one mapper; (0, 0) for stuff."""
         if config.method == "stuff":
             return 0, 0
         words = config.summary_words
         return self.chunk + self.question, summary_tokens(words) if words else self.answer
 
     def last(self, config: Configuration) -> tuple[int, int]:
-        """(prompt, output) tokens of the call that answers; (0, 0) for map_rerank, where the mappers do."""
+        """Return (prompt, output) tokens of the call that answers; (0, 0) for map_rerank, whose mappers answer."""
         if config.method == "map_rerank":
             return 0, 0
         each = self.chunk if config.method == "stuff" else summary_tokens(config.summary_words)
@@ -173,8 +183,15 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Reading:
-    """The serving engine at one moment. free_bytes: of KV memory; bytes_per_token: of KV, all layers; block_tokens: of
-    a KV block; free_seqs: sequences it could still run; batched_tokens: most tokens of one step."""
+    """State of the serving engine at one moment.
+
+    Attributes:
+        free_bytes: Free KV memory.
+        bytes_per_token: KV of a token, all layers.
+        block_tokens: Tokens of a KV block.
+        free_seqs: Sequences that it could still run.
+        batched_tokens: Most tokens of one step.
+    """
 
     free_bytes: float
     bytes_per_token: float
@@ -183,17 +200,17 @@ class Reading:
     batched_tokens: int = 2048
 
     def call_bytes(self, prompt: int, output: int) -> float:
-        """KV of one call, whole blocks."""
+        """Return the KV bytes of one call, in whole blocks."""
         return -(-(prompt + output) // self.block_tokens) * self.block_tokens * self.bytes_per_token
 
     def holds(self, need_bytes: float) -> bool:
-        """Whether so much is free, with the buffer, and a slot."""
+        """Whether this many bytes are free, with the buffer, and a slot."""
         return self.free_seqs > 0 and need_bytes * (1 + BUFFER) <= self.free_bytes
 
     def at_once(self, count: int, prompt: int, output: int) -> int:
-        """Of `count` equal calls, how many the engine would have in memory at once at most, memory aside.
+        """Return how many of `count` equal calls the engine would have in memory at once at most, memory aside.
 
-        A call stays for the steps of its prompt, one more where it begins in the middle of a step, and one for each
+        A call stays for the steps of its prompt, one more if it begins in the middle of a step, and one for each
         further token. Meanwhile each step takes in `batched_tokens` tokens of prompts.
         """
         steps = -(-prompt // self.batched_tokens) + output
@@ -201,7 +218,7 @@ class Reading:
         return max(0, min(count, self.free_seqs, taken_in))
 
     def need(self, config: Configuration, lengths: Lengths) -> tuple[int, float]:
-        """(calls at once, bytes) of a configuration that starts whole."""
+        """Return (calls at once, bytes) of a configuration that starts whole."""
         last = self.call_bytes(*lengths.last(config))
         if config.method == "stuff":
             return 1, last
@@ -212,9 +229,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Choice:
-    """A decision. how: "fits", "partial" (fewer mappers at once than it could have), "fallback" (outside the space,
-    fits) or "queued" (not even one chunk fits); at_once: calls in memory at once; need_bytes: theirs, without the
-    buffer."""
+    """A decision.
+
+    Attributes:
+        how: "fits", "partial" (fewer mappers at once than it could have), "fallback" (outside the space, fits) or
+            "queued" (not even one chunk fits).
+        at_once: Calls in memory at once.
+        need_bytes: Their need, without the buffer.
+    """
 
     configuration: Configuration
     how: str
@@ -224,9 +246,12 @@ class Choice:
 
 def choose(space: Space, lengths: Lengths, reading: Reading, *, joint: bool, partial: float = 0.5,
            full: str = "one") -> Choice:
-    """The best fit (see the module's definitions). partial: share of its mappers that a map_* configuration may start
-    with, 1 for all or nothing; full: what queues where not even one chunk fits, `one` chunk or the least of the
-    `space`. `ValueError` for an empty space or another `full`."""
+    """Return the best fit (see the module's definitions). Raises `ValueError` for an empty space or an unknown `full`.
+
+    Args:
+        partial: Share of its mappers that a map_* configuration may start with; 1 for all or nothing.
+        full: Configuration to queue if not even one chunk fits: `one` chunk, or the least of the `space`.
+    """
     if not space:
         raise ValueError("space: expected at least one method, found none")
     if full not in ("one", "space"):
@@ -247,7 +272,8 @@ def _rank(choice: Choice) -> tuple[float, int, int, int]:
 
 
 def _whole(box: Box, lengths: Lengths, reading: Reading) -> Iterator[Choice]:
-    """For each number of chunks the configuration with the longest summaries that fits: need grows with them."""
+    """For each number of chunks, the configuration with the longest summaries that fits: need grows with their
+    length."""
     low, high = box.words
     for chunks in range(box.chunks[0], box.chunks[1] + 1):
         def fits(words: int, chunks: int = chunks) -> bool:
@@ -263,8 +289,8 @@ def _whole(box: Box, lengths: Lengths, reading: Reading) -> Iterator[Choice]:
 
 
 def _parts(box: Box, lengths: Lengths, reading: Reading, share: float) -> Iterator[Choice]:
-    """Configurations that may start with some of their mappers. Which mappers fit does not depend on the number of
-    chunks, so the fewest chunks win every tie, and more need not be looked at."""
+    """Return configurations that may start with some of their mappers. The mappers that fit do not depend on the number
+    of chunks, so the fewest chunks win every tie, and more chunks need not be tried."""
     if box.method == "stuff" or not reading.free_seqs:
         return
     for words in range(box.words[0], box.words[1] + 1):
@@ -278,7 +304,7 @@ def _parts(box: Box, lengths: Lengths, reading: Reading, share: float) -> Iterat
 
 
 def _outside(space: Space, lengths: Lengths, reading: Reading, *, joint: bool) -> Choice:
-    """As many chunks as fit, of the method that needs no summaries."""
+    """Yield as many chunks as fit, of the method without summaries."""
     method = "stuff" if joint else "map_rerank"
     for chunks in range(max(box.chunks[1] for box in space), 0, -1):
         config = Configuration(method, chunks)
@@ -290,7 +316,7 @@ def _outside(space: Space, lengths: Lengths, reading: Reading, *, joint: bool) -
 
 
 def _least(space: Space, lengths: Lengths, reading: Reading) -> Choice:
-    """What of the space needs least: need grows with chunks and with summaries."""
+    """Return the configuration of the space that needs least: need grows with chunks and with summaries."""
     configs = [Configuration(box.method, box.chunks[0], box.words[0]) for box in space]
     choices = [Choice(config, "queued", *reading.need(config, lengths)) for config in configs]
     return min(choices, key=_rank)

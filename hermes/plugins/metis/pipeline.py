@@ -1,13 +1,17 @@
-"""RAG queries whose configuration is chosen when they are about to be dispatched (`hermes.plugins.metis`).
+"""METIS pipeline: RAG queries whose configuration is chosen just before dispatch (`hermes.plugins.metis`).
 
-A request is a question (the workload's prompt) with an answer (its output). It is profiled, gets a configuration, looks
-up its chunks, and expands into calls: mappers side by side, then one that has waited for all of them.
+A request is a question (the workload's prompt) with an answer (its output). It is profiled, gets a configuration,
+retrieves its chunks, and expands into calls: mappers side by side, then one call that waits for all of them.
 
-Kept of every request (`request.note`): its configuration (`method`, an index of `METHODS`; `chunks`, `words`), `f1` by
-each quality model (`f1_NAME`), the KV memory in use when the decision was made (`kv_used`, a share), tokens of the
-profiler's call (`profile_in`, `profile_out`) and of a golden run (`golden_in`, `golden_out`), `trusted` (0 for a
-profile of low confidence), and of best fits `how` (an index of `HOW`) and `constrained`: whether an idle engine would
-have been given another configuration.
+Recorded for every request (`request.note`):
+
+- `method` (an index of `METHODS`), `chunks`, `words`: its configuration.
+- `f1`, and `f1_NAME` by each quality model.
+- `kv_used`: share of KV memory in use at the decision.
+- `profile_in`, `profile_out`: tokens of the profiler's call; `golden_in`, `golden_out`: of a golden run.
+- `trusted`: 0 for a profile of low confidence.
+- for best fits `how` (an index of `HOW`), and `constrained`: whether an idle engine would have got another
+  configuration.
 """
 
 from __future__ import annotations
@@ -19,11 +23,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hermes.config import ConfigModel
-from hermes.config.streams import stream
-from hermes.core.client import ClientView
-from hermes.core.stage import ServiceStage
-from hermes.pipelines.base import PIPELINES, Generate, Pipeline
+from hermes.config import ConfigModel, stream
+from hermes.pipelines import PIPELINES, ClientView, Generate, Pipeline, ServiceStage
 from hermes.plugins.metis import datasets, quality
 from hermes.plugins.metis.baselines import AdaptiveRag, grid, median, quickest_best, work
 from hermes.plugins.metis.decision import (
@@ -47,7 +48,7 @@ GOLDEN_CHUNKS, GOLDEN_TOKENS = 30, 300
 KEPT = 4
 """Golden answers in the profiler's prompt."""
 LAST = 2**40
-"""Priority of golden runs that give way: above any query's number."""
+"""Priority of golden runs that yield to all others: above any query's number."""
 
 
 @PIPELINES.register("metis")
@@ -55,46 +56,47 @@ class Metis(ConfigModel):
     """A RAG query with its configuration: profile it, choose, look up the chunks, call the model once or many times."""
 
     dataset: Annotated[str, Field(max_length=200)] = "musique"
-    """Whose queries these are: squad, musique, finsec or qmsum."""
+    """Data set of the queries: squad, musique, finsec or qmsum."""
     system: Literal["metis", "median", "adaptive_rag", "fixed", "hindsight"] = "metis"
-    """How the configuration is chosen: best fit; middle of the pruned space; best F1 of the query's class; always the
-    same; least work within 2% of the query's best F1, known in advance."""
+    """How the configuration is chosen: best fit; middle of the pruned space; best F1 of the query's class; a fixed one;
+    least work within 2% of the query's best F1, known in advance."""
     method: Literal["map_rerank", "stuff", "map_reduce"] = "stuff"
-    """The fixed configuration; also what `adapts` leaves."""
+    """Method of the fixed configuration, and of knobs left out of `adapts`."""
     chunks: Annotated[int, Field(ge=1, le=MAX_CHUNKS)] = 4
-    """The same."""
+    """Chunks of the fixed configuration."""
     words: Annotated[int, Field(ge=1, le=300)] = 60
-    """The same, for map_reduce."""
+    """Words of a summary of the fixed configuration, for map_reduce."""
     adapts: Literal["all", "chunks", "chunks+method"] = "all"
     """Knobs that best fit sets; the others are fixed."""
     co_schedule: bool = False
-    """Whether the calls of a query go together: by the query's turn, for schedulers with `policy: priority`."""
+    """Whether the calls of a query run together: in order of queries, for schedulers with `policy: priority`."""
     reading: Literal["free", "uncommitted"] = "free"
-    """What counts as free: blocks that nobody holds, or those less what prompts under way or waiting will take."""
+    """Definition of free memory: unallocated blocks, or those less the needs of prompts in progress or waiting."""
     partial: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of its mappers that a configuration may start with; 1: all or nothing."""
     full: Literal["one", "space"] = "one"
-    """What a query queues with where not even one chunk fits: one chunk, or the least of its pruned space."""
+    """Configuration to queue if not even one chunk fits: one chunk, or the least of the query's pruned space."""
     profiler: Annotated[str, Field(max_length=200)] = "large"
-    """How good profiles are: large, small, poor or perfect."""
+    """Quality of profiles: large, small, poor or perfect."""
     profiler_model: Annotated[str, Field(max_length=4096)] = ""
-    """The model that profiles, served by an LLM client; left out, a client that serves stage `profile`."""
+    """The model that profiles, served by an LLM client; default: a client that serves stage `profile`."""
     feedback_every: Annotated[int, Field(ge=0, le=10**6)] = 30
-    """Every so many queries, a golden run beside the query; 0 for none."""
+    """Queries per golden run, which runs beside the query; 0 for none."""
     golden_last: bool = False
-    """Whether calls of golden runs give way to all others, for schedulers with `policy: priority`."""
+    """Whether calls of golden runs yield to all others, for schedulers with `policy: priority`."""
     quality: Annotated[str, Field(max_length=200)] = "default"
     """The quality model by which `adaptive_rag` and `hindsight` choose."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """How much F1 `adaptive_rag` does not tell apart."""
+    """Difference in F1 below which `adaptive_rag` treats configurations as equal."""
 
     def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
-        """The pipeline, with what it learns in one simulation. `InputError` for unknown names."""
+        """Return the pipeline, with the state that it learns in one simulation. Raises `InputError` for unknown
+        names."""
         return MetisPipeline(self, seed)
 
 
 class MetisPipeline:
-    """The queries of one simulation: their draws, what was decided before, and the golden answers kept."""
+    """The queries of one simulation: their draws, earlier decisions, and the golden answers kept."""
 
     def __init__(self, config: Metis, seed: int) -> None:
         self.config, self.seed = config, seed
@@ -150,7 +152,7 @@ class MetisPipeline:
         return stage
 
     def _golden(self, request: Any) -> Pipeline:
-        """The most careful configuration there is, whose answer the profiler is shown."""
+        """Return the most careful configuration, whose answer the profiler is shown."""
         prompt = self.dataset.chunk_tokens + request.prompt_tokens
         last, output = GOLDEN_CHUNKS * GOLDEN_TOKENS + request.prompt_tokens, self.dataset.output_tokens[1]
         request.note("golden_in", GOLDEN_CHUNKS * prompt + last)
@@ -198,7 +200,7 @@ class MetisPipeline:
         return choose(space, lengths, reading, joint=joint, partial=self.config.partial, full=self.config.full)
 
     def _adapted(self, space: Space) -> Space:
-        """The space with the knobs fixed that are not to be set."""
+        """Restrict the space to the fixed values of the knobs that best fit does not set."""
         fixed, adapts = self._fixed, self.config.adapts
         words = (self.config.words, self.config.words)
         if adapts == "chunks":
@@ -234,6 +236,7 @@ class MetisPipeline:
 
 @lru_cache(maxsize=64)
 def _adaptive_rag(dataset: str, model: str, within: float) -> AdaptiveRag:
-    """AdaptiveRAG* of a data set. Its samples are the same in every run: the simulations of a sweep share them."""
+    """Return AdaptiveRAG* of a data set. Its samples are the same in every run: the simulations of a sweep share
+    them."""
     rng = stream(0, f"metis samples/{dataset}")
     return AdaptiveRag(datasets.dataset(dataset), quality.quality_model(model), rng, within=within)

@@ -1,9 +1,9 @@
-"""A profiler that is mostly right: the profile it gives of a query, its confidence, and what feedback does to both.
+"""A profiler that is mostly right: its profile of a query, its confidence, and the effect of feedback on both.
 
 93% of the profiles are confident (above 0.90), and 96% of those are good (METIS's figures for a large model). Assumed:
-half of the others are good; a bad profile has one thing wrong, each as likely as another: joint reasoning or complexity
-taken for the opposite, pieces doubled or halved, summaries of half or twice the length; each golden answer in the
-prompt takes away 15% of the remaining mistakes.
+half of the others are good; a bad profile has one mistake, each equally likely: joint reasoning or complexity inverted,
+pieces doubled or halved, summaries of half or twice the length; each golden answer in the prompt removes 15% of the
+remaining mistakes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ __all__ = ["PROFILERS", "Profiler", "profiler"]
 
 @dataclass(frozen=True)
 class Profiler:
-    """confident: share of profiles above the threshold; good_confident, good_unsure: shares of good ones among those
-    and among the others; learns: share of the mistakes that one golden answer takes away.
+    """Quality and cost of a profiler.
 
-    Of one call: fixed_tokens for instructions and the line about the database, beside the question; example_tokens for
-    each golden answer kept, beside that answer; output_tokens for the profile.
+    Attributes:
+        confident: Share of profiles above the threshold.
+        good_confident, good_unsure: Shares of good profiles among those and among the others.
+        learns: Share of the mistakes that one golden answer removes.
+        fixed_tokens: Prompt tokens of a call for instructions and the line about the database, beside the question.
+        example_tokens: Prompt tokens for each golden answer kept, beside that answer.
+        output_tokens: Tokens of the profile.
     """
 
     confident: float = 0.93
@@ -36,8 +40,8 @@ class Profiler:
     output_tokens: int = 20
 
     def estimate(self, true: Profile, rng: np.random.Generator, kept: int = 0) -> Profile:
-        """The profile of a query whose true one is known, with `kept` golden answers in the prompt. Six numbers are
-        drawn whatever comes out."""
+        """Return a profile for a query whose true one is known, with `kept` golden answers in the prompt. Always draws
+        six numbers."""
         u = rng.random(6).tolist()
         sure = u[0] < self.confident
         wrong = (1 - (self.good_confident if sure else self.good_unsure)) * (1 - self.learns) ** kept
@@ -46,7 +50,7 @@ class Profiler:
         return good if u[2] >= wrong else _mistaken(good, int(u[3] * 4), more=u[4] < 0.5)
 
     def prompt_tokens(self, question_tokens: int, kept_answers: int = 0, answer_tokens: int = 0) -> int:
-        """Tokens of one call's prompt."""
+        """Return the tokens of one call's prompt."""
         return self.fixed_tokens + question_tokens + kept_answers * (self.example_tokens + answer_tokens)
 
 
@@ -70,11 +74,11 @@ PROFILERS = {
     "perfect": Profiler(good_confident=1.0, good_unsure=1.0),
 }
 """The large model of METIS's figures; a smaller one, assumed to be less sure and wrong more often; one that is wrong
-half of the time and does not know it; one never wrong."""
+half of the time without knowing it; and a perfect one."""
 
 
 def profiler(name: str) -> Profiler:
-    """A profiler by name. Raises `InputError` for an unknown one."""
+    """Return a profiler by name. Raises `InputError` for an unknown one."""
     if name not in PROFILERS:
         raise InputError(f"a profiler: one of {', '.join(PROFILERS)}", name, field="profiler",
                          suggestion=suggest(name, PROFILERS))

@@ -1,27 +1,31 @@
-"""Embeddings and generations in one batch (Orthrus): the same forward pass, only what comes out at the end differs.
+"""Scheduler of mixed batches of embeddings and generations (Orthrus): one forward pass serves both.
 
-A step holds every decode, chunks of generation prompts and chunks of embedding prompts. An embedding is a sequence
-that ends with its prompt: it samples nothing, and its last hidden states are pooled as they come (mean pooling keeps
-a running sum and a count, last-token pooling the last state). So a chunked embedding keeps one vector, not the hidden
-states of its earlier chunks. Its KV stays until it is done, since later chunks attend to earlier ones.
+A step holds every decode, chunks of generation prompts and chunks of embedding prompts. An embedding is a sequence that
+ends with its prompt: it samples nothing, and its last hidden states are pooled on the way (mean pooling keeps a running
+sum and a count, last-token pooling the last state). So a chunked embedding keeps one vector, and not the hidden states
+of its earlier chunks. Its KV stays until it is done, since later chunks attend to earlier ones.
 
-Who may start is up to a slot policy (`hermes.plugins.orthrus.slots`). Within a kind it is first come first served; of
-the two heads that have a slot the one that arrived first starts first. A head that has a slot and finds no memory
-holds back whoever arrived later, so neither kind takes the memory that the other waits for; only an embedding that
-ends in the very step it starts in may pass it, since that delays nobody. Of a step's token budget the decodes have
-theirs first, then the one prompt that is under way, then those that start.
+A slot policy (`hermes.plugins.orthrus.slots`) decides how many requests of each kind may start. Within a kind, requests
+start in order of arrival; of the two queue heads that have a slot, the earlier arrival starts first. If a head with a
+slot finds no memory, later arrivals wait behind it, so that neither kind takes the memory that the other waits for.
+Only an embedding that ends in the step it starts in may pass the head, since it delays no other request. A step's token
+budget goes first to the decodes, then to the one prompt in progress, then to starting requests.
 
-Nobody starves: a request ends within 2 n s steps of its arrival. n: requests in the system then, itself included; s:
-the most steps that one of all that are served takes alone, ceil(tokens / room) + outputs, where tokens are those of
-prompt and outputs (all may have to be computed again) and room = max_num_batched_tokens - max_num_seqs + 1. Proof:
-look at the earliest arrival that is not done. All of its kind that started before it are done, so it has a slot. It
-waits at most until what runs of the other kind has ended (s steps: whoever arrived later does not start meanwhile, or
-ends at once). Then it runs, and is neither preempted, since victims are the latest arrivals, nor overtaken in the
-budget, since one prompt at most is under way (s steps again). What arrives later changes nothing in this. Where kinds
-alternate, twice as many.
+There is no starvation: a request ends within 2 n s steps of its arrival.
 
-`batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them: in order
-of arrival, where a batch of one kind drains before the other starts; or all run, and steps of either kind alternate.
+- n: requests in the system at its arrival, itself included.
+- s: the most steps that any served request takes alone, ceil(tokens / room) + outputs. tokens are those of prompt and
+  outputs (all may have to be computed again); room = max_num_batched_tokens - max_num_seqs + 1.
+
+Proof: take the earliest arrival that is not done. All requests of its kind that started before it are done, so it has a
+slot. It waits at most until the running requests of the other kind have ended (s steps: later arrivals do not start
+meanwhile, or end at once). Then it runs. It is not preempted, since victims are the latest arrivals, and not overtaken
+in the budget, since at most one prompt is in progress (s steps again). Later arrivals change none of this. If kinds
+alternate, the bound doubles.
+
+`batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them, in order of
+arrival: with `drain` the batch of one kind drains before the other starts; with `alternate` all run, and steps of the
+two kinds alternate.
 """
 
 from __future__ import annotations
@@ -34,11 +38,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel, Named
-from hermes.core.stage import Stage
 from hermes.errors import InputError
-from hermes.memory.blocks import BlockPool
 from hermes.plugins.orthrus.slots import SLOTS, BatchState, Resource, SlotPolicy
-from hermes.schedulers.base import SCHEDULERS, LLMScheduler, Plan, run_order
+from hermes.schedulers import SCHEDULERS, BlockPool, LLMScheduler, Plan, Stage, run_order
 
 __all__ = ["HeterogeneousConfig", "HeterogeneousScheduler"]
 
@@ -49,23 +51,23 @@ KINDS = ("embed", "generate")
 
 @SCHEDULERS.register("heterogeneous")
 class HeterogeneousConfig(ConfigModel):
-    """Embeddings and generations in one batch (Orthrus), or one kind a step for comparison."""
+    """Scheduler that batches embeddings and generations together (Orthrus), or one kind per step for comparison."""
 
     kind: Literal["heterogeneous"] = "heterogeneous"
     max_num_batched_tokens: int = Field(default=2048, ge=1, le=2**31)
-    """Token budget of one step."""
+    """Token budget of a step."""
     max_num_seqs: int = Field(default=256, ge=1, le=2**31)
     """Most sequences running at once, embeddings included."""
     slots: Annotated[str, Named(SLOTS)] = "fcfs"
-    """How the places in the batch are divided between the kinds: `fcfs`, in order of arrival; `ibs`, in proportion to
-    the queues; or a policy of your own."""
+    """Slot policy, which divides the places of the batch between the kinds: `fcfs`, in order of arrival; `ibs`, in
+    proportion to the queues; or a registered one."""
     batches: Literal["mixed", "drain", "alternate"] = "mixed"
-    """Both kinds in a step; or one, in order of arrival: `drain` ends the batch of one kind before the other starts,
-    `alternate` changes the kind from step to step."""
+    """Kinds in a step: `mixed`, both; or one, in order of arrival: `drain` ends the batch of one kind before the other
+    starts, `alternate` changes the kind from step to step."""
     serves: list[Literal["embed", "generate"]] = Field(default=["embed", "generate"], min_length=1)
-    """Kinds of stage served here."""
+    """Kinds of stage served."""
     reservation: Literal["on_demand", "up_front"] = "on_demand"
-    """Whether KV blocks are taken for the prompt first and then as tokens come, or for the whole answer at once."""
+    """Reservation of KV blocks: for the prompt first and then as tokens come, or for the whole answer at once."""
 
     @field_validator("serves")
     @classmethod
@@ -88,12 +90,12 @@ class HeterogeneousConfig(ConfigModel):
 
 
 def kind_of(seq: Stage) -> int:
-    """EMBED or GENERATE."""
+    """Return EMBED or GENERATE."""
     return GENERATE if seq.target_tokens else EMBED
 
 
 class KindQueues:
-    """Who waits, first come first served within each kind. Preempted sequences return to the front of theirs."""
+    """Waiting requests, first come first served within each kind. Preempted ones return to the front of their queue."""
 
     def __init__(self) -> None:
         self.queues: tuple[deque[Stage], deque[Stage]] = (deque(), deque())
@@ -105,14 +107,14 @@ class KindQueues:
         self.queues[kind_of(seq)].appendleft(seq)
 
     def first(self, kinds: tuple[int, ...]) -> Stage | None:
-        """Of the heads of these kinds, the one that arrived first."""
+        """Return the head of these kinds that arrived first."""
         heads = [self.queues[kind][0] for kind in kinds if self.queues[kind]]
         return min(heads, key=_arrival) if heads else None
 
     def peek(self) -> Stage:
         seq = self.first(BOTH)
         if seq is None:
-            raise IndexError("nobody waits")
+            raise IndexError("no request waits")
         return seq
 
     def pop(self) -> Stage:
@@ -130,7 +132,7 @@ class KindQueues:
 
 
 class HeterogeneousScheduler(LLMScheduler):
-    """See the module's docstring."""
+    """Scheduler described in the module's docstring."""
 
     takes_over_kv = False
     waiting: KindQueues
@@ -147,9 +149,9 @@ class HeterogeneousScheduler(LLMScheduler):
         self.ticks_every_step = config.batches != "alternate"
         self.policy: SlotPolicy = SLOTS.get(config.slots)()
         self.num_running = [0, 0]       # by kind
-        self._in_system = [0, 0]        # by kind: running or waiting, and the blocks they need
+        self._in_system = [0, 0]        # by kind: number running or waiting, and blocks they need
         self._blocks_needed = [0, 0]
-        self._last = GENERATE           # kind of the latest step, where they alternate
+        self._last = GENERATE           # kind of the latest step, for `alternate`
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -174,20 +176,20 @@ class HeterogeneousScheduler(LLMScheduler):
         return len(self.running) < self.max_num_seqs
 
     def _tokens_reserved(self, seq: Stage) -> int:
-        """Tokens whose blocks are taken when `seq` starts."""
+        """Return the tokens whose blocks are taken when `seq` starts."""
         if self.up_front and seq.target_tokens:
             return seq.prompt_tokens + seq.target_tokens - 1
         return seq.num_tokens
 
     def _blocks_reserved(self, seq: Stage) -> int:
-        """Blocks that `seq` holds from its start to its end; 0 where that is not known."""
+        """Return the blocks that `seq` holds from its start to its end; 0 if unknown."""
         return self.pool.blocks_for(self._tokens_reserved(seq)) if self.up_front else 0
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def plan(self, max_steps: int) -> Plan | None:
         if self.group.n and not self.partial and not self.waiting:
-            run = self._decode_run(max_steps)
+            run = self.decode_run(max_steps)
             if run is not None:
                 self._last = GENERATE
                 return run
@@ -201,7 +203,7 @@ class HeterogeneousScheduler(LLMScheduler):
         return plan if plan.prefills or plan.decodes or plan.preempted else None
 
     def _one_kind(self, plan: Plan, max_steps: int) -> None:
-        """A step of the kind whose turn it is, or of the other if that has nothing to do."""
+        """Plan a step of the kind whose turn it is, or of the other kind if that one has no work."""
         for kind in (1 - self._last, self._last):
             other = 1 - kind
             contested = bool(self.waiting.queues[other] or len(self.partial) or self.num_running[other])
@@ -211,7 +213,7 @@ class HeterogeneousScheduler(LLMScheduler):
                 return
 
     def _fill(self, plan: Plan, kinds: tuple[int, ...], max_steps: int) -> None:
-        """Decodes, the prompt under way, and whoever starts; of these kinds only."""
+        """Plan decodes, the prompt in progress, and new starts; of these kinds only."""
         group, budget = self.group, self.max_num_batched_tokens
         if GENERATE in kinds and group.n:
             self._make_room(plan)
@@ -225,19 +227,19 @@ class HeterogeneousScheduler(LLMScheduler):
         if budget > 0 and self.waiting and not plan.preempted:
             self._start(plan, kinds, budget)
         if plan.decodes:
-            self._decode_stats(plan)
-            if not plan.prefills and not plan.preempted:   # nobody can start before somebody is done
-                plan.num_steps = max(1, self._steps_of_run(max_steps))   # the first step has its blocks
+            self.plan_decodes(plan)
+            if not plan.prefills and not plan.preempted:   # no request can start before another is done
+                plan.num_steps = max(1, self.steps_of_run(max_steps))   # blocks of the first step are taken already
 
     def _make_room(self, plan: Plan) -> None:
-        """Whoever arrived last is preempted until every decode has its block."""
+        """Preempt the latest arrivals until every decode has its block."""
         while self.group.grows and self.group.n and self.group.blocks_for(1) > self.pool.free_blocks:
             victim = max(self.running, key=_arrival)
             self.num_running[kind_of(victim)] -= 1
-            self._preempt(victim, plan)
+            self.preempt(victim, plan)
 
     def _chunk(self, seq: Stage, plan: Plan, past: int, budget: int) -> int:
-        """Compute as much of a prompt as the budget allows; its blocks are there. Returns the number of tokens."""
+        """Compute as much of a prompt as the budget allows; its blocks are reserved. Returns the number of tokens."""
         n = min(seq.num_tokens - past, budget)
         self.pool.commit(seq, past + n)
         plan.add_prefill(seq, n, past)
@@ -245,10 +247,10 @@ class HeterogeneousScheduler(LLMScheduler):
         return n
 
     def _start(self, plan: Plan, kinds: tuple[int, ...], budget: int) -> None:
-        """Those who have a slot start, as long as tokens, places and memory last."""
+        """Start requests that have a slot, as long as tokens, places and memory last."""
         pool, waiting, num_running = self.pool, self.waiting, self.num_running
         slots = self._slots()
-        blocked = False   # the first in order finds no memory; only whoever ends in this very step may pass it
+        blocked = False   # the head finds no memory; only an embedding that ends in this step may pass it
         while budget > 0 and len(self.running) < self.max_num_seqs:
             seq = waiting.first(tuple(kind for kind in kinds if num_running[kind] < slots[kind]))
             if seq is None or (self.batches == "drain" and not self._same_batch(seq)):
@@ -273,7 +275,7 @@ class HeterogeneousScheduler(LLMScheduler):
             budget -= self._chunk(seq, plan, past, budget)
 
     def _same_batch(self, seq: Stage) -> bool:
-        """Whether the next in order of arrival may join the batch of one kind that runs."""
+        """Whether the next arrival may join the running batch of one kind."""
         return not self.num_running[1 - kind_of(seq)] and seq is self.waiting.peek()
 
     def _slots(self) -> tuple[int, int]:

@@ -1,10 +1,11 @@
-"""What a serving stack costs per request, from what one saturated engine was measured to do: two rates, two figures.
+"""Fit of a serving stack's time per request: from the measured rates of one saturated engine.
 
-The hardware model says what the steps take; what a measured rate lacks of that is the stack's. For each kind of request
-and each reading of the overhead (`hermes.clients.overhead`), the engine is simulated with that kind alone, and the
-overhead is the root of 1 / simulated rate - 1 / measured rate, which falls with it. Nothing else is fitted.
+The hardware model predicts the steps' times; the rest of the time behind a measured rate is the stack's. For each kind
+of request and each reading of the overhead (`hermes.clients.overhead`), the engine is simulated with that kind alone.
+The overhead is the root of 1 / simulated rate - 1 / measured rate, which falls with it. No other parameter is fitted.
 
-Rates are counted in the step log of the measured window: embeddings that ended, tokens over those of an answer.
+Rates are counted in the step log of the measured window: embeddings that ended, and tokens divided by those of an
+answer.
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ from typing import Any
 
 import numpy as np
 
-from hermes.api import simulate
-from hermes.clients.overhead import OverheadProfile, load_overhead
+from hermes.api import Scenario, load_scenario, simulate
+from hermes.clients import OverheadProfile, load_overhead
+from hermes.config import to_yaml
 from hermes.errors import InputError
-from hermes.results.measure import steps_within
-from hermes.scenario import Scenario, load_scenario
+from hermes.results import steps_within
 from hermes.units import NS_PER_S, s_to_ns
 
 __all__ = ["PIPELINE_OF", "FittedRate", "fit_overhead", "saturated_rate", "write_overhead"]
 
 PIPELINE_OF = {"embed": "embedding", "generate": "plain"}
 MODES = ("serial", "overlapped")
-_TOLERANCE = 1e-3   # of the rate
+_TOLERANCE = 1e-3   # relative error of the rate
 _MOST = 40          # simulations per root
 
 
 @dataclass(frozen=True)
 class FittedRate:
-    """One root. bare_per_s: the rate without any overhead; overhead_s: per request; fitted_per_s: the rate with it."""
+    """One fitted overhead.
+
+    Attributes:
+        bare_per_s: Rate without any overhead.
+        overhead_s: Overhead per request.
+        fitted_per_s: Rate with the overhead.
+    """
 
     kind: str
     mode: str
@@ -44,7 +51,7 @@ class FittedRate:
 
 
 def saturated_rate(scenario: Scenario, kind: str, mode: str, overhead_s: float) -> float:
-    """Requests per second of one kind alone, with `overhead_s` for each."""
+    """Return the requests per second of one kind alone, with `overhead_s` for each."""
     results = simulate(scenario, overrides=[
         f"workload.0.pipeline={PIPELINE_OF[kind]}",
         f"clients.0.request_overhead={{mode: {mode}, {kind}: {overhead_s!r}}}",
@@ -55,7 +62,7 @@ def saturated_rate(scenario: Scenario, kind: str, mode: str, overhead_s: float) 
     ends = ends[ends > s_to_ns(window.start)]
     if len(ends) < 2:
         raise InputError("a `measure` window with many steps in it", f"{len(ends)} steps", field="measure")
-    # From one step's end to another's, so that nothing of a step is cut off.
+    # From one step's end to another's, so that no step is cut.
     steps = steps_within(record, int(ends[0]), int(ends[-1]))
     seconds = float(ends[-1] - ends[0]) / NS_PER_S
     if kind == "embed":
@@ -67,10 +74,12 @@ def fit_overhead(
     source: str | Path | Scenario | Mapping[str, Any], measured: Mapping[str, float],
     say: Callable[[str], None] = lambda text: None,
 ) -> list[FittedRate]:
-    """The overheads that explain `measured` rates (kind -> requests per second of the saturated engine).
+    """Return the overheads that explain `measured` rates (kind -> requests per second of the saturated engine).
 
-    source: a scenario with one engine, a closed loop that saturates it, and a `measure` window. Raises `InputError` for
-    anything else, and for rates above what the hardware model alone can do.
+    Args:
+        source: A scenario with one engine, a closed loop that saturates it, and a `measure` window.
+
+    Raises `InputError` for other scenarios, and for rates above those of the hardware model alone.
     """
     scenario = load_scenario(source)
     if len(scenario.workload) != 1 or len(scenario.clients) != 1 or scenario.measure is None:
@@ -116,11 +125,11 @@ def _root(scenario: Scenario, kind: str, mode: str, target: float, bare: float) 
 
 def write_overhead(fitted: list[FittedRate], name: str, provenance: list[str], path: Path) -> OverheadProfile:
     """Write the profile, format `hermes-overhead/1`, to 10 us, and read it back."""
-    lines = [f"# Time of the serving stack per request: {name}.", "format: hermes-overhead/1", f"name: {name}"]
+    profile: dict[str, object] = {"format": "hermes-overhead/1", "name": name}
     for mode in MODES:
-        parts = ", ".join(f"{one.kind}: {one.overhead_s * 1e3:.2f} ms" for one in fitted if one.mode == mode)
-        lines.append(f"{mode}: {{{parts}}}")
-    lines += ["provenance:", *(f'- "{line}"' for line in provenance)]
+        profile[mode] = {one.kind: f"{one.overhead_s * 1e3:.2f} ms" for one in fitted if one.mode == mode}
+    profile["provenance"] = provenance
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = to_yaml(profile, f"Time of the serving stack per request: {name}.", compact=True)
+    path.write_text(text, encoding="utf-8")
     return load_overhead(path.resolve())

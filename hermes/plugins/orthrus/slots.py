@@ -1,8 +1,8 @@
-"""How the slots of a mixed batch are divided between embeddings and generations.
+"""Slot policies: division of a mixed batch's slots between embeddings and generations.
 
-A *slot* is a place in the batch, taken from the step in which a request starts to the one in which it ends. A slot
-policy answers, before every step, how many slots either kind may have in all, those that run included. It is a class
-registered in `SLOTS`; `HeterogeneousScheduler` makes one object of it per client and starts the requests that have a
+A *slot* is a place in the batch, taken from the step in which a request starts to the one in which it ends. Before
+every step, a slot policy returns the number of slots of each kind, including those of running requests. It is a class
+registered in `SLOTS`. `HeterogeneousScheduler` makes one object of it per client and starts the requests that have a
 slot, first come first served.
 """
 
@@ -11,15 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes.config.registry import Registry
+from hermes.config import Registry
 
 __all__ = ["SLOTS", "BatchState", "Fcfs", "IntraBatch", "Resource", "SlotPolicy", "largest_split"]
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Something that the requests of a batch share. capacity: how much there is; embedding, generation: what one of a
-    kind takes of it, on average over those in the system (at least 1)."""
+    """A resource that the requests of a batch share.
+
+    Attributes:
+        capacity: Total amount.
+        embedding, generation: Mean amount that one request of the kind takes, over those in the system (at least 1).
+    """
 
     capacity: int
     embedding: float = 1.0
@@ -28,9 +32,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """What a policy may look at: how many of each kind wait and run, and what they share.
+    """Input of a policy: waiting and running requests of each kind, and shared resources.
 
-    resources: places in the batch first; KV blocks second, where whole answers are reserved up front.
+    Attributes:
+        resources: Places in the batch first; KV blocks second, if whole answers are reserved up front.
     """
 
     waiting_embeddings: int
@@ -41,15 +46,15 @@ class BatchState:
 
 
 class SlotPolicy(Protocol):
-    """Divides a batch. Made without arguments, one per client."""
+    """Divides a batch. One object per client, made without arguments."""
 
     def slots(self, state: BatchState) -> tuple[int, int]:
-        """Most embeddings and most generations in the next step, those that run included.
+        """Return the most embeddings and most generations of the next step, running ones included.
 
-        Called before a step in which somebody waits. Must depend on `state` alone, and must give a kind that waits at
-        least one slot: both are what runs of steps and freedom from starvation rest on. A request that runs is never
-        stopped, so answers below what runs only keep others from starting; answers may add up to more than there is,
-        and then places go in order of arrival.
+        The scheduler calls it before a step in which a request waits. The result must depend on `state` alone, and must
+        give at least one slot to a kind that waits: runs of steps and freedom from starvation rest on both. A running
+        request is never stopped, so a result below the running number only prevents starts. The sum may exceed the
+        places; then places go in order of arrival.
         """
         ...
 
@@ -76,11 +81,12 @@ class IntraBatch:
 
 
 def largest_split(x: float, y: float, state: BatchState) -> tuple[int, int]:
-    """The most slots in the ratio x : y that all resources have room for; at least one for each kind that waits.
+    """Return the most slots in the ratio x : y for which all resources have room; at least one for each kind that
+    waits.
 
-    Orthrus's memory constraint x + F y <= L: an embedding takes one unit and a generation F, so that the slots of
-    generations are L y / (x + F y), rounded down, and embeddings have what that leaves. Where one of each does not fit,
-    either kind may have all there is, and the order of arrival decides.
+    Orthrus's memory constraint is x + F y <= L: an embedding takes one unit and a generation F. Generations get L y /
+    (x + F y) slots, rounded down, and embeddings the rest. If one of each does not fit, either kind may take
+    everything, and the order of arrival decides.
     """
     resources = state.resources
     if not (x and y) or any(r.capacity < r.embedding + r.generation for r in resources):

@@ -1,9 +1,9 @@
-"""Fusing two rankings of documents, a dense one and a sparse one, into one.
+"""Fusion of two rankings of documents, a dense one and a sparse one.
 
-`nasf` is normalised adaptive score fusion: each list's scores are brought to [0, 1] by their minimum and maximum, and
-added with a weight that depends on the length of the query, since short queries are keywords and long ones sentences.
-Beside it stand the methods it is compared with. A document that a list does not hold has the list's lowest score
-(normalised: 0). Ties go to the document that comes first in the dense list, then in the sparse one.
+`nasf` is normalised adaptive score fusion: it scales each list's scores to [0, 1] by their minimum and maximum, and
+adds them with a weight that depends on the length of the query, since short queries are keywords and long ones
+sentences. The module also has the methods that it is compared with. A document missing from a list has the list's
+lowest score (normalised: 0). Ties go to the document that comes first in the dense list, then in the sparse one.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Ranking:
 
 
 def adaptive_alpha(query_tokens: int) -> float:
-    """Weight of the dense score: 0.7 above 10 tokens, 0.5 from 5 to 10, 0.3 below."""
+    """Return the weight of the dense score: 0.7 above 10 tokens, 0.5 from 5 to 10, 0.3 below."""
     return 0.7 if query_tokens > 10 else 0.5 if query_tokens >= 5 else 0.3
 
 
 def min_max(scores: Scores) -> Scores:
-    """Scores brought to [0, 1]; all 1 where they are all the same. Empty stays empty."""
+    """Scale scores to [0, 1]; all 1 if they are equal. Empty stays empty."""
     if not len(scores):
         return scores
     low, high = scores.min(), scores.max()
@@ -49,7 +49,7 @@ def min_max(scores: Scores) -> Scores:
 
 
 def z_scores(scores: Scores) -> Scores:
-    """Scores as deviations from their mean, in standard deviations; all 0 where they are all the same."""
+    """Return scores as deviations from their mean, in standard deviations; all 0 if they are equal."""
     if not len(scores):
         return scores
     spread = scores.std()
@@ -57,7 +57,7 @@ def z_scores(scores: Scores) -> Scores:
 
 
 def _aligned(dense: Ranking, sparse: Ranking, scale: Callable[[Scores], Scores]) -> tuple[list[int], Scores, Scores]:
-    """All documents of the two lists, in order of appearance, and their scaled scores in each."""
+    """Return all documents of the two lists, in order of appearance, and their scaled scores in each."""
     documents = list(dict.fromkeys([*dense.documents, *sparse.documents]))
     place = {document: i for i, document in enumerate(documents)}
     columns = []
@@ -78,7 +78,7 @@ Fusion = Callable[[Ranking, Ranking, int], tuple[list[int], Scores]]
 
 
 def _weighted(scale: Callable[[Scores], Scores], alpha: float | None) -> Fusion:
-    """alpha None: adaptive."""
+    """Return a weighted sum as a method. alpha None: adaptive."""
 
     def method(dense: Ranking, sparse: Ranking, query_tokens: int) -> tuple[list[int], Scores]:
         weight = adaptive_alpha(query_tokens) if alpha is None else alpha
@@ -105,7 +105,7 @@ def _only(which: int) -> Fusion:
     return method
 
 
-METHODS: Mapping[str, Fusion] = {   # read-only: a method of one's own is handed to `fuse` as it is
+METHODS: Mapping[str, Fusion] = {   # read-only: pass another method to `fuse` as a function
     "nasf": _weighted(min_max, None),
     "normalised": _weighted(min_max, 0.5),       # NASF without the adaptive weight
     "adaptive": _weighted(_identity, None),      # NASF without the normalisation
@@ -118,7 +118,7 @@ METHODS: Mapping[str, Fusion] = {   # read-only: a method of one's own is handed
 
 
 def fuse(method: str | Fusion, dense: Ranking, sparse: Ranking, query_tokens: int, top_k: int) -> list[int]:
-    """The best `top_k` documents of two rankings. `method`: a name in `METHODS`, or a function of one's own."""
+    """Return the best `top_k` documents of two rankings. `method`: a name in `METHODS`, or a function."""
     if isinstance(method, str):
         if method not in METHODS:
             raise InputError(f"one of {', '.join(METHODS)}", method)
@@ -144,7 +144,7 @@ class LearnedFusion:
         return documents, np.column_stack([d, s, d * s, np.ones_like(d)])
 
     def fit(self, queries: Sequence[tuple[Ranking, Ranking, set[int]]]) -> LearnedFusion:
-        """queries: (dense, sparse, relevant documents) of each judged query."""
+        """Fit the weights. queries: (dense, sparse, relevant documents) of each judged query."""
         if not queries:
             raise InputError("at least one judged query to learn from", 0)
         rows, wanted = [], []

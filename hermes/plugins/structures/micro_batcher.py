@@ -1,8 +1,8 @@
-"""A micro-batcher as a retrieval service has one: queries that come one by one are searched in batches.
+"""Micro-batcher of a retrieval service: searches single queries in batches.
 
-The same rules as a simulated `rag` client with `batch_window`: a batch goes when it is full, or when its first query
-has waited for the window; one batch at a time, and what arrives meanwhile waits. It exists to be measured: what a
-submit costs beside the search itself is a client's `submit_cost` (`hermes study datastructures`).
+It follows the rules of a simulated `rag` client with `batch_window`: a batch starts when it is full, or when its first
+query has waited for the window; one batch runs at a time, and later arrivals wait. It exists to be measured: the cost
+of a submit beside the search is a client's `submit_cost` (`hermes study datastructures`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ Found = TypeVar("Found")
 
 
 class MicroBatcher(Generic[Query, Found]):
-    """Batches for `search`, which runs in `executor` (the event loop's own if None), off the event loop.
+    """Batches queries for `search`, which runs in `executor` (the event loop's own if None), off the event loop.
 
-    search: queries -> what is found for each, in order; max_batch: at least 1; window_s: at least 0
+    Args:
+        search: Function from queries to the results of each, in order.
+        max_batch: Largest batch, at least 1.
+        window_s: Longest wait of a batch's first query, at least 0.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class MicroBatcher(Generic[Query, Found]):
         self._timer: asyncio.TimerHandle | None = None
 
     def submit(self, query: Query) -> asyncio.Future[Found]:
-        """Ask; the future holds the answer, or what `search` raised. To be called in the event loop."""
+        """Submit a query; the future holds the answer, or the exception of `search`. Call it in the event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Found] = loop.create_future()
         self._waiting.append((query, loop.time() + self.window_s, future))
@@ -48,7 +51,7 @@ class MicroBatcher(Generic[Query, Found]):
         return future
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the next batch if it is full or due, or look again when it is due."""
+        """Start the next batch if it is full or due, else look again when it is due."""
         if not self._waiting:
             return
         due = self._waiting[0][1]
@@ -80,7 +83,7 @@ class MicroBatcher(Generic[Query, Found]):
         if error is None and len(answers) != len(batch):
             error = ValueError(f"{len(batch)} answers of the search: {len(answers)}")
         for i, (_, _, future) in enumerate(batch):
-            if future.done():   # cancelled by whoever asked
+            if future.done():   # the caller cancelled it
                 continue
             if error is not None:
                 future.set_exception(error)

@@ -1,8 +1,8 @@
-"""Lookahead retrieval (TeleRAG, arXiv 2502.20969): clusters travel to the GPU while the query is still being rewritten.
+"""Lookahead retrieval (TeleRAG, arXiv 2502.20969): copy clusters to the GPU while the query is being rewritten.
 
-A plug-in: a client (`ivf_index`: which clusters a query probes, what to prefetch, what the buffer holds), a service
-(`cluster_scan`) and six pipelines, all through the registries. The copies are inputs of stages, so they are flows of
-the scenario's network like any other.
+The plug-in registers a client (`ivf_index`: clusters that a query probes, prefetches, the buffer), a service
+(`cluster_scan`) and six pipelines. The copies are inputs of stages, so they are flows of the scenario's network like
+any other.
 """
 
 from hermes.plugins.telerag.client import IvfIndexClient, IvfIndexConfig

@@ -1,9 +1,9 @@
-"""The byte budget of a prefetch: given, or from a profiling pass.
+"""Byte budget of a prefetch: given, or from a profiling pass.
 
-The paper measures the generation before a retrieval on a calibration set of 64 queries, and prefetches what the host
-link moves in the mean of it (TeleRAG, section on the prefetch budget): b = B * mean(t), B measured too. Here the first
-requests of a pipeline are that set: they search on the CPU, so that nothing shares the link or the GPU with what is
-timed, and so do those that start before the last of them is done.
+The paper measures the generation before a retrieval on a calibration set of 64 queries, and prefetches the bytes that
+the host link moves in its mean time (TeleRAG, section on the prefetch budget): b = B * mean(t), B measured too. Here
+the first requests of a pipeline are that set: they search on the CPU, so that no other work shares the link or the GPU
+with the timed generations. Requests that start before the last of them is done search on the CPU, too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ __all__ = ["Budget"]
 
 
 class Budget:
-    """Bytes of one prefetch at most, for all requests of a pipeline.
+    """Most bytes of one prefetch, for all requests of a pipeline.
 
-    given: the bytes, or None for a profiling pass over `queries` queries, `batch` in a request, at `link` bytes/s.
-    The index's buffer bounds what is copied in either case (`IvfIndexClient`).
+    Args:
+        given: The bytes, or None for a profiling pass over `queries` queries, `batch` in a request, at `link` bytes/s.
+
+    The index's buffer bounds the copies in either case (`IvfIndexClient`).
     """
 
     def __init__(self, given: int | None, *, link: float = 0.0, queries: int = 0, batch: int = 1) -> None:
@@ -27,7 +29,7 @@ class Budget:
 
     @property
     def num_bytes(self) -> int | None:
-        """None while the pass is under way, or if it timed no window at all."""
+        """Return the budget; None during the pass, or if it timed no window."""
         if self._given is not None:
             return self._given
         if self._ended < self._wanted or not self._windows:
@@ -35,15 +37,15 @@ class Budget:
         return int(self._link * self._total_ns / self._windows / 1e9)
 
     def enter(self) -> bool:
-        """A request starts: whether it belongs to the calibration set, and has to say `timed` and `leave`."""
+        """Start a request. Return whether it belongs to the calibration set, and must call `timed` and `leave`."""
         self._started += 1
         return self._started <= self._wanted
 
     def timed(self, window_ns: int) -> None:
-        """A generation before a retrieval took that long."""
+        """Record the time of a generation before a retrieval."""
         self._windows += 1
         self._total_ns += window_ns
 
     def leave(self) -> None:
-        """A request of the set is done, completed or not."""
+        """Record the end of a request of the set, completed or not."""
         self._ended += 1

@@ -1,7 +1,7 @@
-"""An inverted file as a client at the host: which clusters are near, what to prefetch, what the GPU holds.
+"""Client of an inverted file at the host: which clusters are near, which to prefetch, which are on the GPU.
 
-It answers at once (or after `coarse`): it moves nothing and scans nothing. For every request it keeps the state of its
-queries (`hermes.plugins.telerag.overlap`) and the clusters it has on the GPU; the buffer is shared by all requests.
+It answers at once (or after `coarse`); it moves and scans no data. For every request it keeps the state of its queries
+(`hermes.plugins.telerag.overlap`) and its clusters on the GPU; all requests share the buffer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.clients import CLIENTS, TaskClient, TaskClientConfig
-from hermes.config import Bytes, ConfigModel, Duration
-from hermes.core.client import ClientEvents
-from hermes.core.clock import Clock
+from hermes.clients import CLIENTS, ClientEvents, Clock, TaskClient, TaskClientConfig
+from hermes.config import Bytes, ConfigModel, Duration, stream
 from hermes.errors import InputError, inside
 from hermes.plugins.telerag.overlap import FAMILIES, Family, fit_bias, lognormal_sizes, make_family
 from hermes.plugins.telerag.overlap.curves import standardised
@@ -25,9 +23,15 @@ __all__ = ["ClusterModel", "IvfIndexClient", "IvfIndexConfig", "Lookup"]
 
 
 class Lookup(NamedTuple):
-    """What became of one retrieval. overlap: share of the probed clusters that were there, mean over its queries;
-    planned: whether a prefetch was; prefetched_bytes: copied for it beforehand; window_ns: of the generation before it
-    (0: none); union_miss_bytes: of the clusters that were not there, each counted once."""
+    """Record of one retrieval.
+
+    Attributes:
+        overlap: Share of the probed clusters that were on the GPU, mean over its queries.
+        planned: Whether a prefetch was planned.
+        prefetched_bytes: Bytes copied for it beforehand.
+        window_ns: Duration of the generation before it (0: none).
+        union_miss_bytes: Bytes of the missing clusters, each counted once.
+    """
 
     request: int
     planned: bool
@@ -50,21 +54,21 @@ class ClusterModel(ConfigModel):
     vector_bytes: Annotated[int, Field(ge=1, le=2**20)] = 768 * 4
     """Bytes of a vector."""
     size_sigma: Annotated[float, Field(ge=0, le=3)] = 0.512
-    """Log-normal sigma of the sizes: that of a measured index (`hermes calibrate retrieval --ivf`,
+    """Log-normal sigma of the sizes; default: that of a measured index (`hermes calibrate plan ivf`,
     `hw_profiles/overlap/generated-2m.yaml`)."""
     probed_mean: Bytes | None = None
-    """Mean bytes of a probed cluster, from which the bias to large clusters follows; the average where left out."""
+    """Mean bytes of a probed cluster, which determines the bias to large clusters; default: the average cluster."""
     probed_at: Annotated[int, Field(ge=1, le=2**20)] = 256
     """The nprobe that `probed_mean` is for."""
     size_bias: Annotated[float, Field(ge=-10, le=10)] | None = None
-    """That bias itself, in place of `probed_mean`: added to the score of a cluster one sigma larger than the median."""
+    """The bias itself, in place of `probed_mean`: added to the score of a cluster one sigma larger than the median."""
     family: str = "gaussian"
-    """How a rewrite perturbs the ranking: `gaussian`, `noise`, `redraw` or `moved`
+    """Family of the rewrites' perturbation: `gaussian`, `noise`, `redraw` or `moved`
     (`hermes.plugins.telerag.overlap.families`)."""
     spread: Annotated[float, Field(ge=0, le=5)] = 0.0
     """Log-normal sigma of the strength from query to query."""
     dimensions: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Of family `moved`; its own default where left out."""
+    """Dimensions of family `moved`; default: its own."""
 
     @model_validator(mode="after")
     def _known(self) -> ClusterModel:
@@ -78,45 +82,51 @@ class ClusterModel(ConfigModel):
         return self
 
     def perturbation(self) -> Family:
-        """The family with its shape. `InputError` for dimensions of a family that has none."""
+        """Return the family with its shape. Raises `InputError` for dimensions of a family without them."""
         shape = {} if self.dimensions is None else {"dimensions": self.dimensions}
         return make_family(self.family, spread=self.spread, **shape)
 
-    def sizes(self, seed: int) -> Ints:
-        """Bytes of each cluster."""
-        return lognormal_sizes(self.clusters, self.total, self.size_sigma, np.random.default_rng([seed, 17]))
+    def sizes(self, seed: int, name: str) -> Ints:
+        """Return the bytes of each cluster of the index called `name`."""
+        return lognormal_sizes(self.clusters, self.total, self.size_sigma, stream(seed, f"ivf sizes/{name}"))
 
-    def bias(self, seed: int) -> float:
-        """How much large clusters are preferred (see `fit_bias`)."""
+    def bias(self, sizes: Ints) -> float:
+        """Return the bias to large clusters (see `fit_bias`)."""
         if self.size_bias is not None:
             return self.size_bias
         if self.probed_mean is None or self.size_sigma == 0:
             return 0.0
-        return fit_bias(self.perturbation(), self.sizes(seed), float(self.probed_mean), self.probed_at)
+        return fit_bias(self.perturbation(), sizes, float(self.probed_mean), self.probed_at)
 
 
 @CLIENTS.register("ivf_index")
 class IvfIndexConfig(TaskClientConfig):
-    """An inverted file in host memory whose clusters can be copied to a GPU: answers `lookahead`, `probe`, `evict`."""
+    """An inverted file in host memory whose clusters can be copied to a GPU; serves `lookahead`, `probe`, `evict`."""
 
     kind: Literal["ivf_index"] = "ivf_index"
     index: ClusterModel = ClusterModel()
     """The clusters."""
     buffer: Bytes = 10 * 10**9
-    """Bytes of GPU memory kept for prefetched clusters, shared by all requests. It is not part of the KV memory: the
-    LLM client's `memory.reserved` has to leave it out."""
+    """GPU memory for prefetched clusters, shared by all requests. It is separate from the KV memory: exclude it with
+    the LLM client's `memory.reserved`."""
     coarse: Duration = 0.0
-    """Time to compare queries with the centroids, each time."""
-    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
-    """Of sizes and queries."""
+    """Time of each comparison of queries with the centroids."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_a_second_seed(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "seed" in data:
+            raise InputError("no seed here: sizes and queries follow the scenario's `seed` (leave this one out)",
+                             data["seed"], field="seed")
+        return data
 
     def build(
-        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, **ignored: Any,
+        self, env: Clock, first_index: int, runs: Any, events: ClientEvents, *, seed: int = 0, **ignored: Any,
     ) -> list[IvfIndexClient]:
-        """One client: an index has one buffer."""
+        """Return one client: an index has one buffer."""
         if self.count != 1:
             raise InputError("1: name each index of its own", self.count, field="count")
-        return [IvfIndexClient(env, first_index, events, self)]
+        return [IvfIndexClient(env, first_index, events, self, seed)]
 
 
 class _Owner:
@@ -127,26 +137,29 @@ class _Owner:
         self.states: dict[int, Floats] = {}
         self.held = np.zeros(0, dtype=np.int64)      # clusters on the GPU
         self.held_bytes = 0
-        self.chunks: list[Ints] = []                 # of the copy that is under way
+        self.chunks: list[Ints] = []                 # of the copy in progress
 
 
 class IvfIndexClient(TaskClient):
-    """See the module's docstring.
+    """Client described in the module's docstring.
 
-    lookups: what became of each retrieval; used_bytes, peak_bytes: of the buffer; copied_bytes: planned to be copied
-    ahead, abandoned ones left out
+    Attributes:
+        lookups: Record of each retrieval.
+        used_bytes, peak_bytes: Use of the buffer.
+        copied_bytes: Bytes planned to be copied ahead, without abandoned ones.
     """
 
     stages = frozenset({"lookahead", "probe", "evict"})
 
-    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig) -> None:
+    def __init__(self, env: Clock, index: int, events: ClientEvents, config: IvfIndexConfig, seed: int = 0) -> None:
         super().__init__(env, index, config.names[0], events, model=config.model, platform=config.platforms[0])
         self.config = config
         model = config.index
         self.family = model.perturbation()
-        self.sizes = model.sizes(config.seed)
-        self._added = model.bias(config.seed) * standardised(self.sizes)
-        self._place = self.family.place(model.clusters, np.random.default_rng([config.seed, model.clusters]))
+        self.seed = seed
+        self.sizes = model.sizes(seed, self.name)
+        self._added = model.bias(self.sizes) * standardised(self.sizes)
+        self._place = self.family.place(model.clusters, stream(seed, f"ivf places/{self.name}"))
         self._owners: dict[int, _Owner] = {}
         self.lookups: list[Lookup] = []
         self.used_bytes = self.peak_bytes = self.copied_bytes = 0
@@ -162,7 +175,7 @@ class IvfIndexClient(TaskClient):
 
     def _owner(self, number: int) -> _Owner:
         if number not in self._owners:
-            self._owners[number] = _Owner(np.random.default_rng([self.config.seed, 23, number]))
+            self._owners[number] = _Owner(stream(self.seed, f"ivf queries/{self.name}/{number}"))
         return self._owners[number]
 
     def _state(self, owner: _Owner, query: int) -> Floats:
@@ -171,12 +184,12 @@ class IvfIndexClient(TaskClient):
         return owner.states[query]
 
     def _ranked(self, states: list[Floats], count: int) -> Ints:
-        """The nearest clusters, shape (queries, count)."""
+        """Return the nearest clusters, shape (queries, count)."""
         scores = self.family.scores(np.concatenate(states), self._added, self._place)
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
     def _lookahead(self, stage: Any) -> None:
-        """Plan a copy: the union of what is near the queries, nearest first, as far as budget and buffer go."""
+        """Plan a copy: the union of the clusters near the queries, nearest first, within budget and buffer."""
         owner, options = self._owner(stage.options["owner"]), stage.options
         self._drop_chunks(owner)
         ranked = self._ranked([self._state(owner, q) for q in options["queries"]], self.config.index.clusters)
@@ -194,14 +207,15 @@ class IvfIndexClient(TaskClient):
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
 
     def _drop_chunks(self, owner: _Owner) -> None:
-        """What was planned and never asked for again."""
+        """Drop the clusters that were planned and never requested again."""
         gone = sum(int(self.sizes[chunk].sum()) for chunk in owner.chunks)
         self.used_bytes -= gone
         self.copied_bytes -= gone
         owner.chunks = []
 
     def _arrive(self, owner: _Owner, arrived: int) -> int:
-        """The first chunks of the plan are on the GPU; the rest was given up. Bytes that came."""
+        """Record that the first chunks of the plan are on the GPU and the rest was given up. Returns the bytes
+        copied."""
         there, owner.chunks = owner.chunks[:arrived], owner.chunks[arrived:]
         self._drop_chunks(owner)
         came = sum(int(self.sizes[chunk].sum()) for chunk in there)
@@ -210,7 +224,7 @@ class IvfIndexClient(TaskClient):
         return came
 
     def _probe(self, stage: Any) -> None:
-        """Rewrite the queries and say where their clusters are."""
+        """Rewrite the queries and locate their clusters."""
         options = stage.options
         owner = self._owner(options["owner"])
         came = self._arrive(owner, options["arrived"])
@@ -237,7 +251,7 @@ class IvfIndexClient(TaskClient):
         owner.held, owner.held_bytes = np.zeros(0, dtype=np.int64), 0
 
     def _evict(self, stage: Any) -> None:
-        """The clusters of a request can go; once it is done, everything of it."""
+        """Release the clusters of a request; once it is done, all its state."""
         owner = self._owner(stage.options["owner"])
         self._release(owner)
         if stage.options["everything"]:
@@ -246,7 +260,7 @@ class IvfIndexClient(TaskClient):
 
 
 def _split(clusters: Ints, sizes: Ints, chunk_bytes: int) -> list[Ints]:
-    """Whole clusters in copies of at least `chunk_bytes` each but the last; 0: one copy."""
+    """Split whole clusters into copies of at least `chunk_bytes` each, except the last; 0: one copy."""
     if not len(clusters):
         return []
     if not chunk_bytes:

@@ -1,8 +1,8 @@
-"""The six pipelines of the paper, with lookahead where it has it.
+"""The six pipelines of the TeleRAG paper, with lookahead where the paper has it.
 
 A request is a batch of `batch` queries that go through the pipeline in step: their generations run side by side, and
-each retrieval is one for all of them. What a query draws (lengths, whether it is confident, how often it goes round)
-depends on its request's number and the pipeline alone.
+each retrieval serves all of them. The random draws of a query (lengths, whether it is confident, number of rounds)
+depend only on its request's number and the pipeline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.config import Bandwidth, Bytes, ConfigModel, request_stream
 from hermes.errors import InputError
 from hermes.pipelines import PIPELINES, Generate
 from hermes.plugins.telerag.budget import Budget
@@ -30,25 +30,25 @@ Steps = Generator[Any, Any, None]
 
 
 class LookaheadPipeline(ConfigModel):
-    """What the pipelines have in common."""
+    """Common parameters of the pipelines."""
 
     retrieval: Mode = "lookahead"
     """`offload` (CPU), `resident` (all on the GPU), `on_demand` (copied when the query is known), `lookahead`."""
     late: Literal["wait", "give_up"] = "wait"
-    """What becomes of a copy that outlasts the generation beside it."""
+    """Treatment of a copy that outlasts the generation beside it: wait for it, or give up the rest."""
     budget: Bytes | Literal["profiled"] = 3 * 10**9
-    """Bytes of one prefetch at most; `profiled`: what `link` moves in the mean window of the first `profile_queries`
+    """Most bytes of one prefetch; `profiled`: bytes that `link` moves in the mean window of the first `profile_queries`
     queries, which search on the CPU meanwhile."""
     link: Bandwidth | None = None
-    """Measured bandwidth from the host to the GPU: for `budget: profiled`, which needs it."""
+    """Measured bandwidth from the host to the GPU; required for `budget: profiled`."""
     profile_queries: Count = 64
-    """Queries of that profiling pass."""
+    """Queries of the profiling pass."""
     chunk: Bytes = 64 * 2**20
     """Bytes of a copy that are given up or waited for together."""
     keep: bool = False
     """Whether clusters stay on the GPU until the request is done."""
     strength: Annotated[float, Field(ge=0, le=100)] = 0.1
-    """How far a rewrite moves the query: of the index's family (`hermes.plugins.telerag.overlap.families`)."""
+    """Strength of a rewrite's perturbation, in the index's family (`hermes.plugins.telerag.overlap.families`)."""
     nprobe: Count = 256
     """Clusters of a search."""
     top_k: Count = 3
@@ -75,12 +75,12 @@ class LookaheadPipeline(ConfigModel):
         return _Built(self, name, seed)
 
     def steps(self, run: Run) -> Steps:
-        """What a request does."""
+        """Run a request's stages."""
         raise NotImplementedError
 
 
 class _Built:
-    """A pipeline with its parameters: calling it with a request gives the generator."""
+    """A pipeline with its parameters: call it with a request to get the generator."""
 
     def __init__(self, config: LookaheadPipeline, name: str, seed: int) -> None:
         self.config, self.name, self.seed = config, name, seed
@@ -92,7 +92,7 @@ class _Built:
     def __call__(self, request: Any) -> Iterator[Any]:
         timed = self.budget.enter()
         try:
-            run = Run(self.config, request, random.Random(f"{self.seed}/{self.name}/{request.id}"), self.budget, timed)
+            run = Run(self.config, request, request_stream(self.seed, f"{self.name}/{request.id}"), self.budget, timed)
             yield from self.config.steps(run)
             yield from run.retriever.finish()
         finally:   # a rejected request closes its generator
@@ -101,7 +101,7 @@ class _Built:
 
 
 class Run:
-    """A request on its way: its queries, and the generations of those still active."""
+    """A request in progress: its queries, and the generations of those still active."""
 
     def __init__(
         self, config: LookaheadPipeline, request: Any, rng: random.Random, budget: Budget, timed: bool,
@@ -118,18 +118,19 @@ class Run:
         )
 
     def tokens(self, mean: int) -> int:
-        """A length around the mean."""
+        """Return a length around the mean."""
         sigma = self.config.window_sigma
         if not sigma:
             return mean
         return max(1, round(mean * math.exp(self.rng.gauss(0.0, sigma) - sigma**2 / 2)))
 
     def passages(self, searches: int = 1) -> int:
-        """Tokens of what was found."""
+        """Return the tokens of the passages found."""
         return searches * self.config.top_k * self.config.passage_tokens
 
     def generations(self, queries: Sequence[int], read: int, mean: int | None) -> list[Any]:
-        """One for each query: the question and `read` tokens more; of about `mean` tokens (the request's, if None)."""
+        """Return one generation per query: the question and `read` more tokens as prompt; an output of about `mean`
+        tokens (the request's, if None)."""
         request = self.request
         return [
             Generate(request.prompt_tokens + read, request.output_tokens if mean is None else self.tokens(mean),
@@ -138,18 +139,18 @@ class Run:
         ]
 
     def generate(self, queries: Sequence[int], read: int, mean: int | None) -> Steps:
-        """Generate for these queries side by side, with nothing beside it."""
+        """Generate for these queries side by side, without a prefetch."""
         if queries:
             yield tuple(self.generations(queries, read, mean))
 
     def look_ahead(self, queries: Sequence[int], read: int = 0) -> Steps:
-        """Generate what the next retrieval asks with, and prefetch meanwhile."""
+        """Generate the text of the next retrieval, and prefetch meanwhile."""
         yield from self.retriever.window(self.generations(queries, read, self.config.window), queries)
         if self.timed:
             self.budget.timed(self.retriever.window_ns)
 
     def drawn(self, queries: Sequence[int], share: float) -> list[int]:
-        """Those of the queries to which something happens that has this probability."""
+        """Return the queries for which an event of this probability happens."""
         return [query for query in queries if self.rng.random() < share]
 
 
@@ -181,12 +182,12 @@ class SubQuestion(LookaheadPipeline):
 
 @PIPELINES.register("telerag-iterative")
 class Iterative(LookaheadPipeline):
-    """A narrower question, retrieval, an answer, a judgement; again until it is good."""
+    """A narrower question, retrieval, an answer, a judgement; repeated until the answer is good."""
 
     again: Share = 0.5
     """Probability that an answer is not good enough."""
     max_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Rounds at most."""
+    """Most rounds."""
     judgement: Count = 4
     """Tokens of a judgement."""
 
@@ -219,12 +220,12 @@ class IterRetGen(LookaheadPipeline):
 
 @PIPELINES.register("telerag-flare")
 class Flare(LookaheadPipeline):
-    """A sentence at a time; one that the model is not sure of is written again with what was found for it."""
+    """One sentence at a time; a sentence that the model is unsure of is looked up and written again."""
 
     unsure: Share = 0.5
     """Share of the sentences that are looked up."""
     max_sentences: Annotated[int, Field(ge=1, le=1000)] = 100
-    """Sentences of an answer at most."""
+    """Most sentences of an answer."""
 
     def steps(self, run: Run) -> Steps:
         sentences = min(self.max_sentences, max(1, round(run.request.output_tokens / self.window)))
@@ -239,7 +240,7 @@ class Flare(LookaheadPipeline):
 
 @PIPELINES.register("telerag-self-rag")
 class SelfRag(LookaheadPipeline):
-    """A judgement whether to retrieve, retrieval with the query as it is, the answer, a critique."""
+    """A judgement whether to retrieve, retrieval with the original query, the answer, a critique."""
 
     needed: Share = 1.0
     """Share of the queries that retrieval is needed for."""
@@ -260,4 +261,4 @@ PIPELINE_NAMES = {
     "HyDE": "telerag-hyde", "SubQ": "telerag-subquestion", "Iter": "telerag-iterative", "IRG": "telerag-iter-retgen",
     "FLARE": "telerag-flare", "Self-RAG": "telerag-self-rag",
 }
-"""The names that tables use, and those of the registry."""
+"""Names in tables, and in the registry."""

@@ -1,7 +1,7 @@
-"""Fitted numbers of lookahead retrieval, with where each comes from: `hw_profiles/lookahead/NAME.yaml`.
+"""Fitted parameters of lookahead retrieval, with their sources: `hw_profiles/lookahead/NAME.yaml`.
 
-Strengths of the rewrites and the bias to large clusters, for each family of perturbation, and the rates at which
-machines scan. `scripts/build_lookahead.py` writes such a file; nobody else has these numbers.
+The file holds strengths of the rewrites and the bias to large clusters, for each family of perturbation, and the scan
+rates of machines. `scripts/build_lookahead.py` writes it; no other file has these numbers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
-from hermes.config.validation import load
+from hermes.config import Bandwidth, Bytes, ConfigModel, load
 from hermes.errors import InputError
-from hermes.hardware.files import find
+from hermes.hardware import find
 from hermes.plugins.telerag.client import ClusterModel
 
 __all__ = ["FittedFamily", "FittedIndex", "FittedRate", "LookaheadProfile", "load_lookahead"]
@@ -39,17 +38,17 @@ class FittedFamily(ConfigModel):
     """A family of perturbation with its structure, and what was fitted."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    """How the profile calls it."""
+    """Name of the family in the profile."""
     family: str
     shape: dict[str, float] = {}
     """Arguments of the family (`hermes.plugins.telerag.overlap.make_family`)."""
     bias: float
     strengths: dict[str, Annotated[float, Field(ge=0)]]
-    """By pipeline; 0 for one that rewrites nothing."""
+    """Strength by pipeline; 0 for one without rewrites."""
 
 
 class FittedRate(ConfigModel):
-    """Bytes of vectors that a machine scans in a second, or the share of its memory bandwidth that it reaches."""
+    """Bytes of vectors that a machine scans per second, or the share of its memory bandwidth that it reaches."""
 
     rate: Bandwidth | None = None
     share_of_bandwidth: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -63,20 +62,20 @@ class LookaheadProfile(ConfigModel):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     index: FittedIndex
     families: Annotated[list[FittedFamily], Field(min_length=1)]
-    """In the order of their errors on the measured index: the first is the one to use. Then what is told beside."""
+    """Families in the order of their errors on the measured index: use the first. The others are for comparison."""
     scans: dict[str, FittedRate]
     """By machine."""
     provenance: Sources
 
     def family(self, name: str = "") -> FittedFamily:
-        """A family of the profile, the first without a name. Raises `InputError` for one that it has not."""
+        """Return a family of the profile, by default the first. Raises `InputError` for an unknown one."""
         for fitted in self.families:
             if name in ("", fitted.name):
                 return fitted
         raise InputError(f"one of {', '.join(f.name for f in self.families)}", name, field="families")
 
     def cluster_model(self, name: str = "") -> ClusterModel:
-        """The index of an `ivf_index` client, with a family's bias and spread."""
+        """Return the index of an `ivf_index` client, with a family's bias and spread."""
         fitted, index = self.family(name), self.index
         return ClusterModel(
             clusters=index.clusters, total=index.total, vector_bytes=index.vector_bytes, size_sigma=index.size_sigma,
@@ -86,5 +85,5 @@ class LookaheadProfile(ConfigModel):
 
 
 def load_lookahead(name_or_path: str | Path, base_dir: Path | None = None) -> LookaheadProfile:
-    """A shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
+    """Load a shipped profile by name, or a file by path relative to `base_dir`. Raises `InputError`."""
     return load(LookaheadProfile, find(name_or_path, base_dir, "lookahead", "a lookahead profile"))

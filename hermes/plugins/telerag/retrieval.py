@@ -1,14 +1,14 @@
-"""One retrieval of a pipeline, in each of the four ways: the stages, and in which order they are waited for.
+"""One retrieval of a pipeline, in each of four modes: its stages and their order.
 
     offload    the CPU scans all probed clusters
     resident   the whole index is on the GPU, which scans them
     on_demand  probed clusters are copied once the query is known, then the GPU scans them
-    lookahead  clusters near the query as it was are copied while it is rewritten; then the GPU scans those of the
-               probed ones that are there, the CPU the others at the same time, and the GPU merges
+    lookahead  clusters near the original query are copied while it is rewritten; then the GPU scans the probed
+               clusters that it holds, the CPU the others at the same time, and the GPU merges
 
-Stages: `lookahead`, `probe` and `evict` are answered by an `ivf_index` client (which fills in what it found),
-`prefetch`, `gpu_search` and `merge` belong to a client at the GPU, `cpu_search` to one at the host. What a `prefetch`
-copies is its input: it moves from the index's client over the network.
+An `ivf_index` client serves the stages `lookahead`, `probe` and `evict` (and fills in its results); a client at the GPU
+serves `prefetch`, `gpu_search` and `merge`, and one at the host `cpu_search`. A `prefetch` copies its input: the bytes
+move from the index's client over the network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
-from hermes.core.stage import AnyOf, ServiceStage
+from hermes.pipelines import AnyOf, ServiceStage
 from hermes.units import NS_PER_S
 
 __all__ = ["KINDS", "LookaheadStage", "Mode", "ProbeStage", "Retriever"]
@@ -28,18 +28,18 @@ KINDS = {
     "on_demand": ("probe", "prefetch", "gpu_search", "evict"),
     "lookahead": ("lookahead", "probe", "prefetch", "gpu_search", "cpu_search", "merge", "evict"),
 }
-DISTANCE_BYTES = 8   # of a candidate: distance and identity
+DISTANCE_BYTES = 8   # bytes of a candidate: distance and id
 
 
 class LookaheadStage(ServiceStage):
-    """Asks what to prefetch. chunks: (bytes of the copy) one after the other, filled in by the index."""
+    """Asks for a prefetch. chunks: (bytes of the copy) one after the other, filled in by the index."""
 
     chunks: Sequence[int] = ()
 
 
 class ProbeStage(ServiceStage):
-    """Asks where the probed clusters are. Filled in by the index: bytes on the GPU and not, each query's own added up;
-    bytes of the union of those that are not; vectors among them."""
+    """Asks for the places of the probed clusters. The index fills in bytes on the GPU and off it, summed over the
+    queries; bytes of the union of missing clusters; vectors among them."""
 
     hit_bytes = 0
     miss_bytes = 0
@@ -50,11 +50,16 @@ class ProbeStage(ServiceStage):
 class Retriever:
     """Retrievals of one request.
 
-    mode, late: see above, and what to do with a copy that outlasts its window (`wait` for it, or `give_up` what has not
-    arrived); budget: bytes of a prefetch at most; chunk: bytes of a copy that can be given up at once; keep: whether
-    clusters stay on the GPU from one retrieval to the next; embed_tokens: of a query, 0 for no embedding
+    Args:
+        mode: One of the modes above.
+        late: Treatment of a copy that outlasts its window: `wait` for it, or `give_up` the rest.
+        budget: Most bytes of a prefetch.
+        chunk: Bytes of a copy that can be given up at once.
+        keep: Whether clusters stay on the GPU from one retrieval to the next.
+        embed_tokens: Tokens of a query; 0 for no embedding.
 
-    window_ns: how long the generation before the next retrieval took; 0 before there was one
+    Attributes:
+        window_ns: Duration of the generation before the next retrieval; 0 before the first.
     """
 
     def __init__(
@@ -72,9 +77,10 @@ class Retriever:
         return {"owner": self.request.id, "nprobe": self.nprobe, **more}
 
     def window(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
-        """Generate, and prefetch for these queries beside it. What has arrived serves the next `retrieve`."""
+        """Generate, and prefetch for these queries meanwhile. The clusters that have arrived serve the next
+        `retrieve`."""
         yield from self._generate_beside(generations, queries)
-        # the window has just ended: now is when
+        # the window ends now
         self.window_ns = round(self.request.now * NS_PER_S) - generations[0].assigned_ns
 
     def _generate_beside(self, generations: Sequence[Any], queries: Sequence[int]) -> Generator[Any, Any, None]:
@@ -105,7 +111,7 @@ class Retriever:
         return copy
 
     def _copy_until_done(self, plan: LookaheadStage, generations: Sequence[Any]) -> Generator[Any, Any, None]:
-        """Chunk by chunk, until the generations are done or everything is there."""
+        """Copy chunk by chunk, until the generations are done or all chunks are copied."""
         self._copies = []
         while True:
             running = [generation for generation in generations if not generation.done]
@@ -118,7 +124,7 @@ class Retriever:
     def retrieve(
         self, queries: Sequence[int], strength: float, fan_out: int = 1,
     ) -> Generator[Any, Any, None]:
-        """Rewrite these queries by that strength (each into `fan_out` of them), and search for all in one batch."""
+        """Rewrite these queries by this strength (each into `fan_out` of them), and search for all in one batch."""
         yield from self._embed(len(queries) * fan_out)
         if self.late == "wait" and self._copies:
             yield tuple(self._copies)
@@ -145,14 +151,14 @@ class Retriever:
         self.request.start(ServiceStage("evict", options={"owner": self.request.id, "everything": everything}))
 
     def _together(self, probe: ProbeStage) -> Generator[Any, Any, None]:
-        """GPU and CPU side by side; the distances of the missed clusters go to the GPU, which picks the best."""
+        """Scan on GPU and CPU side by side; the GPU merges the distances of the clusters that it missed."""
         gpu, cpu = _scan("gpu_search", probe.hit_bytes), _scan("cpu_search", probe.miss_bytes)
         yield gpu, cpu
         candidates = probe.miss_vectors
         yield ServiceStage("merge", items=probe.items, inputs=((cpu, candidates * DISTANCE_BYTES),))
 
     def finish(self) -> Generator[Any, Any, None]:
-        """Free the buffer. Copies that were given up while under way have to end first: they write into it."""
+        """Free the buffer, after the end of given-up copies that are still in progress: they write into it."""
         for copy in (*self._abandoned, *self._copies):
             if not copy.done:
                 yield copy

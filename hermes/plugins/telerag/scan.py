@@ -1,4 +1,4 @@
-"""What scanning clusters costs: the bytes that a stage names, at a rate that was measured or fitted."""
+"""Service that scans clusters: time of the bytes that a stage names, at a measured or fitted rate."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from pathlib import Path
 from typing import Literal
 
 from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.core.stage import ServiceStage
-from hermes.services import SERVICES, MachineSpec, PhaseCost, Work, count_option
+from hermes.services import SERVICES, MachineSpec, PhaseCost, ServiceStage, Work, count_option
 
 __all__ = ["ClusterScan", "ClusterScanService"]
 
 
 @SERVICES.register("cluster_scan")
 class ClusterScan(ConfigModel):
-    """Compares queries with all vectors of some clusters. Stages say how many bytes (`scan_bytes` of their options);
-    every query reads its own, so that time is linear in the batch."""
+    """Compare queries with all vectors of some clusters. Stages give the bytes (option `scan_bytes`); every query reads
+    its own, so that time is linear in the batch."""
 
     kind: Literal["cluster_scan"] = "cluster_scan"
     rate: Bandwidth
-    """Bytes of vectors that the whole machine compares in a second."""
+    """Bytes of vectors that the whole machine compares per second."""
     fixed: Duration = 0.0
-    """Time of a call that scans anything, e.g. of launching it."""
+    """Fixed time of a call that scans, e.g. of its launch."""
 
     def build(self, machine: MachineSpec, base_dir: Path | None = None) -> ClusterScanService:
         return ClusterScanService(self)
 
 
 class ClusterScanService:
-    """See `ClusterScan`."""
+    """Service of `ClusterScan`."""
 
     options: Mapping[str, int] = {"scan_bytes": 0}
-    memory_bytes = 0   # the clusters are the index's, or the buffer's
+    memory_bytes = 0   # the clusters' memory belongs to the index or the buffer
 
     def __init__(self, config: ClusterScan) -> None:
         self.config = config

@@ -1,5 +1,5 @@
-"""Scripts that price batches in another interpreter, which has a package that ours may lack.
+"""Scripts that price batches in another interpreter, with a package that ours may lack.
 
 Each is run as a file (`python ask_genz.py REQUEST.json ANSWER.json`) and imports nothing of hermes but `serving`, which
-lies beside it and needs the standard library alone.
+lies beside it and needs only the standard library.
 """

@@ -1,18 +1,18 @@
-"""Prices batches with aiconfigurator-core; runs in the interpreter that has it, and needs nothing else.
+"""Price batches with aiconfigurator-core, in the interpreter that has it.
 
     python ask_aiconfigurator.py REQUEST.json ANSWER.json
 
 The request names model, system, backend, parallelism and precisions, and lists batches; the answer holds seconds per
-batch in the same order. How a batch is expressed (checked against the package's sources, version 0.12.0):
+batch in the same order. Queries to the package (checked against its sources, version 0.12.0):
 
 - prefill of `batch` sequences with `new` tokens after `past` cached ones: `predict_prefill_latency(batch, new + past,
   past)`; the length includes the cached tokens;
-- decode of `batch` sequences with `context` cached tokens each: `decode_step_latency(batch, context, 1)`; where the
-  longest has more than the mean, `skew` times what attention takes longer if all are that long comes on top;
+- decode of `batch` sequences with `context` cached tokens each: `decode_step_latency(batch, context, 1)`; if the
+  longest exceeds the mean, `skew` times the extra attention time of that length is added;
 - mixed: the package composes three passes, everything but attention over all tokens of the step, attention of the
-  prefill, attention of the decodes. `mixed_step_breakdown` ties the decode context to the prompt length, so the same
-  three parts are asked for one by one here and added. Its output head is priced for the prefill's rows alone; here it
-  is priced for the decodes' rows where that takes longer, and their attention is multiplied by `mixed_attention`.
+  prefill, attention of the decodes. `mixed_step_breakdown` ties the decode context to the prompt length, so this script
+  asks for the three parts one by one and adds them. The package prices the output head for the prefill's rows alone;
+  here it is priced for the decodes' rows if that takes longer, and their attention is multiplied by `mixed_attention`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MS_PER_S = 1e3
 
 
 class Pricer:
-    """Seconds of batches on one compiled engine."""
+    """Price batches on one compiled engine, in seconds."""
 
     def __init__(self, handle: Any, skew: float = 0.0, mixed_attention: float = 1.0) -> None:
         self.handle, self.skew, self.mixed_attention = handle, skew, mixed_attention
@@ -50,7 +50,7 @@ class Pricer:
         return float(self.skew * max(0.0, most - mean))
 
     def can_mix(self) -> bool:
-        """Whether attention is priced apart from the rest (it is not where a model's tables hold whole MLA blocks)."""
+        """Whether attention is priced apart from the rest (it is not if a model's tables hold whole MLA blocks)."""
         _, prefill, decode = self.handle.mixed_step_breakdown_per_op(512, 8, 512, 1, 0)
         return [op[0] for op in (*prefill, *decode)] == ["context_attention", "generation_attention"]
 
@@ -64,7 +64,7 @@ class Pricer:
         return float(shared - head + max(head, decode_head) + prefill + attention) / MS_PER_S
 
     def _shared_ms(self, tokens: int) -> tuple[float, float]:
-        """Everything but attention over that many tokens, and the output head in it."""
+        """Price everything but attention over so many tokens, including the output head."""
         if tokens not in self._shared:
             ops, _, _ = self.handle.mixed_step_breakdown_per_op(tokens, 0, tokens, 1, 0)
             head = sum(op[1] for op in ops if "logits" in op[0])
@@ -81,7 +81,8 @@ class Pricer:
         return self._attention[key]
 
     def shares(self, tokens: int, decodes: int, context: int) -> dict[str, dict[str, float]]:
-        """Of a typical prefill and decode: share of time by source of the operator's figure, and of communication."""
+        """Return, for a typical prefill and decode, the share of time by source of the operator's figure, and of
+        communication."""
         prefill = self.handle.run_static_per_op(batch_size=1, isl=tokens, osl=1, prefix=0, mode="static_ctx")[0]
         out = {}
         for name, ops in (("prefill", prefill), ("decode", self.handle.decode_step_per_op(decodes, context, 1))):
@@ -96,7 +97,7 @@ class Pricer:
 
 
 def memory(request: dict[str, Any], version: str, kinds: dict[str, Any]) -> dict[str, Any]:
-    """What one device holds besides KV cache, in bytes, and the tokens that fit."""
+    """Return the bytes of one device besides KV cache, and the tokens that fit."""
     from aiconfigurator_core.sdk.memory import KVCacheEstimator, kv_cache_budget_bytes
 
     found = KVCacheEstimator.from_request(

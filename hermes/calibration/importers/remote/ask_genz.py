@@ -1,10 +1,10 @@
-"""Prices batches with GenZ (genz-llm); runs in the interpreter that has it.
+"""Price batches with GenZ (genz-llm), in the interpreter that has it.
 
     python ask_genz.py REQUEST.json ANSWER.json
 
-Prefills and mixed steps go through `chunked_moddeling`, which takes [(past, new), ...] and the contexts of the decodes
-one by one (it agrees with `prefill_moddeling` where nothing is cached); pure decodes through `decode_moddeling`, which
-is faster for large batches. Latency is in ms, under the key `Latency` (the attribute of that name answers 0).
+Prefills and mixed steps use `chunked_moddeling`, which takes [(past, new), ...] and the contexts of the decodes one by
+one (it agrees with `prefill_moddeling` without cached tokens). Pure decodes use `decode_moddeling`, which is faster for
+large batches. Latency is in ms, under the key `Latency` (the attribute of that name returns 0).
 """
 
 from __future__ import annotations

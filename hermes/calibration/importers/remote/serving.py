@@ -1,4 +1,4 @@
-"""What the scripts here share: reading the request, writing the answer, progress on stderr."""
+"""Common part of these scripts: reading the request, writing the answer, progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["price_all", "serve"]
 def price_all(
     functions: dict[str, Callable[..., float]], batches: dict[str, list[list[int]]]
 ) -> dict[str, list[float | None]]:
-    """Seconds per batch of each kind; None where the package has no answer for a batch."""
+    """Return seconds per batch of each kind; None for a batch without an answer."""
     total, done = sum(len(part) for part in batches.values()), 0
     seconds: dict[str, list[float | None]] = {}
     for phase, function in functions.items():
@@ -21,7 +21,7 @@ def price_all(
         for batch in batches[phase]:
             try:
                 seconds[phase].append(float(function(*batch)))
-            except Exception:  # packages raise their own kinds: no data near, does not fit
+            except Exception:  # packages raise their own exceptions: no data near, does not fit
                 seconds[phase].append(None)
             done += 1
             if done % 10 == 0:
@@ -30,14 +30,14 @@ def price_all(
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Read the request named on the command line, write what `answer` makes of it, or why there is none."""
+    """Read the request named on the command line; write the result of `answer`, or the reason for its failure."""
     with open(sys.argv[1], encoding="utf-8") as file:
         request = json.load(file)
     try:
         result = answer(request)
     except ImportError as error:
         result = {"missing": str(error)}
-    except Exception as error:  # whatever the package raises is an answer about the request
+    except Exception as error:  # every exception of the package is an answer about the request
         result = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         json.dump(result, file)

@@ -1,4 +1,4 @@
-"""How good a ranking is: judged corpora, real retrievers over them, and what rankings of their documents are worth."""
+"""Evaluation of rankings: judged corpora, real retrievers, and measures of ranking quality."""
 
 from hermes.plugins.structures.evaluation.corpus import Corpus, CorpusConfig, Query, make_corpus
 from hermes.plugins.structures.evaluation.judged import Judged, judge

@@ -1,16 +1,16 @@
-"""A generated corpus with relevance judgements that neither a dense nor a sparse scorer has seen.
+"""A generated corpus with relevance judgements that do not come from a dense or sparse scorer.
 
-The world behind it has *concepts*; each has several words that mean it (synonyms), and a direction in the space of
-meanings. A document is about a few concepts of one topic: its text mentions each with one of its words, among words
-that mean nothing; its embedding is the mean of its concepts' directions and its topic's, with noise. A query asks for
-some of the concepts of one document, in words of its own choice, and is embedded from its words in the same way.
+Its world has *concepts*. Each has several words (synonyms) and a direction in the space of meanings. A document is
+about a few concepts of one topic: its text mentions each with one of its words, among filler words; its embedding is
+the mean of its concepts' directions and its topic's, with noise. A query asks for some of the concepts of one document,
+with its own choice of words, and is embedded from its words in the same way.
 
-**A document is relevant if it is about every concept that the query asks for.** That is a fact of the world: it reads
-neither texts nor embeddings. A sparse scorer misses synonyms and is misled by words that mean nothing; a dense one
-knows synonyms and blurs concepts that lie close together. A query's embedding gets noise for each word, averaged over
-its words: nothing is set by the query's length, yet short ones come out noisier (`noise_words` turns that off). How
-strong either scorer is depends on `synonyms` and `word_noise`. This is no real collection (the paper uses FIQA); orders
-and signs may carry over, sizes need not.
+**A document is relevant if it is about every concept that the query asks for.** This is a fact of the world,
+independent of texts and embeddings. A sparse scorer misses synonyms and is misled by filler words; a dense one knows
+synonyms and blurs concepts that lie close together. A query's embedding gets noise for each word, averaged over its
+words: no parameter depends on the query's length, yet short queries come out noisier (`noise_words` turns that off).
+The strength of either scorer depends on `synonyms` and `word_noise`. The corpus is not a real collection (the paper
+uses FIQA); orders and signs may carry over, sizes need not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """Sizes of the world. Lengths are words; noise is the length of the noise beside a meaning of length 1."""
+    """Sizes of the world. Lengths are in words; noise is the length of the noise beside a meaning of length 1."""
 
     documents: int = 10_000
     queries: int = 600
@@ -41,18 +41,24 @@ class CorpusConfig:
     filler_per_document: int = 60
     dims: int = 64
     topic_share: float = 0.6
-    """How much of a concept's direction is its topic's: concepts of a topic lie close together."""
+    """Share of the topic in a concept's direction: concepts of a topic lie close together."""
     document_noise: float = 0.3
     word_noise: float = 1.2
     noise_words: int | None = None
-    """Words that the noise of a query is averaged over: its own (None), so that short ones come out noisier, or so many
-    for every query, so that its length says nothing of how good its embedding is."""
+    """Number of words that the noise of a query is averaged over: its own (None), so that short queries come out
+    noisier; or this number for every query, so that its length does not affect the quality of its embedding."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Query:
-    """words: its text; embedding, shape (dims,), unit length; relevant: documents that answer it."""
+    """A query.
+
+    Attributes:
+        words: Its text.
+        embedding: Shape (dims,), unit length.
+        relevant: Documents that answer it.
+    """
 
     words: tuple[str, ...]
     embedding: Vectors
@@ -61,7 +67,12 @@ class Query:
 
 @dataclass(frozen=True)
 class Corpus:
-    """texts: one per document; embeddings, shape (documents, dims), unit length."""
+    """A corpus.
+
+    Attributes:
+        texts: One per document.
+        embeddings: Shape (documents, dims), unit length.
+    """
 
     texts: list[str]
     embeddings: Vectors
@@ -73,7 +84,7 @@ def _unit(x: npt.NDArray[Any]) -> Vectors:
 
 
 class _World:
-    """What concepts and words mean."""
+    """Meanings of concepts and words."""
 
     def __init__(self, config: CorpusConfig) -> None:
         self.config = config
@@ -87,7 +98,7 @@ class _World:
         self.filler = weights / weights.sum()
 
     def words_of(self, concepts: npt.NDArray[np.int64]) -> list[str]:
-        """A word for each concept, one of its synonyms."""
+        """Return a word for each concept, one of its synonyms."""
         chosen = self.rng.integers(0, self.config.synonyms, len(concepts))
         return [f"c{concept}x{word}" for concept, word in zip(concepts.tolist(), chosen.tolist(), strict=True)]
 
@@ -99,7 +110,7 @@ class _World:
 
 
 def make_corpus(config: CorpusConfig | None = None) -> Corpus:
-    """The corpus of a configuration: the same, word for word, every time. Lengths of queries: 2 to 24 words."""
+    """Return the corpus of a configuration; equal, word for word, at each call. Lengths of queries: 2 to 24 words."""
     config = config or CorpusConfig()
     world = _World(config)
     about, texts, embeddings = [], [], []
@@ -121,7 +132,7 @@ def make_corpus(config: CorpusConfig | None = None) -> Corpus:
 
 
 def _query(world: _World, concepts: list[int], holders: dict[int, set[int]]) -> Query:
-    """Asks for one to three concepts; the rest of its words, if any, mean nothing."""
+    """Return a query for one to three concepts; its other words are fillers."""
     config, rng = world.config, world.rng
     asked = rng.choice(np.array(concepts), size=int(rng.integers(1, 4)), replace=False)
     length = int(rng.integers(max(2, len(asked)), 25))

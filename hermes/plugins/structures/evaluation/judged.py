@@ -1,4 +1,4 @@
-"""Fusions held against relevance judgements: every method on the same rankings of the same queries."""
+"""Evaluation of fusions against relevance judgements: every method on the same rankings of the same queries."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["Judged", "judge"]
 
 @dataclass(frozen=True)
 class Judged:
-    """scores: method -> measure -> value of each judged query, shape (queries,)."""
+    """Scores of fusions: method -> measure -> value of each judged query, shape (queries,)."""
 
     scores: Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
 
     def mean(self, method: str, measure: str) -> float:
-        """Mean over the queries."""
+        """Return the mean over the queries."""
         return float(self.scores[method][measure].mean())
 
     def against(self, method: str, other: str, measure: str) -> PairedTest:
-        """Paired test of two methods over the same queries."""
+        """Return a paired test of two methods over the same queries."""
         return paired_test(self.scores[method][measure].tolist(), self.scores[other][measure].tolist())
 
 
 def judge(queries: Sequence[Query], dense: Sequence[Ranking], sparse: Sequence[Ranking], top_k: int = 100) -> Judged:
-    """Every method of `METHODS` and a learned fusion. The learned one is fitted on the first half of the queries, and
-    all are judged on the second half."""
+    """Evaluate every method of `METHODS` and a learned fusion, which is fitted on the first half of the queries. All
+    are judged on the second half."""
     if len(queries) < 4:
         raise InputError("at least four judged queries", len(queries))
     half = len(queries) // 2

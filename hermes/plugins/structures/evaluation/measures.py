@@ -1,4 +1,4 @@
-"""Measures of a ranking against relevance judgements, and whether two systems differ."""
+"""Measures of a ranking against relevance judgements, and a paired test of two systems."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ __all__ = ["MEASURES", "PairedTest", "mrr", "ndcg", "paired_test", "recall"]
 
 
 def recall(ranking: Sequence[int], relevant: Set[int], k: int) -> float:
-    """Share of the relevant documents among the first k; of k where there are more than k, so that 1 is possible."""
+    """Return the share of the relevant documents among the first k; of k if there are more than k, so that 1 is
+    possible."""
     if not relevant:
         return 0.0
     return len(relevant & set(ranking[:k])) / min(k, len(relevant))
 
 
 def mrr(ranking: Sequence[int], relevant: Set[int], k: int) -> float:
-    """One over the rank of the first relevant document, 0 if there is none among the first k."""
+    """Return one over the rank of the first relevant document, or 0 if none is among the first k."""
     return next((1.0 / rank for rank, document in enumerate(ranking[:k], 1) if document in relevant), 0.0)
 
 
@@ -40,7 +41,13 @@ MEASURES: Mapping[str, Callable[[Sequence[int], Set[int]], float]] = {
 
 @dataclass(frozen=True)
 class PairedTest:
-    """difference: mean of a - b over queries; low, high: its 95% interval; p: of no difference, two-sided."""
+    """Result of a paired test.
+
+    Attributes:
+        difference: Mean of a - b over queries.
+        low, high: Its 95% interval.
+        p: Two-sided p-value of no difference.
+    """
 
     difference: float
     low: float

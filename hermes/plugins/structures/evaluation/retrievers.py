@@ -20,7 +20,7 @@ __all__ = ["Graph", "exact_rankings", "rankings_of", "sparse_rankings"]
 
 
 def _library(*names: str) -> Any:
-    """The first that is installed."""
+    """Import the first installed library of several."""
     for name in names:
         try:
             return importlib.import_module(name)
@@ -45,10 +45,10 @@ def exact_rankings(vectors: Vectors, queries: Vectors, depth: int) -> list[Ranki
 
 
 class Graph:
-    """An HNSW graph with a seed: equal vectors in equal order and an equal seed give an equal graph.
+    """A seeded HNSW graph: equal vectors in equal order and an equal seed give an equal graph.
 
-    Built with one thread: more would insert in another order each time. faiss, where hnswlib is not installed, draws
-    its levels with a seed of its own.
+    It is built with one thread, since several would insert in another order each time. Without hnswlib it uses faiss,
+    which draws its levels with a seed of its own.
     """
 
     def __init__(self, vectors: Vectors, links: int = 16, ef_construction: int = 100, seed: int = 0) -> None:
@@ -69,7 +69,8 @@ class Graph:
             self._index.add(vectors)
 
     def search(self, queries: Vectors, depth: int, ef_search: int) -> list[Ranking]:
-        """The `depth` nearest that a walk with so many candidates (at least `depth`) finds. queries (q, dims)."""
+        """Return the `depth` nearest vectors of a search with so many candidates (at least `depth`). queries (q,
+        dims)."""
         if self.library == "hnswlib":
             self._index.set_ef(max(ef_search, depth))
             found, distances = self._index.knn_query(queries, k=depth, num_threads=1)
@@ -80,8 +81,8 @@ class Graph:
 
 
 def sparse_rankings(texts: Sequence[str], queries: Sequence[Sequence[str]], depth: int) -> list[Ranking]:
-    """BM25 (bm25s, its defaults k1 = 1.5, b = 0.75) over words split at blanks; documents without any of a query's
-    words are left out."""
+    """Rank by BM25 (bm25s, its defaults k1 = 1.5, b = 0.75) over words split at blanks; documents without a word of the
+    query are left out."""
     bm25s = _library("bm25s")
     index = bm25s.BM25()
     index.index([text.split() for text in texts], show_progress=False)
@@ -100,7 +101,7 @@ def sparse_rankings(texts: Sequence[str], queries: Sequence[Sequence[str]], dept
 
 def rankings_of(corpus: Corpus, depth: int, graph: Graph | None = None, ef_search: int = 100,
                 ) -> tuple[list[Ranking], list[Ranking]]:
-    """(dense, sparse) rankings of a corpus's queries; dense exactly, or by a graph."""
+    """Return (dense, sparse) rankings of a corpus's queries; dense by exact search, or by a graph."""
     queries = np.array([query.embedding for query in corpus.queries])
     dense = exact_rankings(corpus.embeddings, queries, depth) if graph is None else graph.search(
         queries, depth, ef_search)

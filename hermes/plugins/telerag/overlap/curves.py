@@ -1,4 +1,4 @@
-"""Overlap as a function of what was prefetched, by drawing queries from the model.
+"""Overlap curves: mean overlap by prefetched clusters, from queries drawn from the model.
 
 All draws come from a seed, and the numbers drawn do not depend on strength and bias: overlap is a smooth function of
 both, and equal inputs give equal results.
@@ -16,13 +16,13 @@ from hermes.plugins.telerag.overlap.sizes import Ints
 
 __all__ = ["QUERIES", "Curve", "overlap_curve", "overlap_within", "rankings", "shared", "standardised"]
 
-QUERIES = 96    # drawn for a mean overlap: its standard error is about half a point
+QUERIES = 96    # queries drawn: the standard error of a mean overlap is about half a point
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean overlap, shape (budgets, nprobes), 0..1: share of the probed clusters that were prefetched; and the standard
-    error of that mean over the queries, of the same shape."""
+    """Mean overlap, shape (budgets, nprobes), 0..1: share of the probed clusters that were prefetched; and its standard
+    error over the queries, of the same shape."""
 
     budgets: tuple[int, ...]
     nprobes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Curve:
 
 
 def standardised(sizes: Ints) -> Floats:
-    """Logarithms of the sizes with mean 0 and standard deviation 1; empty clusters count as the smallest."""
+    """Return the logarithms of the sizes with mean 0 and standard deviation 1; empty clusters count as the smallest."""
     logs = np.log(np.maximum(sizes, max(1, int(sizes[sizes > 0].min()))))
     spread = logs.std()
     return (logs - logs.mean()) / spread if spread > 0 else logs - logs.mean()   # type: ignore[no-any-return]
@@ -40,7 +40,7 @@ def standardised(sizes: Ints) -> Floats:
 def rankings(
     family: Family, strength: float, bias: float, sizes: Ints, *, queries: int = QUERIES, seed: int = 0,
 ) -> tuple[Ints, Ints]:
-    """Clusters from near to far, for queries and for their rewrites: two arrays of shape (queries, clusters)."""
+    """Return the clusters from near to far, for queries and their rewrites: two arrays of shape (queries, clusters)."""
     rng = np.random.default_rng([seed, len(sizes)])
     index = family.place(len(sizes), rng)
     added = bias * standardised(sizes)
@@ -52,10 +52,10 @@ def rankings(
 
 
 def shared(before: Ints, after: Ints, budgets: Sequence[int], nprobes: Sequence[int]) -> Curve:
-    """Overlap of two rankings of the same clusters, of shape (queries, clusters) each: measured ones or drawn ones."""
+    """Return the overlap of two rankings of the same clusters, measured or drawn, of shape (queries, clusters) each."""
     rank = np.empty_like(before)
     np.put_along_axis(rank, before, np.broadcast_to(np.arange(before.shape[1]), before.shape), axis=1)
-    found = np.take_along_axis(rank, after, axis=1)   # rank for the query of what its rewrite ranks i-th
+    found = np.take_along_axis(rank, after, axis=1)   # the query's rank of the rewrite's i-th cluster
     each = np.array([[(found[:, :p] < k).mean(axis=1) for p in nprobes] for k in budgets])   # budget, nprobe, query
     error = each.std(axis=2, ddof=min(1, len(before) - 1)) / np.sqrt(len(before))
     return Curve(tuple(budgets), tuple(nprobes), each.mean(axis=2), error)
@@ -65,7 +65,7 @@ def overlap_curve(
     family: Family, strength: float, bias: float, sizes: Ints, budgets: Sequence[int], nprobes: Sequence[int], *,
     queries: int = QUERIES, seed: int = 0,
 ) -> Curve:
-    """Mean overlap for numbers of prefetched clusters and nprobes."""
+    """Return the mean overlap for numbers of prefetched clusters and nprobes."""
     return shared(*rankings(family, strength, bias, sizes, queries=queries, seed=seed), budgets, nprobes)
 
 
@@ -73,7 +73,7 @@ def overlap_within(
     family: Family, strength: float, bias: float, sizes: Ints, budget_bytes: int, nprobe: int, *,
     queries: int = QUERIES, seed: int = 0,
 ) -> tuple[float, float, float]:
-    """What a byte budget catches: (share of the clusters, share of their bytes, clusters prefetched), means."""
+    """Return means for a byte budget: (share of the clusters, share of their bytes, clusters prefetched)."""
     before, after = rankings(family, strength, bias, sizes, queries=queries, seed=seed)
     held = np.cumsum(sizes[before], axis=1) <= budget_bytes
     inside = np.zeros(before.shape, dtype=bool)

@@ -1,16 +1,16 @@
-"""Families of perturbation: how a rewritten query's ranking of the clusters comes out of the query's own.
+"""Families of perturbation: how a rewrite changes a query's ranking of the clusters.
 
-A family has the *state* of a query (what its ranking follows from), a way to draw one, and a way to perturb it by a
-strength. Larger scores are nearer; `bias` is added to the scores of large clusters, since queries fall near these more
-often. States are arrays with a query per row, so that many are drawn at once.
+A family defines the *state* of a query (its ranking follows from it), draws states, and perturbs them by a strength.
+Larger scores are nearer; `bias` is added to the scores of large clusters, since queries fall near these more often.
+States are arrays with a query per row, so that many are drawn at once.
 
-    gaussian   scores are normal; a rewrite keeps a correlation of 1 - strength with them. What an inner product with
-               many independent dimensions gives: the query turns by an angle.
+    gaussian   scores are normal; a rewrite keeps a correlation of 1 - strength with them. An inner product with many
+               independent dimensions gives this: the query turns by an angle.
     noise      scores are Gumbel's (the nearest clusters stand far out: Plackett-Luce); a rewrite adds normal noise of
-               that standard deviation. Rankings change by a factor of the rank, whatever the rank.
-    redraw     a rewrite draws a share of the scores anew: what stays is near as before, the rest is anywhere.
-    moved      clusters are points in a few dimensions; a query is one too, and a rewrite moves it. What was next in
-               distance comes in, so that a larger budget catches most of it.
+               that standard deviation. Rankings change by a factor of the rank, at every rank.
+    redraw     a rewrite draws a share of the scores anew: kept clusters stay near, the others may be anywhere.
+    moved      clusters are points in a few dimensions; so is a query, and a rewrite moves it. The next clusters in
+               distance come in, so that a larger budget catches most of them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.config.registry import Registry
+from hermes.config import Registry
 from hermes.errors import InputError
 
 __all__ = ["FAMILIES", "Family", "Gaussian", "Moved", "Noise", "Redraw", "make_family"]
 
 Floats = npt.NDArray[np.float64]
 
-_STRATIFIED = 32    # queries from which on
+_STRATIFIED = 32    # fewest queries for strata
 
 FAMILIES: Registry[Any] = Registry("overlap_families", "a family of perturbations")
 
 
 class Family:
-    """Base of the families. `spread`: log-normal sigma of the strength from query to query (mean as given); 0: all
-    alike. Made without further arguments but those of `shape`, which are structure, not strength."""
+    """Base of the families. Made without arguments other than those of `shape`, which are structure, not strength.
+
+    Args:
+        spread: Log-normal sigma of the strength from query to query (mean as given); 0: all equal.
+    """
 
     strongest = 1.0
-    """No strength above this makes sense."""
+    """Largest meaningful strength."""
     shape: tuple[str, ...] = ("spread",)
 
     def __init__(self, spread: float = 0.0) -> None:
@@ -46,15 +49,15 @@ class Family:
         self.spread = spread
 
     def place(self, clusters: int, rng: np.random.Generator) -> Any:
-        """What the index itself has at random; most families have nothing."""
+        """Return the random parts of the index itself; most families have none."""
         return None
 
     def draw(self, queries: int, clusters: int, rng: np.random.Generator) -> Floats:
-        """States of new queries, one per row."""
+        """Return the states of new queries, one per row."""
         raise NotImplementedError
 
     def rewrite(self, state: Floats, strength: float, rng: np.random.Generator) -> Floats:
-        """States of their rewrites. The numbers drawn do not depend on `strength`."""
+        """Return the states of their rewrites. The numbers drawn do not depend on `strength`."""
         raise NotImplementedError
 
     def scores(self, state: Floats, bias: Floats, index: Any) -> Floats:
@@ -62,15 +65,15 @@ class Family:
         return state + bias
 
     def strengths(self, strength: float, queries: int, rng: np.random.Generator) -> Floats:
-        """Strength of each query, shape (queries, 1)."""
+        """Return the strength of each query, shape (queries, 1)."""
         normal = _normals(queries, rng)[:, None]
         each = strength * np.exp(self.spread * normal - self.spread**2 / 2)
         return np.minimum(each, self.strongest)
 
 
 def _normals(count: int, rng: np.random.Generator) -> Floats:
-    """Normal numbers; many of them are one from each of `count` equally likely strata, in random order, so that means
-    over queries vary little with the seed."""
+    """Return normal numbers. Many of them are drawn one from each of `count` equally likely strata, in random order, so
+    that means over queries vary little with the seed."""
     if count < _STRATIFIED:
         return rng.standard_normal(count)
     from scipy.special import ndtri
@@ -139,13 +142,13 @@ class Moved(Family):
         return np.cos(angle) * state + np.sin(angle) * rng.standard_normal(state.shape)
 
     def scores(self, state: Floats, bias: Floats, index: Any) -> Floats:
-        squared = (index**2).sum(1) - 2 * state @ index.T    # the query's own square moves all alike
+        squared = (index**2).sum(1) - 2 * state @ index.T    # the query's own square shifts all scores equally
         scores: Floats = bias - squared / np.sqrt(2 * self.dimensions)   # variance of order one, as in other families
         return scores
 
 
 def make_family(name: str, **shape: float) -> Family:
-    """A family by name. `InputError` for an unknown one, or a shape that is none of its own."""
+    """Return a family by name. Raises `InputError` for an unknown one, or an unknown shape."""
     cls = FAMILIES.get(name)
     for key in shape:
         if key not in cls.shape:

@@ -1,6 +1,6 @@
-"""Fits of the model's numbers: how large clusters are preferred, how far rewrites move a query, and how unequally.
+"""Fits of the overlap model: bias to large clusters, strength of rewrites, and its spread.
 
-Only the clusters on either side of a rank are told apart here, which is several times faster than to sort them all.
+The fits only separate clusters on either side of a rank, which is several times faster than sorting them all.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hermes.plugins.telerag.overlap.sizes import Ints
 __all__ = ["WIDEST", "fit_bias", "fit_strength", "fit_strength_and_spread"]
 
 WIDEST = 3.0    # log-normal sigma of the strengths: a factor of 20 on either side
-_STEPS = 16     # of a bisection
+_STEPS = 16     # steps of a bisection
 _SPREAD_STEPS = 8
 
 
 def _nearest(scores: Floats, count: int) -> Ints:
-    """The `count` clusters of the largest scores, in no order."""
+    """Return the `count` clusters of the largest scores, unordered."""
     if count >= scores.shape[1]:
         return np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     return np.argpartition(-scores, count - 1, axis=1)[:, :count]
@@ -33,7 +33,7 @@ class _Drawn:
     """Queries drawn once; `overlap` draws the same rewrites for any strength."""
 
     def __init__(self, family: Family, bias: float, sizes: Ints, queries: int, seed: int) -> None:
-        rng = np.random.default_rng([seed, len(sizes)])    # as `rankings` draws
+        rng = np.random.default_rng([seed, len(sizes)])    # in the order of `rankings`
         self.family, self.index = family, family.place(len(sizes), rng)
         self.added = bias * standardised(sizes)
         self.state = family.draw(queries, len(sizes), rng)
@@ -43,13 +43,13 @@ class _Drawn:
         self._rewritten: tuple[float, Floats] | None = None
 
     def held(self, budget: int) -> np.ndarray[Any, Any]:
-        """Which clusters are prefetched, a row per query."""
+        """Return which clusters are prefetched, a row per query."""
         inside = np.zeros(self.scores.shape, dtype=bool)
         np.put_along_axis(inside, _nearest(self.scores, budget), True, axis=1)
         return inside
 
     def overlap(self, strength: float, held: np.ndarray[Any, Any], nprobe: int) -> float:
-        """Mean share of the probed clusters that are held."""
+        """Return the mean share of the probed clusters that are prefetched."""
         if self._rewritten is None or self._rewritten[0] != strength:
             self.rng.bit_generator.state = self.rng_state
             rewritten = self.family.rewrite(self.state, strength, self.rng)
@@ -58,7 +58,7 @@ class _Drawn:
 
 
 def _bisect(value: Callable[[float], float], target: float, low: float, high: float, what: str) -> float:
-    """Where a falling function reaches `target`. `InputError` where it does not."""
+    """Return where a falling function reaches `target`. Raises `InputError` if it does not."""
     if not value(high) <= target <= value(low):
         raise InputError(f"{what} between {value(high):.4g} and {value(low):.4g}", round(target, 6))
     for _ in range(_STEPS):
@@ -71,7 +71,7 @@ def fit_strength(
     family: Family, target: float, bias: float, sizes: Ints, budget: int, nprobe: int, *, queries: int = QUERIES,
     seed: int = 0,
 ) -> float:
-    """The strength at which `budget` prefetched clusters hold the share `target` of `nprobe` probed ones."""
+    """Return the strength at which `budget` prefetched clusters hold the share `target` of `nprobe` probed ones."""
     return _strength(_Drawn(family, bias, sizes, queries, seed), target, budget, nprobe)
 
 
@@ -84,11 +84,14 @@ def fit_strength_and_spread(
     name: str, shape: dict[str, float], cells: tuple[tuple[int, float], tuple[int, float]], nprobe: int, bias: float,
     sizes: Ints, *, queries: int = QUERIES, seed: int = 0,
 ) -> tuple[float, float]:
-    """(strength, spread): how far rewrites move a query, and how unequally, from two overlaps at one nprobe.
+    """Return (strength, spread) of rewrites, from two overlaps at one nprobe.
 
-    cells: (prefetched clusters, overlap) twice, the smaller number first. With the first overlap given, the second
-    falls as the strengths spread: a few rewrites leave the neighbourhood for good. Spread is 0 where even equal
-    strengths fall short of the second, and at most `WIDEST`. Raises `InputError` where no strength gives the first.
+    Args:
+        cells: (prefetched clusters, overlap) twice, the smaller number first.
+
+    With the first overlap given, the second falls as the strengths spread: a few rewrites leave the neighbourhood for
+    good. Spread is 0 if even equal strengths fall short of the second, and at most `WIDEST`. Raises `InputError` if no
+    strength gives the first.
     """
     (budget, target), (wider, second) = cells
 
@@ -100,7 +103,7 @@ def fit_strength_and_spread(
     def too_equal(spread: float) -> bool:
         try:
             return at(spread)[1] > second
-        except InputError:      # so unequal that most rewrites are as strong as can be
+        except InputError:      # so unequal that most rewrites reach the largest strength
             return False
 
     strength, equal = at(0.0)
@@ -116,7 +119,7 @@ def fit_strength_and_spread(
 def fit_bias(
     family: Family, sizes: Ints, probed_bytes: float, nprobe: int, *, queries: int = QUERIES, seed: int = 0,
 ) -> float:
-    """The bias at which the `nprobe` probed clusters have so many bytes each on average."""
+    """Return the bias at which the `nprobe` probed clusters have this many bytes each on average."""
     rng = np.random.default_rng([seed, len(sizes)])
     index = family.place(len(sizes), rng)
     state, unit = family.draw(queries, len(sizes), rng), standardised(sizes)

@@ -1,4 +1,4 @@
-"""Bytes of an index's clusters."""
+"""Sizes of an index's clusters, in bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def lognormal_sizes(clusters: int, total_bytes: int, sigma: float, rng: np.random.Generator) -> Ints:
-    """Bytes of each cluster, shape (clusters,): log-normal with that sigma, and exactly `total_bytes` together.
+    """Return the bytes of each cluster, shape (clusters,): log-normal with this sigma, and exactly `total_bytes` in
+    all.
 
     The sizes are the distribution's quantiles at (i + 1/2) / clusters in random order, so that an index of few clusters
     has its spread too.

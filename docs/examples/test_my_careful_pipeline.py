@@ -1,0 +1,8 @@
+from my_careful_pipeline import shorter_when_full
+
+from hermes.testing.pipelines import PipelineContract
+
+
+class TestShorterWhenFull(PipelineContract):
+    def pipeline(self):
+        return shorter_when_full

@@ -1,0 +1,11 @@
+from my_graph import Debate
+
+from hermes.testing.pipelines import PipelineContract
+
+
+class TestDebate(PipelineContract):
+    def pipeline(self):
+        return Debate
+
+    def parameters(self):
+        return {"voices": 5}

@@ -1,0 +1,8 @@
+from my_hardware import Linear
+
+from hermes.testing.hardware import HardwareModelContract
+
+
+class TestLinear(HardwareModelContract):
+    def make_model(self):
+        return Linear().build()

@@ -1,0 +1,8 @@
+from my_pipeline import best_of_two
+
+from hermes.testing.pipelines import PipelineContract
+
+
+class TestBestOfTwo(PipelineContract):
+    def pipeline(self):
+        return best_of_two

@@ -1,0 +1,8 @@
+from my_router import LeastWork
+
+from hermes.testing.routers import RouterContract
+
+
+class TestLeastWork(RouterContract):
+    def component(self):
+        return LeastWork()

@@ -1,0 +1,8 @@
+from my_service import BruteForce
+
+from hermes.testing.services import ServiceContract
+
+
+class TestBruteForce(ServiceContract):
+    def component(self):
+        return BruteForce(vectors=10_000_000)

@@ -1,0 +1,7 @@
+import my_slots  # noqa: F401  # registers it
+
+from hermes.plugins.orthrus.testing import SlotPolicyContract
+
+
+class TestSquareRoot(SlotPolicyContract):
+    slots = "square_root"

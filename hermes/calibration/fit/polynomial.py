@@ -1,0 +1,214 @@
+"""The step polynomial: terms chosen by a greedy search, judged by cross-validation over configurations.
+
+The search adds the term that lowers the held-out error most, then removes terms that are no longer needed, until no
+change helps by more than a tolerance. It begins once with the constant, and, if hinges are allowed, once more with a
+line that bends at every knot; the better result is taken. It solves thousands of small problems, so it works on Gram
+matrices (one per fold, subtracted from the whole) with plain least squares; the chosen terms are then fitted robustly
+(`estimators`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from scipy.optimize import nnls
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from hermes.calibration.fit.data import PHASES, FitRows
+from hermes.calibration.fit.estimators import HUBER, NonNegativeRegressor, held_out_parts, held_out_splits
+from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
+from hermes.hardware.base import FloatArray
+from hermes.hardware.terms import Term, evaluate, term_text
+
+__all__ = ["OUTER_FOLDS", "Choice", "StepPolynomial", "choose", "fold_count", "held_out"]
+
+MOST_TERMS = 20
+FEWEST_GAIN = 0.0003
+"""A term must lower the held-out error by this much (0.03 points of MAPE) ..."""
+RELATIVE_GAIN = 0.015
+"""... and by this part of it."""
+SIMPLER = 0.03
+"""A simpler family is preferred if its error is within this part of the best one's."""
+SHORTLIST = 30
+INNER_FOLDS, OUTER_FOLDS = 8, 10
+"""Parts that configurations are spread over: to choose terms, and to report the error of a fit."""
+
+
+class Choice(NamedTuple):
+    """Result of the search: the terms, their held-out error, and the error of the best of each family."""
+
+    terms: tuple[Term, ...]
+    family: str
+    mape: float
+    candidates: dict[str, float]
+
+
+class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type stubs
+    """Polynomial of batch statistics that never falls; the project's own estimator of step times.
+
+    Parameters:
+        phases: kinds of steps it is for
+        terms: the terms; None to choose them by cross-validation over configurations
+        overhead_s: the engine's constant time per step, which is not fitted
+
+    X holds the statistics in the order of `hermes.calibration.steps.STATS`, shape (steps, 8); y seconds of whole steps.
+    Fitted attributes: `terms_`, `coef_` (seconds per term, none negative) and `choice_` (None where terms were given).
+    """
+
+    def __init__(
+        self, phases: Sequence[str] = PHASES, terms: Sequence[Term] | None = None, overhead_s: float = 0.0
+    ) -> None:
+        self.phases, self.terms, self.overhead_s = phases, terms, overhead_s
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:  # noqa: N803  (scikit-learn's name)
+        """Choose the terms and find their coefficients. groups: the configuration of each step, by default its own.
+
+        Terms with coefficient 0 are dropped; the constant stays.
+        """
+        rows = FitRows.of_arrays(X, y, groups, self.overhead_s)
+        self.choice_ = choose(rows, self.phases) if self.terms is None else None
+        terms = self.choice_.terms if self.choice_ is not None else tuple(self.terms or ())
+        linear = NonNegativeRegressor(relative=True, huber=HUBER, offset=self.overhead_s)
+        x = linear.fit(design(terms, rows), rows.seconds, sample_weight=rows.weights).coef_
+        kept = [i for i in range(len(terms)) if x[i] > 0 or not terms[i]]
+        self.terms_, self.coef_ = tuple(terms[i] for i in kept), x[kept]
+        return self
+
+    def predict(self, X: Any) -> FloatArray:  # noqa: N803
+        """Return seconds of whole steps, overhead included, shape (steps,)."""
+        check_is_fitted(self)
+        return np.asarray(design(self.terms_, FitRows.of_arrays(X)) @ self.coef_ + self.overhead_s)
+
+
+def design(terms: Sequence[Term], rows: FitRows) -> FloatArray:
+    """Return values of the terms, shape (rows, terms)."""
+    return np.column_stack([evaluate(term, rows.columns, len(rows)) for term in terms])
+
+
+class _Search:
+    """One dictionary on one set of rows."""
+
+    def __init__(self, terms: Sequence[Term], rows: FitRows) -> None:
+        relative = design(terms, rows) / rows.seconds[:, None]
+        root = np.sqrt(rows.weights)
+        matrix = relative * root[:, None]
+        size = np.linalg.norm(matrix, axis=0)
+        size[size == 0.0] = np.inf
+        self.matrix = matrix / size
+        self.overhead = rows.overhead_s / rows.seconds
+        self.target = (1.0 - self.overhead) * root
+        self.root = root
+        self.fold = held_out_parts(rows.configuration, fold_count(rows, INNER_FOLDS))
+        self.gram = self.matrix.T @ self.matrix
+        self.right = self.matrix.T @ self.target
+        held = [(self.matrix[self.fold == k], self.target[self.fold == k]) for k in range(int(self.fold.max()) + 1)]
+        self.grams = self.gram - np.stack([part.T @ part for part, _ in held])
+        self.rights = self.right - np.stack([part.T @ target for part, target in held])
+
+    def error(self, chosen: list[int]) -> float:
+        """Return the held-out MAPE of a polynomial of these terms."""
+        index = np.asarray(chosen)
+        x = _nnls(self.grams[:, index[:, None], index], self.rights[:, index])
+        residual = np.abs(np.einsum("ij,ij->i", self.matrix[:, index], x[self.fold]) - self.target)
+        return float(residual @ self.root) / float(self.root @ self.root)
+
+    def shortlist(self, chosen: list[int]) -> list[int]:
+        """Return the terms that would lower the squared error of the fit most, best first."""
+        gram = self.gram[np.ix_(chosen, chosen)]
+        x = _nnls(gram[None], self.right[None, chosen])[0]
+        gradient = self.right - self.gram[:, chosen] @ x
+        # residual of each column after projecting out the chosen ones
+        solved = np.linalg.lstsq(gram, self.gram[chosen], rcond=1e-12)[0]
+        left = np.sqrt(np.maximum(np.diag(self.gram) - np.sum(self.gram[chosen] * solved, axis=0), 0.0))
+        gain = np.where(left > 1e-5, gradient / np.maximum(left, 1e-5), -np.inf)
+        gain[chosen] = -np.inf
+        order = np.argsort(-gain, kind="stable")[:SHORTLIST]
+        return [int(i) for i in order if gain[i] > 1e-9]
+
+    def run(self, start: Sequence[int] = (0,)) -> tuple[float, list[int]]:
+        """Return held-out error and terms of a search that begins with `start` (the constant first)."""
+        chosen = list(start)
+        best = self._thin_out(chosen, self.error(chosen))
+        while len(chosen) < MOST_TERMS:
+            tried = [(round(self.error([*chosen, i]), 9), i) for i in self.shortlist(chosen)]
+            if not tried or min(tried)[0] > best - max(FEWEST_GAIN, RELATIVE_GAIN * best):
+                break
+            best, added = min(tried)
+            chosen.append(added)
+            best = self._thin_out(chosen, best)
+        return best, chosen
+
+    def _thin_out(self, chosen: list[int], best: float) -> float:
+        """Remove terms while that costs next to nothing; return the error then."""
+        while len(chosen) > 2:
+            fewer = [(round(self.error([i for i in chosen if i != gone]), 9), gone) for gone in chosen[1:]]
+            error, gone = min(fewer)
+            if error > best + FEWEST_GAIN / 4:
+                break
+            chosen.remove(gone)
+            best = error
+        return best
+
+
+def _nnls(grams: FloatArray, rights: FloatArray) -> FloatArray:
+    """Non-negative least squares from the normal equations of several problems: (n, p, p) and (n, p) -> (n, p)."""
+    jitter = np.eye(grams.shape[-1])
+    try:
+        lower = np.linalg.cholesky(grams + 1e-11 * jitter)
+    except np.linalg.LinAlgError:
+        lower = np.linalg.cholesky(grams + 1e-7 * jitter)
+    upper = np.swapaxes(lower, -1, -2)
+    whitened = np.linalg.solve(lower, rights[..., None])
+    x = np.linalg.solve(upper, whitened)[..., 0]
+    for i in np.flatnonzero((x < 0).any(axis=-1)):  # most problems have no active bound: then this is the solution
+        x[i], _ = nnls(upper[i], whitened[i, :, 0])
+    return np.asarray(x, dtype=np.float64)
+
+
+def fold_count(rows: FitRows, many: int) -> int:
+    """Split: every configuration on its own if there is little data, at most `many` folds otherwise."""
+    count = rows.configurations
+    return count if sparse(rows) else min(count, many)
+
+
+def choose(rows: FitRows, phases: Sequence[str]) -> Choice:
+    """Return the simplest family within a tolerance of the best one, and its terms."""
+    found = _ready_made(rows, phases) if sparse(rows) else [_searched(rows, phases, family) for family in FAMILIES]
+    best = min(choice.mape for choice in found)
+    chosen = next(choice for choice in found if choice.mape <= best * (1 + SIMPLER) + FEWEST_GAIN)
+    candidates = {f"{c.family}: {' + '.join(term_text(term) for term in c.terms)}": c.mape for c in found}
+    return chosen._replace(candidates=candidates)
+
+
+def _searched(rows: FitRows, phases: Sequence[str], family: str) -> Choice:
+    terms = vocabulary(rows, phases, family)
+    search = _Search(terms, rows)
+    starts = [[0]]
+    if "hinges" in family and (first := ladder(rows, phases)):
+        starts.append([terms.index(term) for term in first])
+    error, chosen = min((search.run(start) for start in starts), key=lambda end: (end[0], len(end[1])))
+    return Choice(tuple(terms[i] for i in chosen), family, error, {})
+
+
+def _ready_made(rows: FitRows, phases: Sequence[str]) -> list[Choice]:
+    return [
+        Choice(tuple(terms), family, _Search(terms, rows).error(list(range(len(terms)))), {})
+        for family, terms in ladders(rows, phases)
+    ]
+
+
+def held_out(estimator: Any, rows: FitRows) -> FloatArray:
+    """Predict every row by an estimator fitted without its configuration, seconds, shape (rows,).
+
+    Args:
+        estimator: Fits (X, y, groups) like `StepPolynomial`. An estimator that chooses its terms does so anew in every
+            part, so that the error of the predictions includes the choice.
+    """
+    out = np.empty(len(rows))
+    for fitted, held in held_out_splits(held_out_parts(rows.configuration, fold_count(rows, OUTER_FOLDS))):
+        part = clone(estimator).fit(rows.matrix[fitted], rows.seconds[fitted], groups=rows.configuration[fitted])
+        out[held] = part.predict(rows.matrix[held])
+    return out

@@ -1,0 +1,68 @@
+"""Configuration of KV tiers: capacity, bandwidth, sharing, eviction and admission."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
+from hermes.errors import InputError, Verbatim
+from hermes.memory.eviction import EVICTION
+
+__all__ = ["KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
+
+
+class KvTierConfig(ConfigModel):
+    """One tier of the hierarchy."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name. Shared tiers of one name are one tier."""
+    capacity: Annotated[Bytes, Field(gt=0)]
+    """Capacity in bytes."""
+    bandwidth: Bandwidth
+    """Bytes/s of all its reads and writes together."""
+    lookup: Duration = 0.0
+    """Time of a lookup, charged if it finds the key."""
+    scope: Literal["client", "platform", "rack", "all"] = "client"
+    """Clients that share the tier: one client alone, those of one platform, of one rack (the platform up to its first
+    slash), or all."""
+    policy: Annotated[str, Named(EVICTION)] = "lru"
+    """Eviction policy: which entry leaves a full tier."""
+    admission: Literal["all", "frequency"] = "all"
+    """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
+    evicted, by a Count-Min sketch of recent accesses."""
+    admission_sample: int = Field(default=10_000, ge=1, le=2**40)
+    """Accesses after which the sketch halves its counts."""
+    hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
+
+
+def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:
+    """Raise `InputError` for hit rates of stateful tiers: the entries they hold determine what they find."""
+    for i, tier in enumerate(tiers):
+        if tier.hit_rate is not None:
+            raise InputError(Verbatim("applies to `mode: expected` only: the entries of a stateful tier determine its "
+                                      "hits; leave it out"), field=f"{field}.{i}.hit_rate")
+
+
+class OffloadConfig(ConfigModel):
+    """Tiers that hold blocks of the prefix cache besides the device."""
+
+    tiers: list[KvTierConfig] = Field(min_length=1)
+    """The hierarchy, nearest first."""
+    block_tokens: int = Field(default=512, ge=1, le=2**20)
+    """Tokens of an entry: whole blocks of this size are stored and found."""
+    overlap: bool = False
+    """Start a prefill while the rest of its KV is read, layer by layer."""
+    write: Literal["all", "nearest"] = "all"
+    """Tiers that stored blocks go to. Only what a tier does not have yet is moved."""
+    promote: bool = True
+    """Write what a lower tier had to the tiers above it, once read."""
+    demote: bool = False
+    """Write what a tier evicts to the tier below."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_no_hit_rates(self.tiers, "tiers")
+        return self

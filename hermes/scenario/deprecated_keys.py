@@ -1,0 +1,62 @@
+"""Move deprecated keys of LLM clients to their new names before validation, with a warning each.
+
+The next release refuses the old names.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hermes.config.yaml_document import Node
+from hermes.errors import InputWarning
+
+__all__ = ["rename_deprecated_keys"]
+
+
+def rename_deprecated_keys(root: Node) -> Node:
+    """Return the document with deprecated keys of LLM clients under their new names."""
+    clients = root.child("clients")
+    if clients is None or not isinstance(clients.value, list):
+        return root
+    items = [_client(client, f"clients.{i}") for i, client in enumerate(clients.value)]
+    if all(new is old for new, old in zip(items, clients.value, strict=True)):
+        return root
+    return replace(root, value={**root.value, "clients": replace(clients, value=items)})
+
+
+def _client(client: Node, path: str) -> Node:
+    kind = client.child("kind")
+    if not isinstance(client.value, dict) or (kind is not None and kind.value != "llm"):
+        return client
+    for section, old, owner, new in _moves(client):
+        inner = client.value[section]
+        value = inner.value[old]
+        target = client if owner == "" else inner
+        new_path = ".".join(part for part in (path, owner, new) if part)
+        if target.child(new) is not None:   # both are given: validation reports the unknown or contradicting one
+            continue
+        rest = {key: item for key, item in inner.value.items() if key != old}
+        if owner == "":
+            value = replace(value, value=f"vllm-{value.value}")
+            client = replace(client, value={**client.value, section: replace(inner, value=rest), new: value})
+        else:
+            client = replace(client, value={**client.value, section: replace(inner, value={**rest, new: value})})
+        _warn(value, f"{path}.{section}.{old}", f"{new_path}: {value.plain()}")
+    return client
+
+
+def _moves(client: Node) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (section, old key, section of the new key, new key) of the deprecated keys of a client."""
+    for move in (("scheduler", "engine_version", "", "engine"), ("memory", "engine", "memory", "engine_reserve")):
+        section = client.child(move[0])
+        if section is not None and section.child(move[1]) is not None:
+            yield move
+
+
+def _warn(value: Node, old: str, new: str) -> None:
+    mark = value.key or value.mark
+    where = ":".join(str(part) for part in (mark.file, mark.line, mark.column) if part is not None)
+    text = f"{old} is deprecated; write {new} instead (the next release refuses the old key)"
+    warnings.warn(f"{where}: {text}" if where else text, InputWarning, stacklevel=2)

@@ -1,0 +1,53 @@
+"""Plan of a step, or of a run of equal steps: what a scheduler decided."""
+
+from __future__ import annotations
+
+from hermes.core.stage import Stage
+from hermes.hardware.base import StepStats
+
+__all__ = ["Plan"]
+
+
+class Plan(StepStats):
+    """A step plan: request -> number of tokens, and how many steps it may repeat.
+
+    Attributes:
+        prefills: (sequence, new tokens) for every sequence outside the decode group.
+        decodes: Whether the decode group advances by one token a step.
+        num_steps: Steps that can run before anything changes (1 if there are prefills).
+        preempted: Sequences preempted to make this plan, in order.
+        taken: Steps whose decode blocks are taken. The others are taken when the run ends, or when code outside the
+            scheduler reads the memory.
+    """
+
+    __slots__ = ("decodes", "num_steps", "preempted", "prefills", "taken")
+
+    def __init__(self) -> None:
+        # No base constructor call: a plan is made for every run of steps.
+        self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
+        self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
+        self.embed_tokens = self.embedded = 0
+        self.prefills: list[tuple[Stage, int]] = []
+        self.decodes = False
+        self.num_steps = 1
+        self.preempted: list[Stage] = []
+        self.taken = 0
+
+    def add_prefill(self, seq: Stage, n: int, past: int) -> None:
+        """Count `n` new tokens of `seq` after `past` cached ones. One token after the prompt counts as a decode."""
+        self.prefills.append((seq, n))
+        if n == 1 and past >= seq.prompt_tokens:
+            self.decode_seqs += 1
+            self.decode_ctx += past
+            if past > self.decode_ctx_max:
+                self.decode_ctx_max = past
+        else:
+            self.prefill_seqs += 1
+            self.prefill_tokens += n
+            self.prefill_past += past
+            self.prefill_attn += n * past + n * (n + 1) // 2
+        if not seq.target_tokens:   # an embedding: it ends with its prompt
+            self.embed_tokens += n
+            self.embedded += past + n == seq.num_tokens
+        elif past + n == seq.num_tokens:
+            self.sampled += seq.width

@@ -1,0 +1,139 @@
+"""Report of a study: tables, plots and findings, printed and written to a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Plot", "Report", "Table", "refuse_source"]
+
+
+@dataclass
+class Table:
+    """One table of a report.
+
+    Args:
+        name: Name of its CSV file.
+        digits: Decimals per column (others: 4 significant digits).
+        note: Text printed below.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    note: str = ""
+    digits: dict[str, int] = field(default_factory=dict)
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Return headers and cells as text; "-" for undefined values."""
+        columns = [str(column) for column in self.frame.columns]
+        cells = [
+            [_cell(value, self.digits.get(column)) for column, value in zip(columns, row, strict=True)]
+            for row in self.frame.itertuples(index=False, name=None)
+        ]
+        return columns, cells
+
+    def markdown(self) -> str:
+        columns, cells = self.rows()
+        lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells)])
+
+
+@dataclass
+class Plot:
+    """One plot of a report.
+
+    Args:
+        name: Name of its PNG file.
+        caption: Text below it.
+    """
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+@dataclass
+class Report:
+    """Report of a study.
+
+    Args:
+        findings: Sentences, each computed from the tables.
+        notes: Sentences about the set-up, besides those of study.yaml.
+        title: Filled in by `Study.run`.
+        assumptions: Filled in by `Study.run`; each (name, value, value in study.yaml, allowed, meaning, source).
+    """
+
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    title: str = ""
+    assumptions: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """Return the report as one Markdown page, which names the files of its plots."""
+        parts = [f"# {self.title}"]
+        if self.notes:
+            parts.append("\n".join(f"- {line}" for line in self.notes))
+        if self.assumptions:
+            parts += ["## Assumptions", *self._assumed()]
+        for table in self.tables:
+            parts += [f"## {table.title}", table.markdown(), *([table.note] if table.note else [])]
+        parts += [f"![{plot.caption}]({plot.name}.png)\n\n{plot.caption}" for plot in self.plots]
+        if self.findings:
+            parts += ["## Findings", "\n".join(f"- {line}" for line in self.findings)]
+        return "\n\n".join(parts) + "\n"
+
+    def changed(self) -> list[str]:
+        """Return the assumptions whose value differs from that in study.yaml."""
+        return [f"{name} = {value} (assumed: {own})" for name, value, own, *_ in self.assumptions if value != own]
+
+    def _assumed(self) -> list[str]:
+        lines = ["| assumption | value | allowed | meaning | source |", "| --- | --- | --- | --- | --- |"]
+        lines += [f"| {name} | {value} | {allowed} | {meaning} | {source} |"
+                  for name, value, _, allowed, meaning, source in self.assumptions]
+        changed = [f"Changed: {line}." for line in self.changed()]
+        return ["\n".join(lines), *changed]
+
+    def write(self, out: Path) -> list[Path]:
+        """Write `report.md`, a CSV for each table (full precision) and a PNG for each plot; return the files
+        written."""
+        names = [table.name for table in self.tables] + [plot.name for plot in self.plots]
+        if len(set(names)) < len(names):
+            raise InputError("different names for a report's tables and plots", ", ".join(sorted(names)))
+        refuse_source(out)
+        out.mkdir(parents=True, exist_ok=True)
+        written = []
+        for table in self.tables:
+            written.append(out / f"{table.name}.csv")
+            table.frame.to_csv(written[-1], index=False)
+        for plot in self.plots:
+            written.append(out / f"{plot.name}.png")
+            plot.figure.savefig(written[-1], dpi=120, metadata={"Software": None})
+        written.append(out / "report.md")
+        written[-1].write_text(self.markdown(), encoding="utf-8")
+        return written
+
+
+def refuse_source(out: Path) -> None:
+    """Raise `InputError` if `out` is the folder of a study's own files, which reports must not overwrite."""
+    if (out / "study.yaml").exists():
+        raise InputError("a folder other than that of the study's own files", str(out), field="--output")
+
+
+def _cell(value: Any, digits: int | None) -> str:
+    if value is None or value != value:   # NaN
+        return "-"
+    if isinstance(value, str | bool) or not hasattr(value, "__float__"):
+        return str(value)
+    if float(value).is_integer() and abs(value) < 1e15 and digits is None:
+        return f"{int(value):,}"
+    return f"{value:,.{digits}f}" if digits is not None else f"{value:,.4g}"

@@ -1,0 +1,183 @@
+"""Tables, plots and findings of the study of batching, from the frames of its sweeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from hermes.study import Plot, Report, Table
+
+__all__ = ["build", "highest_rates", "normalised"]
+
+BY = ["system", "pipeline", "lengths"]
+TPS, TPJ = "throughput.output_tokens_per_s", "energy.output_tokens_per_j"
+LIMITS = tuple(f"{name}_{p}" for name in ("ttft", "tpot") for p in ("p50", "p90", "p99"))
+BANDS = {"low (1-2)": (1.0, 2.0), "medium (3-4)": (3.0, 4.0), "high (5-6)": (5.0, 6.0)}
+POINTS_NOTE = ("rate: requests/s per client; KV tok: capacity of a client; peak: largest share of a client's in use; "
+               "x: relative to continuous at the lowest rate; missed: SLOs.")
+COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+
+
+def build(
+    grid: pd.DataFrame, weights: pd.DataFrame, varied: pd.DataFrame | None, window: pd.DataFrame | None,
+    speed: str, windows_s: dict[str, int],
+) -> Report:
+    grid = normalised(grid)
+    best = best_by_band(grid)
+    highest = highest_rates(grid, BY)
+    tables = [
+        Table("highest-rate", "Highest rate (requests/s per client) that meets all six SLOs", highest,
+              "0: no rate of the grid meets them."),
+        Table("best", "Best of those that meet all six SLOs, relative to continuous at the lowest rate", best),
+        Table("which-fails", "SLOs that the lowest failing rate misses", first_misses(grid)),
+        Table("weights", "bf16 weights on the small system, conversation and code", weights_table(weights)),
+    ]
+    if varied is not None:
+        tables.append(Table("assumptions", "Small system, plain, conversation: highest rate under other assumptions",
+                            highest_rates(varied, ["variation"], sort=False)))
+    if window is not None:
+        same = grid[(grid.system == "large") & (grid.pipeline == "plain") & (grid.lengths == "conv")
+                    & grid.rate.isin(window.rate.unique())]
+        both = pd.concat([window, same.assign(window=windows_s["large"])], ignore_index=True)
+        tables.append(Table("windows", "Large system, plain, conversation: other windows (s)", windows_table(both)))
+    tables.append(Table("points", "Every point", points_table(grid), POINTS_NOTE, {"peak": 2, "x": 2, "x ": 2}))
+    windows = ", ".join(f"{seconds} s ({name})" for name, seconds in windows_s.items())
+    return Report(
+        tables, [plot(grid, pipeline) for pipeline in grid.pipeline.unique()],
+        [*findings(grid, highest), f"Speed: {speed}."],
+        [f"Poisson arrivals for {windows}; the same requests for every strategy."])
+
+
+def normalised(grid: pd.DataFrame) -> pd.DataFrame:
+    """With `rel_tps` and `rel_tpj`: relative to continuous at the lowest rate of the same system, pipeline, lengths."""
+    base = grid[grid.strategy == "continuous"].sort_values("rate").groupby(BY, sort=False).first()
+    at = pd.MultiIndex.from_frame(grid[BY])
+    return grid.assign(rel_tps=grid[TPS] / base[TPS].reindex(at).to_numpy(),
+                       rel_tpj=grid[TPJ] / base[TPJ].reindex(at).to_numpy())
+
+
+def highest_rates(frame: pd.DataFrame, by: list[str], *, sort: bool = False) -> pd.DataFrame:
+    """One row per combination of `by`, a column per strategy: the highest rate whose point meets all six SLOs.
+
+    Systems of two sizes have splits of their own, so a cell may have nothing in it.
+    """
+    good = frame.assign(met=frame["rate"].where(frame["slo.pass"].astype(bool), 0.0))
+    wide = good.groupby([*by, "strategy"], sort=False)["met"].max().unstack("strategy")
+    order = list(dict.fromkeys(frame.strategy))
+    wide = wide.reindex(columns=order).reindex(list(dict.fromkeys(frame[by].itertuples(index=False, name=None)))
+                                               if len(by) > 1 else list(dict.fromkeys(frame[by[0]])))
+    return wide.reset_index()
+
+
+def best_by_band(grid: pd.DataFrame) -> pd.DataFrame:
+    """Per band of rates: the strategy with the highest throughput among those that meet the SLOs, and with the most
+    tokens a joule."""
+    rows: list[dict[str, Any]] = []
+    for key, group in grid.groupby(BY, sort=False):
+        for band, (low, high) in BANDS.items():
+            inside = group[(group.rate >= low) & (group.rate <= high)]
+            if inside.empty:
+                continue
+            good = inside[inside["slo.pass"].astype(bool)]
+            row: dict[str, Any] = dict(zip(BY, key, strict=True)) | {"rates": band}
+            for name, column in (("throughput", "rel_tps"), ("tokens/J", "rel_tpj")):
+                top = good.iloc[int(good[column].argmax())] if len(good) else None
+                row |= {f"{name}: best": "none" if top is None else top.strategy,
+                        f"{name}: at rate": None if top is None else top.rate,
+                        f"{name}: relative": None if top is None else top[column]}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def first_misses(grid: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for key, group in grid.groupby([*BY, "strategy"], sort=False):
+        failing = group[~group["slo.pass"].astype(bool)].sort_values("rate")
+        missed = "" if failing.empty else ", ".join(
+            limit for limit in LIMITS if not failing.iloc[0][f"slo.{limit}.pass"])
+        rows.append(dict(zip([*BY, "strategy"], key, strict=True)) | {
+            "rate": None if failing.empty else failing.iloc[0].rate, "misses": missed or "none",
+            "stable": "-" if failing.empty else str(failing.iloc[0].stable)})
+    return pd.DataFrame(rows)
+
+
+def weights_table(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({
+        "memory": frame.memory, "lengths": frame.lengths, "strategy": frame.strategy, "rate": frame.rate,
+        "KV tokens": frame["kv.capacity_per_client_tokens"], "peak": frame["kv.peak_share"],
+        "rejected": frame["requests.rejected"], "preemptions": frame["steps.preemptions"],
+        "TTFT p99 s": frame["latency.ttft_s.p99"], "TPOT p50 ms": 1e3 * frame["latency.tpot_s.p50"],
+        "six SLOs": frame["slo.pass"], "stable": frame.stable,
+    })
+
+
+def windows_table(frame: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (strategy, rate), group in frame.groupby(["strategy", "rate"], sort=False):
+        row: dict[str, Any] = {"strategy": strategy, "rate": rate}
+        for point in group.sort_values("window").to_dict("records"):
+            row[f"meets, {point['window']:g}"] = bool(point["slo.pass"])
+            row[f"TPOT p90 ms, {point['window']:g}"] = 1e3 * point["latency.tpot_s.p90"]
+            row[f"TTFT p99 ms, {point['window']:g}"] = 1e3 * point["latency.ttft_s.p99"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def points_table(grid: pd.DataFrame) -> pd.DataFrame:
+    """Every point, narrow enough for a terminal; the sweeps' folders have all figures."""
+    missed = [
+        "" if row["slo.pass"] else " ".join(name for name in LIMITS if not row[f"slo.{name}.pass"])
+        for row in grid.to_dict("records")
+    ]
+    return pd.DataFrame({
+        "system": grid.system, "pipeline": grid.pipeline, "len": grid.lengths, "batching": grid.strategy,
+        "rate": grid.rate, "done": grid["requests.completed"], "rej": grid["requests.rejected"],
+        "KV tok": grid["kv.capacity_per_client_tokens"], "peak": grid["kv.peak_share"], "stable": grid.stable,
+        "tok/s": grid[TPS], "x": grid.rel_tps, "tok/J": grid[TPJ], "x ": grid.rel_tpj, "missed": missed,
+    })
+
+
+def plot(grid: pd.DataFrame, pipeline: str) -> Plot:
+    """Rows: system and lengths; columns: throughput, tokens per joule. Filled where all six SLOs hold."""
+    mine = grid[grid.pipeline == pipeline]
+    rows = list(mine.groupby(["system", "lengths"], sort=False))
+    figure = Figure(figsize=(10, 2.9 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), 2, squeeze=False, sharex=True)
+    for (key, group), pair in zip(rows, axes, strict=True):
+        for axis, column, title in zip(pair, ("rel_tps", "rel_tpj"), ("throughput", "tokens per joule"), strict=True):
+            for (strategy, line), colour in zip(group.groupby("strategy", sort=False), COLOURS, strict=False):
+                axis.plot(line.rate, line[column], color=colour, lw=1, alpha=0.6)
+                good = line[line["slo.pass"].astype(bool)]
+                axis.scatter(line.rate, line[column], s=22, facecolors="white", edgecolors=colour, lw=1, zorder=3)
+                axis.scatter(good.rate, good[column], s=26, color=colour, label=strategy, zorder=4)
+            axis.set_title(f"{key[0]}, {key[1]}: {title}", fontsize=10)
+            axis.grid(alpha=0.3)
+            axis.spines[["top", "right"]].set_visible(False)
+        pair[0].set_ylabel("relative to continuous\nat the lowest rate", fontsize=9)
+        pair[1].legend(fontsize=8, frameon=False, loc="upper left")
+    for axis in axes[-1]:
+        axis.set_xlabel("requests/s per client")
+    return Plot(f"batching-{pipeline}", f"{pipeline}: filled points meet all six SLOs, hollow ones do not", figure)
+
+
+def findings(grid: pd.DataFrame, highest: pd.DataFrame) -> list[str]:
+    said = []
+    strategies = [c for c in highest.columns if c not in BY]
+    for row in highest.to_dict("records"):
+        rates = {name: row[name] for name in strategies if row[name] == row[name]}
+        top = max(rates.values())
+        if not top:
+            said.append(f"{row['system']}, {row['pipeline']}, {row['lengths']}: nothing meets the SLOs.")
+            continue
+        leaders = " and ".join(name for name, rate in rates.items() if rate == top)
+        others = ", ".join(f"{name} {rate:g}" for name, rate in rates.items() if rate < top)
+        group = grid[(grid.system == row["system"]) & (grid.pipeline == row["pipeline"])
+                     & (grid.lengths == row["lengths"]) & grid["slo.pass"].astype(bool)]
+        energy = group.iloc[int(group.rel_tpj.argmax())]
+        said.append(
+            f"{row['system']}, {row['pipeline']}, {row['lengths']}: SLOs hold up to {top:g} requests/s per client with "
+            f"{leaders}" + (f" ({others})" if others else "") + f"; most tokens per joule: {energy.strategy} at "
+            f"{energy.rate:g}, {energy.rel_tpj:.2f} times continuous at the lowest rate.")
+    return said

@@ -1,0 +1,54 @@
+"""Systems in studies of LLM batching: the clients of a scenario, arranged by a strategy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes.errors import InputError
+
+__all__ = ["PREFILL_LOAD", "arrange", "routers"]
+
+_SPLIT = re.compile(r"(\d+)P/(\d+)D")
+PREFILL_LOAD = "input_tokens"
+"""Load that prompts are balanced by, if prefill clients serve only prompts."""
+
+
+def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **scheduler: Any) -> list[dict[str, Any]]:
+    """Return a scenario's clients with its LLM clients arranged by `strategy`; those of other kinds are unchanged.
+
+    Args:
+        strategy: `continuous`, `chunked`, or `aP/bD` (a clients prefill, b decode; both batch continuously), a + b =
+            count.
+        scheduler: Further keys of the scheduler.
+
+    Raises `InputError` for any other strategy or sum.
+    """
+    llm = [dict(client) for client in clients if client.get("kind", "llm") == "llm"]
+    others = [dict(client) for client in clients if client.get("kind", "llm") != "llm"]
+    if len(llm) != 1:
+        raise InputError("one group of LLM clients", f"{len(llm)} groups", field="clients")
+    base = llm[0]
+    seqs = {"max_num_seqs": base.get("scheduler", {}).get("max_num_seqs", 256)}
+    split = _SPLIT.fullmatch(strategy)
+    if split is None:
+        if strategy not in ("continuous", "chunked"):
+            raise InputError("continuous, chunked, or a split like 12P/20D", strategy, field="strategy")
+        own = base.get("scheduler", {}) if strategy == "chunked" else {"kind": "continuous", **seqs}
+        return [base | {"count": count, "scheduler": {**own, **scheduler}}, *others]
+    prefill, decode = int(split[1]), int(split[2])
+    if prefill + decode != count or not prefill or not decode:
+        raise InputError(f"a split of {count} clients", strategy, field="strategy")
+    kind = {"kind": "continuous", **seqs, **scheduler}
+    return [
+        base | {"name": "prefill", "role": "prefill", "count": prefill, "scheduler": kind},
+        base | {"name": "decode", "role": "decode", "count": decode, "scheduler": kind}, *others,
+    ]
+
+
+def routers(strategy: str, router: Mapping[str, Any]) -> dict[str, Any]:
+    """Return routers by kind of stage: a split balances prompts by their length, if it balances at all."""
+    if _SPLIT.fullmatch(strategy) is None or router.get("kind") != "least_loaded":
+        return {}
+    return {"generate": {"kind": "least_loaded", "load": PREFILL_LOAD}}

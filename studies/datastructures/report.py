@@ -1,0 +1,77 @@
+"""Study of seven data structures for serving and retrieval, with one table each.
+
+Parts that need a missing library (bm25s, hnswlib or faiss), or the Mooncake trace (`--data`), are left out, and the
+report says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hermes.errors import InputError
+from hermes.plugins.structures.evaluation import CorpusConfig
+from hermes.study import Context, Plot, Report, Table
+
+from . import memory, retrieval, service, tools
+from .findings import findings
+
+__all__ = ["run"]
+
+CAPACITIES = (2_000, 6_000, 20_000, 60_000)
+
+
+def run(context: Context) -> Report:
+    quick = context.quick
+    context.say("datastructures: memory")
+    zipf = memory.cache_policies(15_000 if quick else 60_000, context["zipf"])
+    tables, panels, left_out = [memory.savings(), memory.runs_sharing(context), zipf], [zipf], []
+    trace = _mooncake(context)
+    if trace is None:
+        left_out.append("The Mooncake trace: --data names the folder that has mooncake/conversation_trace.jsonl.")
+    else:
+        tables.append(trace)
+        panels.append(trace)
+    context.say("datastructures: sketch, admission, micro-batches")
+    tiers = (service.admission(context, 1000, 3, (10, 30)) if quick
+             else service.admission(context, 3000, 5, (10, 20, 30)))
+    tables += [
+        memory.sketch_errors(20_000 if quick else 100_000, 3 if quick else 20), tiers,
+        service.micro_batches(context, 1500 if quick else 6000, (100, 400, 1200), (0, 2, 5, 10)),
+        service.submit_costs(5),
+    ]
+    plots = [service.admission_plot(tiers)]
+    context.say("datastructures: retrieval")
+    try:
+        found = _retrieval(quick)
+        tables += found
+        plots.append(retrieval.strengths_plot(next(table for table in found if table.name == "strengths")))
+    except InputError as error:
+        left_out.append(f"Retrieval: {error}")
+    tables += [service.hybrid_runs(context, 1000 if quick else 4000, (100, 400, 800)), retrieval.powers(),
+               tools.classes(), tools.heap_costs(5)]
+    policies = Plot("policies", "Tokens that need no prefill, by policy and capacity", memory.policy_plot(panels))
+    said = findings({table.name: table.frame for table in tables})
+    return Report(tables, [policies, *plots], said, left_out)
+
+
+def _retrieval(quick: bool) -> list[Table]:
+    config = CorpusConfig(documents=3000, queries=300) if quick else CorpusConfig(queries=1000)
+    fusion, ablation, corpus, _ = retrieval.evaluation(config)
+    links, efs = ((8, 32), (10, 50, 200)) if quick else ((4, 8, 16, 32), (10, 20, 50, 100, 200))
+    return [fusion, ablation, retrieval.graph_sweep(corpus, links, efs), retrieval.hybrid_latency(corpus),
+            *(retrieval.strengths(2000, 200, (1, 4), (1.2, 3.6)) if quick else
+              retrieval.strengths(5000, 600, (1, 2, 4), (1.2, 2.4, 3.6))),
+            retrieval.graph_seeds(2000 if quick else 10_000)]
+
+
+def _mooncake(context: Context) -> Table | None:
+    if context.data is None:
+        return None
+    from hermes.workload.importers import import_trace
+
+    path: Path = context.need_data("mooncake", "conversation_trace.jsonl")
+    frame = import_trace("mooncake", path)
+    prompts = [(tuple(int(i) for i in ids), int(tokens))
+               for ids, tokens in zip(frame["hash_ids"], frame["prompt_tokens"], strict=True)]
+    return memory.trace_policies(prompts[:2000] if context.quick else prompts,
+                                 CAPACITIES[:2] if context.quick else CAPACITIES)

@@ -1,0 +1,113 @@
+"""Variance classes of repeated measurements, and the cost of the indexed heap."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.calibration.retrieval_steps import load_searches
+from hermes.config.data_files import resource_dir
+from hermes.core.noise import spread, tally
+from hermes.memory.indexed_heap import IndexedHeap
+from hermes.study import Table
+
+__all__ = ["classes", "heap_costs"]
+
+OPERATIONS = 2000
+
+
+def classes() -> Table:
+    """Variance classes of the shipped searches, which the retrieval profile was fitted to."""
+    folder, rows = resource_dir("traces") / "hardware", []
+    for path in sorted(folder.glob("retrieval-*.yaml")):
+        frame = load_searches(path).rows
+        points = frame.drop_duplicates(["configuration", "batch", "threads", "top_k"])
+        rows.append({"measured": path.stem, "repetitions": len(frame), "points": len(points),
+                     "classes": tally(points["noise"].astype(str))})
+    return Table("svab", "6. Variance classes of the shipped searches (hermes.core.noise)", pd.DataFrame(rows),
+                 "CV below 10% excellent, 20% good, 50% flaky, else rejected. `hermes calibrate`, `python -m "
+                 "benchmarks` and `hermes regress` print the same classes.")
+
+
+def _seconds(act: Callable[[], Any]) -> float:
+    started = time.process_time()
+    act()
+    return (time.process_time() - started) / OPERATIONS
+
+
+def heap_costs(repetitions: int, sizes: tuple[int, ...] = (1000, 100_000)) -> Table:
+    """CPU time of an operation at 10^3 and 10^5 entries, beside a sorted list and lazily updated `heapq`."""
+    rng = np.random.default_rng(14)
+    samples: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for size in sizes:
+        for _ in range(repetitions):
+            keys = rng.random(size).tolist()
+            changed = rng.choice(size, min(size, OPERATIONS), replace=False).tolist()
+            changed = (changed * (OPERATIONS // len(changed) + 1))[:OPERATIONS]
+            for order in ("min", "max"):
+                for what, seconds in _heap_times(keys, changed, order).items():
+                    samples.setdefault((f"indexed heap, {order}", what), {}).setdefault(size, []).append(seconds)
+            for structure, measure in (("sorted list", _list_time), ("heapq, old entry left behind", _lazy_time)):
+                samples.setdefault((structure, "change a key"), {}).setdefault(size, []).append(measure(keys, changed))
+    rows = []
+    for (structure, what), by_size in samples.items():
+        small, large = (spread(by_size[size]) for size in sizes)
+        rows.append({"structure": structure, "operation": what, "us at 10^3": 1e6 * small.mean,
+                     "us at 10^5": 1e6 * large.mean, "+/-": 1e6 * large.ci95, "class": large.verdict,
+                     "times as much": large.mean / small.mean})
+    return Table("heap", "7. Indexed heap: time of one operation", pd.DataFrame(rows),
+                 f"CPU time, {OPERATIONS:,} operations, {repetitions} repetitions; log2(10^5) / log2(10^3) is 1.67.",
+                 {"us at 10^3": 2, "us at 10^5": 2, "+/-": 2, "times as much": 2})
+
+
+def _heap_times(keys: list[float], changed: list[int], order: str) -> dict[str, float]:
+    heap: IndexedHeap[int] = IndexedHeap(max_first=order == "max")
+    for item, key in enumerate(keys):
+        heap.push(item, key)
+
+    def decrease() -> None:
+        for item in changed:
+            heap.decrease_key(item, heap.key(item) * 0.5)
+
+    def increase() -> None:
+        for item in changed:
+            heap.increase_key(item, heap.key(item) * 3)
+
+    def turn_over() -> None:
+        for _ in range(OPERATIONS):
+            item = heap.pop()
+            heap.push(item, keys[item])
+
+    return {"decrease_key": _seconds(decrease), "increase_key": _seconds(increase), "pop and push": _seconds(turn_over)}
+
+
+def _list_time(keys: list[float], changed: list[int]) -> float:
+    now = list(keys)
+    entries = sorted((key, item) for item, key in enumerate(now))
+
+    def act() -> None:
+        for item in changed:
+            del entries[bisect_left(entries, (now[item], item))]
+            now[item] *= 0.5
+            insort(entries, (now[item], item))
+
+    return _seconds(act)
+
+
+def _lazy_time(keys: list[float], changed: list[int]) -> float:
+    now = list(keys)
+    entries = [(key, item) for item, key in enumerate(now)]
+    heapq.heapify(entries)
+
+    def act() -> None:
+        for item in changed:
+            now[item] *= 0.5
+            heapq.heappush(entries, (now[item], item))
+
+    return _seconds(act)

@@ -1,0 +1,135 @@
+"""Plots of the study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+__all__ = ["MARKS", "pressure_plot", "rates_plot", "scatter_plot", "timeline_plot"]
+
+COLOURS = {"METIS": "#c0392b", "AdaptiveRAG*": "#1f4e8c", "profile + median": "#7fbf7b", "+ batching": "#3d8b37",
+           "hindsight": "#888888", "vLLM fixed": "#e08a1e", "Parrot*": "#9b59b6"}
+MARKS = {"METIS": "*", "AdaptiveRAG*": "D", "profile + median": "^", "hindsight": "P"}
+_METHODS = {"map_rerank": "#b7c9e2", "stuff": "#f3c98b", "map_reduce": "#a9d6a5"}
+
+
+def front(delays: list[float], f1: list[float]) -> list[int]:
+    """Return the indices of the Pareto-optimal points, by delay."""
+    best, found = -1.0, []
+    for i in sorted(range(len(delays)), key=lambda i: (delays[i], -f1[i])):
+        if f1[i] > best:
+            best = f1[i]
+            found.append(i)
+    return found
+
+
+def scatter_plot(grid: pd.DataFrame, systems: pd.DataFrame, datasets: list[str]) -> Figure:
+    """Every fixed configuration and the choices per query: delay and F1, one panel per data set."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    figure = Figure(figsize=(5 * min(2, len(datasets)), 3.9 * -(-len(datasets) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(datasets) // 2), min(2, len(datasets)), squeeze=False)
+    for axes, dataset in zip(panels.flat, datasets, strict=False):
+        rows = grid[grid["dataset"] == dataset]
+        for method, colour in _METHODS.items():
+            own = rows[[dict(p.params)["method"] == method for p in rows["run"]]]
+            axes.scatter(own["delay_s"], own["f1"], color=colour, s=30, edgecolor="#555555", linewidth=0.5,
+                         label=f"fixed: {method}")
+        order = front(rows["delay_s"].tolist(), rows["f1"].tolist())
+        axes.plot(rows["delay_s"].iloc[order], rows["f1"].iloc[order], color="#555555", linewidth=1,
+                  label="Pareto front of the fixed")
+        for _, row in systems[systems["dataset"] == dataset].iterrows():
+            if row["system"] in MARKS:
+                axes.scatter(row["delay_s"], row["f1"], marker=MARKS[row["system"]], s=110, zorder=3,
+                             color=COLOURS[row["system"]], label=row["system"])
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(f"{dataset}, {rows['rate'].iloc[0]:g} queries/s", fontsize=10)
+        axes.set_xlabel("mean delay, s")
+        axes.set_ylabel("F1 (1 is attainable)")
+        axes.grid(True, which="both", alpha=0.25)
+    panels.flat[0].legend(fontsize=7, loc="lower right")
+    return figure
+
+
+def rates_plot(rates: pd.DataFrame, datasets: list[str]) -> Figure:
+    """Mean delay by rate, one panel per data set."""
+    figure = Figure(figsize=(3.4 * len(datasets), 3.4), layout="constrained")
+    for axes, dataset in zip(figure.subplots(1, len(datasets), squeeze=False)[0], datasets, strict=True):
+        for system, rows in rates[rates["dataset"] == dataset].groupby("system", sort=False):
+            axes.plot(rows["rate"], rows["delay_s"], marker="o", markersize=3, color=COLOURS[str(system)], label=system)
+        axes.axhline(1.8, color="#999999", linestyle=":", linewidth=1)
+        axes.set_yscale("log")
+        axes.set_title(dataset, fontsize=10)
+        axes.set_xlabel("queries/s")
+        axes.grid(True, which="both", alpha=0.25)
+    figure.axes[0].set_ylabel("mean delay, s (dots: 1.8 s)")
+    figure.axes[0].legend(fontsize=7)
+    return figure
+
+
+def pressure_plot(sweep: pd.DataFrame) -> Figure:
+    """Plot the effect of a smaller KV budget: delay, F1, and the share of decisions that memory constrained; means of
+    seeds."""
+    from matplotlib.ticker import NullFormatter
+
+    datasets = list(dict.fromkeys(sweep["dataset"]))
+    figure = Figure(figsize=(10, 2.8 * len(datasets)), layout="constrained")
+    panels = figure.subplots(len(datasets), 3, squeeze=False)
+    loads = sorted(set(sweep["load"]))
+    styles = dict(zip(loads, ("-", "--", ":") if len(loads) > 1 else ("-",), strict=True))
+    keys = ["dataset", "system", "load", "kv_tokens"]
+    mean = sweep.groupby(keys, sort=False)[["delay_s", "f1", "constrained"]].mean().reset_index()
+    for line, dataset in zip(panels, datasets, strict=True):
+        for axes, column, title in zip(line, ("delay_s", "f1", "constrained"), (
+                "mean delay, s", "F1", "constrained decisions"), strict=True):
+            for system in ("METIS", "AdaptiveRAG*", "+ batching"):
+                for load, style in styles.items():
+                    rows = mean[(mean["dataset"] == dataset) & (mean["system"] == system) & (mean["load"] == load)]
+                    if rows[column].notna().any():
+                        axes.plot(rows["kv_tokens"], rows[column], marker="o", markersize=3, linestyle=style,
+                                  color=COLOURS[system], label=f"{system}, {load:g} x rate")
+            axes.set_xscale("log")
+            axes.set_xticks(sorted(set(rows["kv_tokens"])), [f"{n / 1000:g}K" for n in sorted(set(rows["kv_tokens"]))])
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_title(f"{dataset}: {title}", fontsize=10)
+            axes.grid(True, which="both", alpha=0.25)
+        line[0].set_yscale("log")
+    for axes in panels[-1]:
+        axes.set_xlabel("KV budget, tokens")
+    panels[0][1].legend(fontsize=6)
+    return figure
+
+
+def timeline_plot(runs: list[tuple[str, Any]]) -> Figure:
+    """The calls of two queries on one engine, and its KV memory, for each of the runs."""
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
+    panels = figure.subplots(2, len(runs), sharex=True, squeeze=False, gridspec_kw={"height_ratios": [3, 1]})
+    for column, (title, results) in enumerate(runs):
+        record, axes = results.record, panels[0][column]
+        stages = record.stages
+        rows = [r for r in np.lexsort((stages["start_ns"], stages["assigned_ns"]))
+                if record.stage_kinds[stages["kind"][r]] == "generate"]
+        for y, r in enumerate(rows):
+            begin, start, end = (stages[name][r] / 1e9 for name in ("assigned_ns", "start_ns", "end_ns"))
+            colour = ("#999999", "#c0392b")[int(stages["request"][r])]
+            axes.barh(y, start - begin, left=begin, color="white", edgecolor=colour, hatch="////", linewidth=0.6)
+            axes.barh(y, end - start, left=start, color=colour)
+            tokens = f" {stages['prompt_tokens'][r]:,} -> {stages['output_tokens'][r]}"
+            axes.text(end, y, tokens, va="center", fontsize=7)
+        axes.set_yticks([])
+        axes.invert_yaxis()
+        axes.set_title(title, fontsize=10)
+        ends = record.runs["end_ns"] / 1e9
+        info = record.clients[0]
+        panels[1][column].step(ends, record.runs["used_blocks"] * info.block_size, where="post", color="#1f4e8c")
+        panels[1][column].axhline(info.num_blocks * info.block_size, color="#999999", linestyle=":")
+        panels[1][column].set_ylim(0, None)
+        panels[1][column].set_xlabel("s (hatched: waiting; grey: the query that holds the memory)")
+    panels[1][0].set_ylabel("KV tokens")
+    return figure

@@ -1,0 +1,206 @@
+"""Systems, data sets, rates and memory of the study, its points, and the figures kept of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.core.record import STATUS_COMPLETED
+from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.decision import METHODS, Configuration
+from hermes.plugins.metis.pipeline import HOW
+from hermes.plugins.metis.quality import QUALITY
+from hermes.results import Results
+from hermes.study import Context, Point, run_points
+from hermes.study.figures import point_figures
+
+__all__ = [
+    "API_IN", "API_OUT", "FIXED", "LARGE", "LARGE_RATES", "RATES", "SYSTEMS", "Batch", "Run", "extract", "fixed",
+    "fixed_run", "run_of", "seeded",
+]
+
+RATES = {"squad": 2.0, "musique": 0.4, "finsec": 0.15, "qmsum": 0.12}
+"""Queries a second that one A40 sustains with every system compared (2 a second, only those of squad)."""
+LARGE_RATES = {"squad": 0.3, "musique": 0.06, "finsec": 0.025, "qmsum": 0.02}
+"""The same of Llama-3.1-70B on two."""
+LARGE = "llama-3.1-70b"
+TOLERANCE = 0.01
+"""Of AdaptiveRAG*, by default: smaller differences of F1 count as none."""
+API_IN, API_OUT = 2.5e-6, 10e-6
+"""Dollars per token in and out of the profiler's API: the list price of a large model (GPT-4o, 2024 to 2025)."""
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "METIS": {"system": "metis", "co_schedule": True},
+    "AdaptiveRAG*": {"system": "adaptive_rag"},
+    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "tolerance": 0.001},
+    "AdaptiveRAG*, best": {"system": "adaptive_rag", "tolerance": 0.0},
+    "profile + median": {"system": "median"},
+    "+ batching": {"system": "median", "co_schedule": True},
+    "hindsight": {"system": "hindsight"},
+}
+FIXED = [
+    *(Configuration("map_rerank", k) for k in (1, 2, 4, 8, 16)),
+    *(Configuration("stuff", k) for k in (1, 2, 4, 7, 10, 16)),
+    *(Configuration("map_reduce", k, w) for k in (2, 5, 9, 14) for w in (30, 90)),
+]
+"""The grid of fixed configurations."""
+
+# Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
+_LARGE = {"model": LARGE, "device": "a40",
+          "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
+# frozen when the study was made: synchronous steps, nothing cached
+_PLAIN = {"scheduler": {"kind": "chunked", "max_num_batched_tokens": 2048, "max_num_seqs": 256,
+                        "async_scheduling": False},
+          "memory": {"utilization": 0.9, "prefix_caching": False}}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a point simulates. rate None: one query at a time; blocks None: all the KV memory there is;
+    more: further parameters of the pipeline."""
+
+    dataset: str
+    system: str
+    params: tuple[tuple[str, Any], ...]
+    rate: float | None
+    requests: int = 200
+    blocks: int | None = None
+    serving: str = "mistral-7b"
+    seed: int = 1
+
+    @property
+    def label(self) -> str:
+        """Unique among all points, but for the seed."""
+        return json.dumps([self.dataset, self.system, self.params, self.rate, self.requests, self.blocks, self.serving])
+
+    def with_(self, called: str, **params: Any) -> Run:
+        """The same under another name, with other parameters of its pipeline."""
+        return replace(self, system=called, params=tuple(sorted((dict(self.params) | params).items())))
+
+    def point(self) -> Point:
+        """The point that simulates it."""
+        one, params = DATASETS[self.dataset], dict(self.params)
+        arrivals = {"kind": "closed_loop", "users": 1, "think": 0.0} if self.rate is None else {
+            "kind": "poisson", "rate": self.rate}
+        (q_low, q_high), (o_low, o_high) = one.question_tokens, one.output_tokens
+        policy = "priority" if params.get("co_schedule") else "fcfs"
+        served = params.get("profiler_model")
+        changed: dict[str, Any] = {
+            "workload.requests": self.requests, "workload.arrivals": arrivals, "workload.model": self.serving,
+            "workload.pipeline": {"name": "metis", "dataset": self.dataset} | params,
+            "workload.lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": q_low, "max": q_high},
+                                 "output": {"kind": "uniform", "min": o_low, "max": o_high}},
+            "clients.0.scheduler.policy": policy,
+        }
+        if self.serving != "mistral-7b":
+            changed |= {f"clients.0.{key}": value for key, value in (_LARGE | {"devices": 2}).items()}
+        if self.blocks is not None:
+            changed["clients.0.memory"] = {"num_blocks": self.blocks, "kv_bits": 16, "prefix_caching": False}
+        if served:
+            changed["clients.1"] = {"name": "api", "devices": 2, **_PLAIN} | _LARGE
+        columns = {"dataset": self.dataset, "system": self.system, "rate": self.rate}
+        return Point(self.label, changed, columns, self.seed)
+
+
+def fixed(config: Configuration) -> dict[str, Any]:
+    """Parameters of a fixed configuration."""
+    words = config.summary_words or 60
+    return {"system": "fixed", "method": config.method, "chunks": config.num_chunks, "words": words}
+
+
+def run_of(dataset: str, system: str, rate: float | None, **more: Any) -> Run:
+    """A system by name. more: fields of `Run`."""
+    return Run(dataset, system, tuple(sorted(SYSTEMS[system].items())), rate, **more)
+
+
+def fixed_run(dataset: str, config: Configuration, rate: float | None, *, parrot: bool = False, **more: Any) -> Run:
+    """vLLM with one configuration for all, or the same with a query's calls co-scheduled."""
+    params = fixed(config) | ({"co_schedule": True} if parrot else {})
+    return Run(dataset, "Parrot*" if parrot else "vLLM fixed", tuple(sorted(params.items())), rate, **more)
+
+
+def seeded(points: Iterable[Run], seeds: int) -> list[Run]:
+    """Each point with so many seeds."""
+    return [replace(one, seed=seed) for one in points for seed in range(1, seeds + 1)]
+
+
+class Batch:
+    """Points of several sections, simulated together.
+
+    A section's frame has a row per point, in order; column `run` has what it simulates.
+    """
+
+    def __init__(self, context: Context, name: str, sections: dict[str, list[Run]]) -> None:
+        wanted = list(dict.fromkeys(one for section in sections.values() for one in section))
+        self._frame = run_points(context, name, [_assumed(one, context).point() for one in wanted],
+                                 scenario="base.yaml", extract=extract)
+        self._frame["run"] = pd.Series(wanted, dtype=object)
+        self._place = {one: place for place, one in enumerate(wanted)}
+        self._sections = sections
+
+    def __getitem__(self, section: str) -> pd.DataFrame:
+        wanted = list(dict.fromkeys(self._sections[section]))
+        return self._frame.iloc[[self._place[one] for one in wanted]].reset_index(drop=True)
+
+
+def _assumed(one: Run, context: Context) -> Run:
+    """The same with the study's assumptions, where they are other than the pipeline's."""
+    more: dict[str, Any] = {}
+    if one.system == "AdaptiveRAG*" and context["tolerance"] != TOLERANCE:
+        more["tolerance"] = context["tolerance"]
+    if context["quality"] != "default":
+        more["quality"] = context["quality"]
+    return one.with_(one.system, **more | dict(one.params)) if more else one
+
+
+def _tokens(results: Results, client: str) -> tuple[int, int]:
+    record = results.record
+    mine = record.stages["client"] == [info.name for info in record.clients].index(client)
+    return int(record.stages["prompt_tokens"][mine].sum()), int(record.stages["output_tokens"][mine].sum())
+
+
+def extract(results: Results) -> dict[str, Any]:
+    """Figures of a point: delay, F1 by every quality model, choices, memory at decisions, tokens and dollars."""
+    record, notes = results.record, results.record.notes
+    names = [info.name for info in record.clients]
+    answered = record.status == STATUS_COMPLETED
+    e2e = results.metrics.e2e_ns[answered] / 1e9
+    count = len(answered)
+    out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
+    out |= {"delay_s": float(e2e.mean()), "delay_p90_s": float(np.quantile(e2e, 0.9))}
+    for name in QUALITY:
+        key = "f1" if name == "default" else f"f1_{name}"
+        out[key] = float(np.mean(notes[key] * answered))   # no answer, no F1
+    out |= {"chunks": float(np.mean(notes["chunks"])), "kv_used": float(np.mean(notes["kv_used"]))}
+    for index, name in enumerate(METHODS):
+        out[f"method.{name}"] = float(np.mean(notes["method"] == index))
+    if "how" in notes:
+        out["constrained"] = float(np.nanmean(notes["constrained"]))
+        out |= {f"how.{name}": float(np.mean(notes["how"] == index)) for index, name in enumerate(HOW)}
+    profiling = np.zeros(count)
+    of_api = record.stages["client"] == names.index("api")
+    took = (record.stages["end_ns"] - record.stages["assigned_ns"])[of_api] / 1e9
+    profiling[record.stages["request"][of_api]] = took
+    profiling = profiling[answered]
+    out |= {"profiler_s": float(profiling.mean()), "profiler_share": float(np.mean(profiling / e2e)),
+            "profiler_share_max": float(np.max(profiling / e2e))}
+    zero = np.zeros(count)
+    counted = ("profile_in", "profile_out", "golden_in", "golden_out")
+    sums = {key: float(np.nansum(notes.get(key, zero))) for key in counted}
+    out |= sums | {"golden_runs": float(np.sum(~np.isnan(notes.get("golden_in", zero * np.nan))))}
+    llm_in, llm_out = _tokens(results, "llm")
+    out |= {"llm_in": llm_in, "llm_out": llm_out, "profiler_stage_in": _tokens(results, "api")[0]}
+    llm = record.clients[names.index("llm")]
+    of_llm = record.runs["client"] == names.index("llm")
+    busy_s = float((record.runs["end_ns"] - record.runs["start_ns"])[of_llm].sum()) / 1e9
+    served = record.clients[names.index("api")]
+    api = sums["profile_in"] * API_IN + sums["profile_out"] * API_OUT if served.role == "service" else (
+        served.price_per_hour * took.sum() / 3600)
+    out |= {"busy": busy_s / (record.end_ns / 1e9), "dollars_llm": llm.price_per_hour * busy_s / 3600 / count,
+            "dollars_profiler": float(api) / count}
+    return out

@@ -1,0 +1,152 @@
+"""Study of METIS: choice of a RAG query's configuration together with its schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from hermes.api import simulate
+from hermes.plugins.metis.decision import METHODS
+from hermes.plugins.metis.pipeline import HOW
+from hermes.plugins.metis.quality import QUALITY
+from hermes.study import Context, Plot, Report, Table
+
+from . import plots, tables
+from .findings import findings
+from .points import RATES, Batch, Run
+from .sections import HOLDERS, SPEC_RATE, Size, first, pressure_points, second
+
+__all__ = ["run"]
+
+
+def run(context: Context) -> Report:
+    size = Size.of(quick=context.quick)
+    one = Batch(context, "first", first(size))
+    grid, own = one["grid"], one["systems"]
+    like = {(d, r): _like(grid, own, d, r) for d, r in size.pairs}
+    large = {d: _like(one["large grid"], one["large"], d, r) for d, r in size.large_pairs if r != SPEC_RATE}
+    two = Batch(context, "second", second(size, like, large))
+    return _report(context, size, one, two)
+
+
+def _report(context: Context, size: Size, one: Batch, two: Batch) -> Report:
+    own, fixed, rates = one["systems"], two["fixed"], pd.concat([one["rates"], two["rates"]])
+    steps = _steps(size, own, one["rungs"], fixed)
+    sweep, shapes = _sweep(size, one["pressure"]), _shapes(size, one)
+    readings = pd.concat([one["readings"], own[[r == RATES[d] and s == "METIS" for d, r, s in zip(
+        own["dataset"], own["rate"], own["system"], strict=True)]]])
+    large = pd.concat([one["large"], two["large fixed"]])
+    gains = tables.gains(*_scatter(one))
+    trace_table, trace_plot = _trace(context)
+    found = [
+        tables.headline(pd.concat([own, fixed])), tables.readings(readings), gains, tables.large(large),
+        tables.ladder(steps), tables.lone(pd.concat([one["lone"], two["lone"]])), tables.throughput(rates),
+        tables.by_rate(one["rates"]), tables.pressure(sweep), tables.variants(sweep), tables.knobs(two["knobs"]),
+        tables.overhead(one["profilers"]), tables.feedback(one["feedback"]), tables.shapes(shapes),
+        tables.dollars(two["dollars"]), _reconciled(own), trace_table,
+    ]
+    said = findings(own, fixed, readings, gains.frame, large, steps, sweep, shapes, one["feedback"])
+    return Report(found, [*_plots(size, one, rates, sweep), trace_plot], said)
+
+
+def _scatter(one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Fixed configurations and choices per query, at the sustained rates, of the first seed."""
+    own, rungs = one["systems"], one["rungs"]
+    chosen = pd.concat([own[own["seed"] == 1], rungs[rungs["seed"] == 1]])
+    grid, chosen = (frame[[r == RATES[d] for d, r in zip(frame["dataset"], frame["rate"], strict=True)]]
+                    for frame in (one["grid"], chosen))
+    return grid, chosen[chosen["system"].isin(plots.MARKS)]
+
+
+def _plots(size: Size, one: Batch, rates: pd.DataFrame, sweep: pd.DataFrame) -> list[Plot]:
+    names = list(size.datasets)
+    grid, chosen = _scatter(one)
+    return [
+        Plot("metis-scatter", "Every fixed configuration, and configurations per query, at the sustained rates",
+             plots.scatter_plot(grid, chosen, names)),
+        Plot("metis-rates", "Mean delay by rate", plots.rates_plot(rates, names)),
+        Plot("metis-pressure", "Less KV memory: delay, F1, decisions that memory changed",
+             plots.pressure_plot(sweep)),
+    ]
+
+
+def _like(grid: pd.DataFrame, own: pd.DataFrame, dataset: str, rate: float) -> Run:
+    """Return the fixed configuration of like delay, by the first seed."""
+    mine = own[(own["dataset"] == dataset) & (own["rate"] == rate) & (own["system"] == "METIS")]
+    delay = mine.sort_values("seed")["delay_s"].iloc[0]
+    chosen: Run = tables.like_delay(grid[(grid["dataset"] == dataset) & (grid["rate"] == rate)], delay)["run"]
+    return chosen
+
+
+def _steps(size: Size, own: pd.DataFrame, rungs: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
+    """Run the ladder: a few seeds of the sustained rates, one of the paper's."""
+    steps = pd.concat([fixed, own[own["system"] == "AdaptiveRAG*"], rungs, own[own["system"] == "METIS"]])
+    return pd.concat([steps[(steps["dataset"] == d) & (steps["rate"] == r)
+                            & (steps["seed"] <= (size.few if r == RATES[d] else 1))] for d, r in size.pairs])
+
+
+def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
+    """Return points with less memory, and their settings."""
+    known = pressure_points(size)
+    return cut.assign(kv_tokens=[known[p][0] for p in cut["run"]], load=[known[p][1] for p in cut["run"]])
+
+
+def _shapes(size: Size, one: Batch) -> pd.DataFrame:
+    """Return F1 by each quality model. Systems that do not choose by it need not run again."""
+    parts = [one["shapes"]]
+    for dataset in size.datasets:
+        own, rungs, grid = (f[(f["dataset"] == dataset) & (f["rate"] == RATES[dataset]) & (f["seed"] == 1)]
+                            for f in (one["systems"], one["rungs"], one["grid"]))
+        mine = own[own["system"] == "METIS"]
+        near = grid[grid["delay_s"] <= tables.LIKE * mine["delay_s"].iloc[0]]
+        best = {column: near[column].max() for column in ("f1", *(f"f1_{n}" for n in QUALITY if n != "default"))}
+        like = pd.DataFrame([best | {"dataset": dataset, "system": "vLLM fixed"}])
+        parts += [mine, rungs[rungs["system"] == "profile + median"], like]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _reconciled(own: pd.DataFrame) -> Table:
+    """Return the tokens that pipelines declared, and those that stages served."""
+    mine = own[own["system"] == "METIS"]
+    rows = [{"data set": d, "runs": len(g), "profiler tokens noted": g["profile_in"].sum(),
+             "in its stages": g["profiler_stage_in"].sum(), "golden runs": g["golden_runs"].sum(),
+             "golden tokens noted": g["golden_in"].sum() + g["golden_out"].sum(),
+             "LLM tokens served": g["llm_in"].sum() + g["llm_out"].sum()}
+            for d, g in mine.groupby("dataset", sort=False)]
+    return Table("reconciled", "Nothing is free: tokens of profiler and golden runs", pd.DataFrame(rows),
+                 "tests/metis/test_pipeline.py adds up every call.")
+
+
+def _trace(context: Context) -> tuple[Table, Plot]:
+    """One query holds most of the memory when another comes that needs five chunks at once."""
+    context.say("metis: trace")
+    rows, runs = [], []
+    for holder in HOLDERS[::2] if context.quick else HOLDERS:
+        for name, pipeline in (
+            ("stuff, 5 chunks", "{name: metis, system: fixed, chunks: 5, dataset: qmsum}"),
+            ("METIS", "{name: metis, dataset: qmsum, profiler: perfect}"),
+        ):
+            results = simulate({"extends": str(context.file("pressure.yaml"))}, overrides=[
+                f"workload.1.pipeline={pipeline}", f"workload.0.lengths.output={holder}"])
+            frame = results.requests
+            how = frame["note_how"].iloc[1] if "note_how" in frame else None
+            method = METHODS[int(frame["note_method"].iloc[1])]
+            rows.append({"the other generates": holder, "system": name,
+                         "configuration": f"{method}, {int(frame['note_chunks'].iloc[1])} chunks",
+                         "how": "-" if how is None else HOW[int(how)], "F1": frame["note_f1"].iloc[1],
+                         "first call starts s": _first_start(results) - frame["arrival_s"].iloc[1],
+                         "delay s": frame["e2e_s"].iloc[1], "delay of the other s": frame["e2e_s"].iloc[0]})
+            if holder == HOLDERS[-1]:
+                runs.append((f"{name}: {frame['e2e_s'].iloc[1]:.2f} s", results))
+    table = Table("trace", "A query under memory pressure, by how long another holds the memory",
+                  pd.DataFrame(rows), "", {"F1": 3, "first call starts s": 2, "delay s": 2,
+                                           "delay of the other s": 2})
+    return table, Plot("metis-trace", "One query holds 8,000 of 12,000 tokens of KV when another comes",
+                       plots.timeline_plot(runs))
+
+
+def _first_start(results: Any) -> float:
+    record = results.record
+    mine = (record.stages["request"] == 1) & (record.stages["kind"] == record.stage_kinds.index("generate"))
+    return float(record.stages["start_ns"][mine].min()) / 1e9

@@ -1,0 +1,199 @@
+"""Tables of the study: simulated figures beside the paper's, and arithmetic on single figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hermes.clients.overhead import load_overhead
+from hermes.study import Table
+
+from .points import BIN_S, IBS, PHASES_S, SPLIT
+
+__all__ = [
+    "MODES", "PAPER", "burst_table", "cell_table", "employed_table", "fit_table", "mix_table", "overhead_table",
+    "phase_table",
+    "points_table", "ratio_table", "served", "variant_table",
+]
+
+Rows = dict[str, dict[str, Any]]
+COLUMNS = ("embed/s", "gen/s", "normalised")
+# percent embeddings -> system -> (embeddings/s, generations/s, normalised), Mistral-7B on four GPUs
+PAPER: dict[int, dict[str, tuple[float, float, float]]] = {
+    90: {SPLIT: (15.64, 1.49, 18.02), IBS: (58.80, 7.00, 70.07)},
+    50: {SPLIT: (12.54, 11.97, 32.89), IBS: (25.32, 26.24, 69.93)},
+    10: {SPLIT: (5.10, 29.56, 55.35), IBS: (4.20, 39.10, 70.67)},
+}
+MODES = ("serial", "overlapped")
+
+
+def served(row: dict[str, Any]) -> tuple[float, float, float]:
+    """Embeddings/s, generations/s and normalised throughput of a point's measured window."""
+    rates = [row.get(f"measured.served.{kind}.per_s") for kind in ("embed", "generate")]
+    embeds, generations = (0.0 if rate is None or rate != rate else float(rate) for rate in rates)
+    return embeds, generations, float(row["measured.weighted_per_s"])
+
+
+def fit_table(profile: str) -> Table:
+    """The two fitted overheads, in either reading."""
+    found = load_overhead(profile)
+    rows = [{"serving overhead": mode, "ms per embedding": getattr(found, mode).embed * 1e3,
+             "ms per generation": getattr(found, mode).generate * 1e3} for mode in MODES]
+    return Table("fit", "Fitted to 21.9 embeddings/s and 12.9 generations/s of one saturated GPU", pd.DataFrame(rows),
+                 "hermes fit-overhead studies/orthrus/single --embed 21.9 --generate 12.9. Nothing else is fitted.",
+                 {"ms per embedding": 2, "ms per generation": 2})
+
+
+def cell_table(rows: Rows, system: str) -> Table:
+    """Each cell of the paper's table for one system: ours, theirs, the error."""
+    out = []
+    for mode in MODES:
+        for percent, paper in PAPER.items():
+            ours = served(rows[f"mix {system} {percent} {mode}"])
+            line: dict[str, Any] = {"overhead": mode, "embed:gen": _ratio(percent)}
+            for name, mine, theirs in zip(COLUMNS, ours, paper[system], strict=True):
+                line |= {name: mine, f"paper {name}": theirs, f"error {name} %": 100 * (mine / theirs - 1)}
+            out.append(line)
+    digits = {column: 1 if column.startswith("error") else 2 for column in out[0] if column not in (
+        "overhead", "embed:gen")}
+    name = "orthrus" if system == IBS else "split"
+    return Table(f"mistral-{name}", f"Mistral-7B, {system}", pd.DataFrame(out), "", digits)
+
+
+def ratio_table(rows: Rows, assumed: str) -> Table:
+    """Normalised throughput of Orthrus over SplitGPU per mix."""
+    out = []
+    for percent, paper in PAPER.items():
+        line: dict[str, Any] = {"embed:gen": _ratio(percent)}
+        for mode in MODES:
+            ours = [served(rows[f"mix {system} {percent} {mode}"])[2] for system in (IBS, SPLIT)]
+            line[mode] = ours[0] / ours[1]
+        line["paper"] = paper[IBS][2] / paper[SPLIT][2]
+        line[f"paper's Orthrus over our SplitGPU ({assumed})"] = (
+            paper[IBS][2] / served(rows[f"mix {SPLIT} {percent} {assumed}"])[2])
+        out.append(line)
+    return Table("ratio", f"Normalised throughput, {IBS} over {SPLIT}", pd.DataFrame(out), "",
+                 {column: 2 for column in out[0] if column != "embed:gen"})
+
+
+def employed_table(rows: Rows, clients: tuple[int, ...], users: int = 512) -> Table:
+    """Number of clients that the paper's SplitGPU rates can keep busy: by Little's law a closed loop has them all."""
+    curves = {}
+    for kind in ("embed", "generate"):
+        found = [served(rows[f"single {kind} {n} plain"]) for n in clients]
+        rate = [0.0, *(one[0 if kind == "embed" else 1] for one in found)]
+        curves[kind] = np.maximum.accumulate(np.array(rate))
+    counts = np.array([0, *clients], dtype=float)
+    out = []
+    for percent, paper in PAPER.items():
+        embeds, generations, _ = paper[SPLIT]
+        at_embed = float(np.interp(embeds, curves["embed"], counts))
+        at_generate = 3 * float(np.interp(generations / 3, curves["generate"], counts))
+        total = at_embed + at_generate
+        out.append({
+            "embed:gen": _ratio(percent), "embed/s per GPU": embeds, "of": curves["embed"][-1],
+            "gen/s per GPU": generations / 3, "of ": curves["generate"][-1], "clients at work": total,
+            "a closed loop of 512": "cannot" if total < users / 2 else "can",
+        })
+    return Table(
+        "employed", "The paper's SplitGPU cells: clients that such rates keep at work", pd.DataFrame(out),
+        "A client of a closed loop without think time is always at one of the GPUs. A GPU that serves a rate below "
+        "its highest has as many requests in it as the rate calls for (the curve of one GPU, 1 to 256 clients); more "
+        "would be served faster. Where both kinds of GPU together hold far fewer than 512, the other clients are "
+        "nowhere: no closed loop does that, whatever the times are.",
+        {"embed/s per GPU": 2, "of": 2, "gen/s per GPU": 2, "of ": 2, "clients at work": 0})
+
+
+def mix_table(rows: Rows, systems: list[str], mixes: tuple[int, ...], mode: str) -> Table:
+    """Normalised throughput by mix."""
+    out = [{"system": system,
+            **{f"{percent}%": served(rows[f"mix {system} {percent} {mode}"])[2] for percent in mixes}}
+           for system in systems]
+    return Table("mix", f"Normalised throughput by share of embeddings ({mode} overhead)", pd.DataFrame(out), "",
+                 {f"{percent}%": 2 for percent in mixes})
+
+
+def burst_table(rows: Rows, systems: list[str], mode: str) -> Table:
+    """Latency per kind of the burst, and against SplitGPU."""
+    out = []
+    for system in systems:
+        row = rows[f"burst {system}"]
+        out.append({
+            "system": system,
+            **{f"{kind} {name} s": row[f"measured.served.{key}.latency_s.{name}"]
+               for kind, key in (("embed", "embed"), ("gen", "generate")) for name in ("p50", "p99")},
+            "all done s": row["makespan_s"],
+        })
+    return Table("burst", f"1,000 generations, then 1,000 embeddings, all at time 0 ({mode} overhead)",
+                 pd.DataFrame(out), "The paper's figures are in ms, which decoding 512 tokens cannot be; only ratios "
+                 "could be compared.", {column: 2 for column in out[0] if column != "system"})
+
+
+def phase_table(rows: Rows, systems: list[str], mode: str) -> Table:
+    """Accelerators busy in each of the three phases, by group where a system has two."""
+    out = []
+    per_phase = 60 // BIN_S
+    for system in systems:
+        row = rows[f"phases {system}"]
+        groups = ["embed", "generate", "all"] if row.get("busy.embed.000") == row.get("busy.embed.000") \
+            and row.get("busy.embed.000") is not None else ["all"]
+        for group in groups:
+            series = [float(row[f"busy.{group}.{i:03d}"]) for i in range(PHASES_S // BIN_S)]
+            phases = [float(np.mean(series[k * per_phase:(k + 1) * per_phase])) for k in range(3)]
+            out.append({
+                "system": system, "GPUs": group, "10% embed": phases[0], "50%": phases[1], "90%": phases[2],
+                "embed p50 s": row["measured.served.embed.latency_s.p50"] if group == "all" else None,
+                "gen p50 s": row["measured.served.generate.latency_s.p50"] if group == "all" else None,
+                "all done s": row["makespan_s"] if group == "all" else None,
+            })
+    return Table("phases", f"Three phases of 60 s, 1,000 requests each: accelerators busy ({mode} overhead)",
+                 pd.DataFrame(out), "Busy: steps, without the time in which the serving stack holds a GPU up.",
+                 {column: 2 for column in out[0] if column not in ("system", "GPUs")})
+
+
+def overhead_table(rows: Rows, clients: tuple[int, ...]) -> Table:
+    """One GPU with one kind only: the cost of serving it in an engine for both."""
+    out = []
+    for n in clients:
+        line: dict[str, Any] = {"clients": n}
+        for kind, index in (("embed", 0), ("generate", 1)):
+            plain, ours = (served(rows[f"single {kind} {n} {which}"])[index] for which in ("plain", "orthrus"))
+            line |= {f"{kind}/s plain": plain, f"{kind}/s Orthrus": ours,
+                     f"{kind} overhead %": 100 * (plain / ours - 1)}
+        out.append(line)
+    return Table("overhead", "One GPU, one kind of request: Orthrus against an engine for that kind alone",
+                 pd.DataFrame(out), "Plain: the adapter merged into the weights; generations by the chunked scheduler.",
+                 {column: 2 for column in out[0] if column != "clients"})
+
+
+def variant_table(name: str, title: str, rows: Rows, variants: dict[str, str], note: str) -> Table:
+    """Variants (title -> label without mix) against the paper's Mistral cells: error of the normalised throughput."""
+    out = []
+    for shown, label in variants.items():
+        line: dict[str, Any] = {"": shown}
+        for percent in PAPER:
+            row = rows.get(f"{label} {percent}")
+            if row is not None:
+                embeds, generations, normalised = served(row)
+                line |= {f"{_ratio(percent)} embed/s": embeds, f"{_ratio(percent)} gen/s": generations,
+                         f"{_ratio(percent)} normalised": normalised}
+        out.append(line)
+    return Table(name, title, pd.DataFrame(out), note, {column: 2 for column in out[0] if column})
+
+
+def points_table(rows: Rows) -> Table:
+    """Columns of every point."""
+    out = [{
+        "point": label, "KV tokens per GPU": row["point.kv_capacity_per_client_tokens"],
+        "peak KV": row["point.kv_peak_share"], "rejected": row["point.rejected"], "preempted": row["point.preemptions"],
+        "stable": "closed loop" if label.startswith(("mix", "single", "variant", "model")) else row["point.stable"],
+    } for label, row in rows.items()]
+    return Table("points", "Every point: KV capacity, peak use, rejections, stability", pd.DataFrame(out),
+                 "A closed loop is stable by construction. A burst has no arrivals over time to judge by.",
+                 {"peak KV": 2})
+
+
+def _ratio(percent: int) -> str:
+    return f"{percent // 10}:{10 - percent // 10}"

@@ -1,0 +1,290 @@
+"""Study of remote KV storage: places for past KV (HERMES, arXiv 2504.09775)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hermes.study import Context, Plot, Point, Report, Search, Table, run_points, run_searches
+
+from .plots import cdf_plot
+from .points import (
+    DESIGNS,
+    Setup,
+    at_rate,
+    context_bytes,
+    dcn_used,
+    extract,
+    hit_share,
+    store_of,
+    verdict,
+)
+
+__all__ = ["run"]
+
+PASTS = (4096, 24576)
+CLIENTS = 128
+SEARCH_TOP = 480.0     # requests/s, the highest rate tried
+
+@dataclass
+class Found:
+    """A setup with its figures."""
+
+    setup: Setup
+    row: dict[str, Any]
+    stable: bool | None
+
+    def get(self, key: str) -> Any:
+        return self.row.get(key)
+
+
+Unloaded = dict[tuple[str, int, int], float]   # (design, past, bits of the KV) -> E2E of an empty system, s
+
+
+def run(context: Context) -> Report:
+    """Capacities, points at the study's rate in both modes, highest stable rates, overlap."""
+    bits = (8,) if context.quick else (8, 16)
+    populations = ("private",) if context.quick else ("private", "shared")
+    requests = round(context["rate"] * (28 if context.quick else 48))
+    empty = _unloaded(context, bits)
+    setups = [
+        _setup(context, design, past, population, kv_bits=kv, mode=mode, requests=requests)
+        for kv in bits for population in (populations if kv == 8 else ("private",)) for past in PASTS
+        for design in DESIGNS
+        for mode in ("expected", "contention")
+        if design != "recompute" or (mode == "contention" and population == "private")
+    ]
+    rows = _simulate(context, "points", setups)
+    found = [Found(s, row, verdict(row, empty[s.design, s.past, s.kv_bits]))
+             for s, row in zip(setups, rows, strict=True)]
+    rates = _rates(context, populations, empty)
+    tables = [_designs(context, bits, populations), _capacities(context), _points(found, context["rate"]), rates,
+              _overlap(context, empty)]
+    plots = [Plot(f"cdf-{mode}", _caption(mode, context["rate"]),
+                  cdf_plot([f for f in found if _shown(f, mode)], mode, context["rate"]))
+             for mode in ("expected", "contention")]
+    return Report(tables, plots, _findings(found, rates.frame))
+
+
+def _setup(context: Context, design: str, past: int, population: str = "private", **more: Any) -> Setup:
+    """A setup under the assumptions of the study."""
+    keys = context["users" if population == "private" else "documents"]
+    return Setup(design, past, population, **{"rate": context["rate"], "keys": keys} | more)
+
+
+def _folder(context: Context) -> Path:
+    return context.file("base.yaml").parent
+
+
+def _simulate(context: Context, name: str, setups: list[Setup]) -> list[dict[str, Any]]:
+    points = [setup.point(_folder(context)) for setup in setups]
+    frame = run_points(context, name, points, scenario="base.yaml", extract=extract)
+    rows: list[dict[str, Any]] = frame.to_dict("records")   # type: ignore[assignment]
+    return rows
+
+
+def _unloaded(context: Context, bits: tuple[int, ...]) -> Unloaded:
+    """Mean E2E of each design with the system to itself: one request every ten seconds."""
+    setups = [_setup(context, design, past, kv_bits=kv, rate=0.1, requests=60)
+              for kv in bits for design in DESIGNS for past in PASTS]
+    rows = _simulate(context, "unloaded", setups)
+    return {(s.design, s.past, s.kv_bits): row["latency.e2e_s.mean"] for s, row in zip(setups, rows, strict=True)}
+
+
+def _designs(context: Context, bits: tuple[int, ...], populations: tuple[str, ...]) -> Table:
+    rows = []
+    rate = context["rate"]
+    for setup in [_setup(context, d, past, pop, kv_bits=kv)
+                  for kv in bits for pop in (populations if kv == 8 else ("private",)) for past in PASTS
+                  for d in DESIGNS]:
+        store = store_of(setup, _folder(context))
+        if store is None:
+            continue
+        size = context_bytes(setup)
+        hit = hit_share(setup, store)
+        rows.append({
+            "keys": setup.population, "past": _short(setup.past), "KV": _kv(setup), "design": setup.design,
+            "stores": store["stores"], "TB": store["capacity"] / 1e12, "GB/s": store["bandwidth"] / 1e9,
+            "context GB": size / 1e9, "fit": int(store["capacity"] // size), "hit rate": hit,
+            "read s": size / store["bandwidth"],
+            "used": rate * hit * size / (store["stores"] * store["bandwidth"]),
+            "used if own": rate * hit * size / (CLIENTS * store["bandwidth"]),
+            "DCN used": dcn_used(setup, store, _folder(context)),
+        })
+    return Table("designs", f"Designs: what fits, and the bandwidth that {rate:g} requests/s ask for",
+                 pd.DataFrame(rows), "By arithmetic, before any simulation. TB, GB/s, fit: of one store, and the "
+                 "contexts that fit; read: one context alone; used: share of the bandwidth, above 1 it is too "
+                 "little; used if own: the same if every client had a store's bandwidth to itself; DCN used: "
+                 "of the links between racks.",
+                 {"hit rate": 3, "read s": 3, "context GB": 2, "used": 2, "used if own": 2, "DCN used": 2})
+
+
+def _capacities(context: Context) -> Table:
+    """Return KV tokens of one client, by bytes of weights and KV."""
+    each = [(dtype, kv_bits) for dtype in ("bf16", "fp8") for kv_bits in (16, 8)]
+    wanted = [Point(f"{dtype} {kv_bits}", {"clients": [{
+        "model": "llama-3.1-70b", "device": "h100-sxm", "allow_mismatch": True,
+        "memory": {"kv_bits": kv_bits, "utilization": 0.9},
+        "scheduler": {"kind": "chunked", "max_num_batched_tokens": 2048, "max_num_seqs": 256},
+        "hardware": {"kind": "polynomial", "profile": f"llama-3.1-70b-h100-tp2-{dtype}"},
+    }]}, {"weights": dtype, "KV": "bf16" if kv_bits == 16 else "fp8"}) for dtype, kv_bits in each]
+    frame = run_points(context, "capacities", wanted, scenario={"workload": {
+        "requests": 1, "arrivals": {"kind": "uniform", "rate": 1.0},
+        "lengths": {"kind": "fixed", "prompt": 16, "output": 1}}})
+    tokens = frame["kv.capacity_tokens"]
+    return Table("kv-capacity", "KV capacity of a TP2 client", pd.DataFrame({
+        "weights": frame["weights"], "KV": frame["KV"], "KV tokens": tokens, "requests of 4K + 1.4K": tokens // 5500,
+        "requests of 24K + 1.4K": tokens // 26000}),
+        "With bf16 weights no request with 24K of past context fits, whatever the KV takes.")
+
+
+def _points(found: list[Found], rate: float) -> Table:
+    rows = [{
+        "keys": f.setup.population, "past": _short(f.setup.past), "KV": _kv(f.setup), "design": f.setup.design,
+        "mode": f.setup.mode, "p50 s": f.row["latency.e2e_s.p50"], "p99 s": f.row["latency.e2e_s.p99"],
+        "TTFT s": f.row["latency.ttft_s.p50"], "fetch s": f.get("fetch.mean_s"), "found": f.get("fetch.found"),
+        "busy": _busy(f.row), "KV tok": f.row["point.kv_capacity_per_client_tokens"],
+        "peak": f.row["point.kv_peak_share"], "rej": f.row["point.rejected"],
+        "early": f.row["point.in_system_early"], "late": f.row["point.in_system_late"], "stable": _yes(f.stable),
+    } for f in found]
+    return Table("points", f"At {rate:g} requests/s", pd.DataFrame(rows),
+                 "p50, p99: end to end; TTFT: its median; fetch: mean; found: share of fetches that found their "
+                 "context; busy: share of the time in which the busiest store was read or written; KV tok, peak: "
+                 "KV tokens of one client, and the share in use at the fullest; rej: rejected; early, late: mean "
+                 "requests in the system in the second and the last quarter of the arrivals.",
+                 {"p50 s": 2, "p99 s": 2, "TTFT s": 2, "fetch s": 3, "found": 3, "busy": 3, "peak": 3, "early": 0,
+                  "late": 0})
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A design whose highest stable rate is searched. bound_per_s: the rate that the stores' bandwidth allows."""
+
+    setup: Setup
+    bound_per_s: float | None
+    search: Search
+
+
+def sought(setup: Setup, bound_per_s: float | None, step: float, empty_s: float) -> Sought:
+    """Bisection over the rates top, top / step, top / step^2, ... of which 1/32 of the top is the last."""
+    top = SEARCH_TOP if bound_per_s is None else min(SEARCH_TOP, 1.25 * bound_per_s)
+    count = 1
+    while step**count < 32:
+        count += 1
+    rates = [top / step**k for k in reversed(range(count))]
+    return Sought(setup, bound_per_s, Search(setup, rates, lambda row: verdict(dict(row), empty_s) is True))
+
+
+def _rates(context: Context, populations: tuple[str, ...], empty: Unloaded) -> Table:
+    """Highest stable rate of each design in contention mode, by bisection over a geometric ladder."""
+    step = 2 ** (1 / 3) if context.quick else 2 ** (1 / 5)
+    seconds = 24.0 if context.quick else 36.0
+    searches = []
+    for design in DESIGNS:
+        for population in populations if design != "recompute" else ("private",):
+            for past in PASTS:
+                setup = _setup(context, design, past, population)
+                store = store_of(setup, _folder(context))
+                bound = None if store is None else (
+                    store["stores"] * store["bandwidth"] / (hit_share(setup, store) * context_bytes(setup)))
+                searches.append(sought(setup, bound, step, empty[design, past, 8]))
+    run_searches([one.search for one in searches], partial(_round, context, empty, seconds))
+    frame = pd.DataFrame([_search_row(one) for one in searches])
+    return Table("stable-rates", "Highest stable rate, contention mode, fp8 KV", frame,
+                 f"Rates are tried in steps of {100 * (step - 1):.0f}% up to {SEARCH_TOP:g} requests/s, each for "
+                 f"at least {seconds:g} s and eight times the E2E of an empty system; stable, unstable: the "
+                 "highest rate that is and the lowest that is not; bound: stores x bandwidth / (hit rate x bytes); "
+                 "the other columns at the highest stable rate.",
+                 {"stable /s": 1, "unstable /s": 1, "bound /s": 1, "found": 3, "busy": 3, "peak": 3, "p50 s": 2})
+
+
+def _round(context: Context, empty: Unloaded, seconds: float, number: int, wanted: list[tuple[Any, float]],
+           ) -> list[dict[str, Any]]:
+    return _simulate(context, f"rates-{number}", [
+        at_rate(setup, rate, max(seconds, 8 * empty[setup.design, setup.past, 8])) for setup, rate in wanted])
+
+
+def _search_row(one: Sought) -> dict[str, Any]:
+    search = one.search
+    best = dict(search.rows[search.low]) if search.low >= 0 else {}
+    return {
+        "keys": one.setup.population, "past": _short(one.setup.past), "design": one.setup.design,
+        "stable /s": search.highest,
+        "unstable /s": search.rates[search.high] if search.high < len(search.rates) else None,
+        "bound /s": one.bound_per_s, "found": best.get("fetch.found"), "busy": _busy(best),
+        "KV tok": best.get("point.kv_capacity_per_client_tokens"), "peak": best.get("point.kv_peak_share"),
+        "rej": best.get("point.rejected"), "p50 s": best.get("latency.e2e_s.p50"),
+    }
+
+
+def _overlap(context: Context, empty: Unloaded) -> Table:
+    """Return latencies of reading layer by layer beside the prefill, at a rate that every design but C sustains."""
+    rate, seconds = 60.0, 24.0 if context.quick else 60.0
+    setups = [
+        _setup(context, design, past, rate=rate, requests=round(rate * seconds), overlap=overlap)
+        for past in PASTS for design in ("A", "B") for overlap in (False, True)
+    ]
+    rows = _simulate(context, "overlap", setups)
+    frame = pd.DataFrame([{
+        "past": _short(s.past), "design": s.design, "overlap": "yes" if s.overlap else "no",
+        "fetch mean s": row["fetch.mean_s"], "TTFT mean s": row["latency.ttft_s.mean"],
+        "TTFT p99 s": row["latency.ttft_s.p99"], "busy": _busy(row),
+        "KV tok": row["point.kv_capacity_per_client_tokens"], "peak": row["point.kv_peak_share"],
+        "rej": row["point.rejected"], "stable": _yes(verdict(row, empty[s.design, s.past, 8])),
+    } for s, row in zip(setups, rows, strict=True)])
+    return Table("overlap", f"A fetch beside the prefill, layer by layer ({rate:g} requests/s, private)", frame,
+                 "fetch: until the generation may start. The same bytes are read either way.",
+                 {"fetch mean s": 4, "TTFT mean s": 4, "TTFT p99 s": 4, "busy": 3, "peak": 3})
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens // 1024}K"
+
+
+def _busy(row: dict[str, Any]) -> float | None:
+    return next((v for k, v in row.items() if k.endswith(".max_utilisation") and v == v and v is not None), None)
+
+
+def _kv(setup: Setup) -> str:
+    return "fp8" if setup.kv_bits == 8 else "bf16"
+
+
+def _yes(stable: bool | None) -> str:
+    return "window too short" if stable is None else "yes" if stable else "no"
+
+
+def _shown(found: Found, mode: str) -> bool:
+    return found.setup.kv_bits == 8 and (found.setup.mode == mode or found.setup.design == "recompute")
+
+
+def _caption(mode: str, rate: float) -> str:
+    if mode == "expected":
+        return (f"E2E latency at {rate:g} requests/s, expected mode (formula), fp8 KV. "
+                "Recomputing is simulated as such.")
+    return "The same in contention mode. Dashed: not stable, the curve depends on how long requests arrive."
+
+
+def _findings(found: list[Found], rates: pd.DataFrame) -> list[str]:
+    """Sentences from the tables."""
+    out = []
+    for mode in ("expected", "contention"):
+        for population in dict.fromkeys(f.setup.population for f in found):
+            for past in PASTS:
+                mine = [f for f in found if _shown(f, mode) and f.setup.past == past
+                        and (f.setup.population == population or f.setup.design == "recompute")]
+                order = sorted(mine, key=lambda f: f.row["latency.e2e_s.p50"])
+                text = ", ".join(f"{f.setup.design} {f.row['latency.e2e_s.p50']:.1f} s"
+                                 + ("" if f.stable else " (not stable)") for f in order)
+                out.append(f"{mode}, {population}, {past:,} tokens: median E2E {text}.")
+    stable = rates.dropna(subset=["stable /s"])
+    for group, part in stable.groupby(["keys", "past"], sort=False):
+        text = ", ".join(f"{row['design']} {row['stable /s']:.3g}" for _, row in part.iterrows())
+        out.append(f"Highest stable rate, {' '.join(map(str, group))} tokens, requests/s: {text}.")
+    out += [f"{row['design']}, {row['keys']}, {row['past']} tokens: no rate tried is stable."
+            for _, row in rates[rates["stable /s"].isna()].iterrows()]
+    return out
+

@@ -1,0 +1,197 @@
+"""Study of scaling: the highest rate per client against the number of clients, by batching and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from hermes.scenario.loading import load_document
+from hermes.study import Context, Plot, Point, Report, Search, Table, run_points, run_searches
+from hermes.study.figures import speed_note
+
+from ..common.llm_figures import llm_figures
+from ..common.systems import arrange, routers
+
+__all__ = ["run"]
+
+COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (2, 4, 8)
+SPEEDS = (25, 50)             # tokens/s
+STEP = 0.05                   # requests/s and client: rates are multiples of it
+HIGHEST = 256                 # steps: no client takes 12.8 requests a second here
+SPLITS = {8: ("3P/5D", "4P/4D", "5P/3D", "6P/2D")}   # 60% is never met exactly: the effect of one client more or less
+CLIENT_SECONDS, SHORTEST_S = 1600, 100
+BF16 = {
+    "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"},
+    "memory": {"capacity": "80 GiB", "utilization": 0.9, "weights": 141_104_775_168, "activations": 4_989_124_608,
+               "prefix_caching": False},
+}
+WEIGHTS: dict[str, dict[str, Any]] = {"fp8": {}, "bf16": BF16}
+COLOURS = {"continuous": "#444444", "chunked": "#1f77b4", "disaggregated": "#d62728"}
+
+
+@dataclass(frozen=True)
+class System:
+    """Parameters of a search. strategy: continuous, chunked, disaggregated, or a split like 3P/5D."""
+
+    weights: str
+    strategy: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search, and the tokens/s that a system must keep."""
+
+    system: System
+    speed: int
+    search: Search
+
+
+def split(count: int, share: float = 0.6) -> str:
+    """Return the split in which that share of the clients prefills, rounded; at least one client does each."""
+    prefill = min(max(round(share * count), 1), count - 1)
+    return f"{prefill}P/{count - prefill}D"
+
+
+def asked(weights: str, strategy: str, count: int, speed: int, share: float) -> Asked:
+    system = System(weights, strategy, count)
+    rates = [step * STEP for step in range(1, HIGHEST)]
+    return Asked(system, speed, Search(system, rates, partial(keeps, speed=speed, share=share)))
+
+
+def keeps(point: Mapping[str, Any], speed: int, share: float = 0.99) -> bool:
+    """Whether that share of the arrivals is read at `speed` tokens/s, and the requests in the system do not grow."""
+    return bool(point[f"share_{speed}"] >= share and point["stable"] is not False)
+
+
+def run(context: Context) -> Report:
+    counts, share = QUICK_COUNTS if context.quick else COUNTS, context["share"]
+    chosen = [name for name in WEIGHTS if context["weights"] in ("both", name)]
+    searches = [asked(weights, strategy, count, speed, share)
+                for weights in chosen for strategy in COLOURS for count in counts for speed in SPEEDS]
+    splits = [asked("fp8", name, count, speed, share) for count, names in SPLITS.items()
+              if count in counts and "fp8" in chosen for name in names for speed in SPEEDS]
+    points = run_searches([one.search for one in (*searches, *splits)], partial(_round, context))
+    return build(context, searches, splits, list(points.values()))
+
+
+def _round(context: Context, number: int, wanted: list[tuple[Any, float]]) -> list[dict[str, Any]]:
+    scenario: Any = load_document(context.file("conversation.yaml")).plain()
+    points = []
+    for system, rate in wanted:
+        clients = [client | WEIGHTS[system.weights] for client in scenario["clients"]]
+        disaggregated = system.strategy == "disaggregated"
+        how = split(system.count, context["prefill_share"]) if disaggregated else system.strategy
+        points.append(Point(f"{system.weights}, {system.strategy}, {system.count}, {rate:.6g}", {
+            "clients": arrange(clients, how, system.count), "routers": routers(how, scenario["router"]),
+            "workload.arrivals.rate": f"{rate * system.count:.6g} /s",
+            "workload.duration": f"{window_s(system.count, context.quick):g} s",
+        }))
+    frame = run_points(context, f"round-{number}", points, scenario="conversation.yaml", extract=llm_figures)
+    rows: list[dict[str, Any]] = frame.to_dict("records")   # type: ignore[assignment]
+    return rows
+
+
+def window_s(count: int, quick: bool) -> float:
+    """Return the window. Small systems run longer, so that the slowest 1% of their requests are several."""
+    return max(SHORTEST_S, CLIENT_SECONDS / count) / (4 if quick else 1)
+
+
+def highest(searches: list[Asked]) -> pd.DataFrame:
+    """A row per weights, speed and batching; a column per number of clients: requests/s and client."""
+    rows = pd.DataFrame([
+        {"weights": s.system.weights, "tokens/s": s.speed, "batching": s.system.strategy, "clients": s.system.count,
+         "rate": s.search.highest or 0.0} for s in searches
+    ])
+    wide = rows.set_index(["weights", "tokens/s", "batching", "clients"])["rate"].unstack("clients", sort=False)
+    return wide.reset_index().rename(columns=str)
+
+
+def details(searches: list[Asked], share: float) -> pd.DataFrame:
+    """Return the point of each answer, and the reason it ends one step further."""
+    rows = []
+    for s in searches:
+        at: Mapping[str, Any] = s.search.rows.get(s.search.low, {})
+        past = s.search.rows.get(s.search.high)
+        reasons = [] if past is None else [reason for reason, holds in (
+            ("speed", past[f"share_{s.speed}"] < share), ("unstable", past["stable"] is False)) if holds]
+        rows.append({
+            "weights": s.system.weights, "tokens/s": s.speed, "batching": s.system.strategy, "clients": s.system.count,
+            "rate": s.search.highest or 0.0,
+            "share": at.get(f"share_{s.speed}"), "TTFT p99 s": at.get("latency.ttft_s.p99"),
+            "TPOT p99 ms": 1e3 * at["latency.tpot_s.p99"] if at else None,
+            "KV tokens": (at or past or {}).get("kv.capacity_per_client_tokens"), "peak": at.get("kv.peak_share"),
+            "rejected": at.get("requests.rejected"), "stable": at.get("stable"), "then": " ".join(reasons),
+            "contradictions": s.search.contradictions,
+        })
+    return pd.DataFrame(rows)
+
+
+def build(context: Context, searches: list[Asked], splits: list[Asked], points: list[Mapping[str, Any]]) -> Report:
+    share = context["share"]
+    table, every = highest(searches), details(searches, share)
+    hours = sum(point["device_hours"] for point in points)
+    core_s = sum(point["core_s"] for point in points)
+    counts = list(dict.fromkeys(s.system.count for s in searches))
+    return Report([
+        Table("highest-rate", "Highest rate (requests/s per client)", table, "", {
+            name: 2 for name in table.columns if name.isdigit()}),
+        *([Table("splits", "fp8: the same for other splits", details(splits, share), "", {"share": 4, "peak": 2})]
+          if splits else []),
+        Table("details", "The points of these rates, and what ends them one step further", every,
+              "share: of the arrivals that keep the speed; contradictions: simulated points on the wrong side.",
+              {"share": 4, "peak": 2, "rate": 2, "contradictions": 0}),
+    ], [plot(table)], [*findings(every), f"Speed: {speed_note(hours, core_s)}."], [
+        f"A rate is fine if {share:.0%} of the arrivals are served and read at 25 or 50 tokens/s from their first "
+        "token on, and requests in the system do not grow; how long the first token takes does not count.",
+        f"Bisection over multiples of {STEP} requests/s and client, the same draws at every rate; windows of "
+        + ", ".join(f"{window_s(count, context.quick):g} s for {count}" for count in counts) + " clients.",
+        f"Disaggregated: {context['prefill_share']:.0%} of the clients prefill ("
+        + ", ".join(split(count, context["prefill_share"]) for count in counts)
+        + "); KV layer by layer over 50 GB/s.",
+    ])
+
+
+def findings(every: pd.DataFrame) -> list[str]:
+    said = []
+    for (weights, speed), group in every.groupby(["weights", "tokens/s"], sort=False):
+        wide = group.pivot_table(index="batching", columns="clients", values="rate", sort=False)
+        first, last = wide.columns.min(), wide.columns.max()
+        if not wide.to_numpy().any():
+            said.append(f"{weights}, {speed} tokens/s: out of reach of any batching at any rate and number of clients.")
+            continue
+        best = wide[last].idxmax()
+        said.append(
+            f"{weights}, {speed} tokens/s: at {last} clients {best} takes most, {wide[last].max():.2f} requests/s per "
+            f"client; from {first} to {last} clients: "
+            + "; ".join(f"{name} {row[first]:.2f} to {row[last]:.2f}" for name, row in wide.iterrows()) + ".")
+    odd = every[every.contradictions > 0]
+    said.append(f"Searches with points on the wrong side of their answer: {len(odd)} of {len(every)}.")
+    return said
+
+
+def plot(table: pd.DataFrame) -> Plot:
+    """A panel for each weights and speed that anything reaches; a line for each batching."""
+    counts = [name for name in table.columns if name.isdigit()]
+    panels = [(key, group) for key, group in table.groupby(["weights", "tokens/s"], sort=False)
+              if group[counts].to_numpy().any()]
+    figure = Figure(figsize=(4.2 * max(len(panels), 1), 3.6), layout="constrained")
+    axes = figure.subplots(1, max(len(panels), 1), squeeze=False)[0]
+    for ((weights, speed), group), axis in zip(panels, axes, strict=False):
+        for row in group.to_dict("records"):
+            axis.plot([int(c) for c in counts], [row[c] for c in counts], "o-", color=COLOURS[row["batching"]],
+                      label=row["batching"])
+        axis.set_xscale("log", base=2)
+        axis.set_xticks([int(c) for c in counts], counts)
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"{weights} weights, {speed} tokens/s", fontsize=10)
+        axis.set_xlabel("clients")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("highest rate, requests/s per client")
+    axes[0].legend(fontsize=8, frameon=False)
+    return Plot("highest-rate-by-clients", "Highest rate per client at which 99% keep the speed", figure)

@@ -1,0 +1,51 @@
+"""Commands of the pages that no test runs, each with the reason, and commands that only slow tests run.
+
+Keys are regular expressions that match a whole command. `test_commands.py` refuses an entry that matches no command.
+"""
+
+NOT_RUN = {
+    r"hermes sweep sweeps/chatbot-replicas .*|hermes plot chatbot .*": "tests/docs/test_readme.py runs them",
+    r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
+    r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
+    r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
+    r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",
+    r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
+    r"hermes calibrate run plan\.yaml|hermes calibrate run ivf\.yaml.*":
+        "measures for minutes; tests/calibration has small ones (test_link, test_retrieval, test_ivf_overlap)",
+    r"python -m hermes\.calibration\.collect\.torch_llm .*": "measures on another machine: needs torch",
+    r"hermes calibrate pack journal\.jsonl .*":
+        "needs the journal of another machine; tests/calibration/test_harness.py",
+    r"hermes profile import aiconfigurator .*":
+        "needs 114 MB of kernel tables; tests/calibration/test_import_priced.py",
+    r"hermes fit (steps/qwen-pro|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
+        "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
+    r"hermes profile show \./qwen3-32b-rtx-pro-6000-tp2\.yaml|hermes run qwen3-32b-rtx-pro-6000\.yaml":
+        "needs the profile fitted on kernel tables; the scenario that ships is run instead",
+    r"hermes profile import (vllm-cpu|splitwise) .*|hermes fit (cpu|splitwise)\.yaml .*":
+        "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
+    r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
+    r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
+    r"hermes study (splitwise|datastructures) .*--data .*":
+        "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
+    r"pytest .*": "a test",
+    r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
+    r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",
+    r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
+    r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":
+        "needs Mooncake's trace, which is not part of the project; tests/workload/test_importers.py reads its format",
+    r"python tests/docs/rule_mutations\.py": "takes minutes; tests/docs/test_vllm_page.py breaks every rule once",
+}
+
+# `make test-long` runs these
+LONG = {
+    r"hermes study \S+ --quick": "a quick study takes half a minute",
+    r"hermes run studies/.*|hermes fit-overhead .*": "a simulation of a whole system",
+    r"hermes conform tests/data/vllm-schedules":
+        "half a minute; tests/schedulers/test_conformance.py replays each file",
+    r"python scripts/validate_vllm_cpu\.py.*": "many simulations",
+    r"hermes fit steps\.yaml .*": "a fit of half a minute",
+    r"hermes fit (searches|traces/hardware/retrieval-amd-epyc-zen5)\.yaml .*": "a fit of a quarter of a minute",
+}
+
+# `make test-studies` runs these
+WHOLE = {r"hermes study \S+( --set \S+)?": "a whole study takes minutes"}

@@ -1,0 +1,140 @@
+"""kill -9 at random moments: whatever was left behind, the next run ends in the same bytes."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hermes.errors import InputError
+from hermes.explore import open_sweep
+from hermes.explore.store import Folder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the product: the hash of a point covers the code, which nobody edits here in the middle of a test."""
+    copy = tmp_path_factory.mktemp("package")
+    for name in ("hermes", "hw_profiles", "traces"):
+        shutil.copytree(ROOT / name, copy / name)   # with the compiled files
+    (copy / "scenarios").mkdir()
+    return copy
+
+
+def start(package, sweep, out, workers):
+    command = [sys.executable, "-P", "-m", "hermes.cli", "sweep", str(sweep), "-o", str(out), "-q"]
+    return subprocess.Popen(
+        [*command, "--workers", str(workers)], env=os.environ | {"PYTHONPATH": str(package)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+
+
+def run(package, sweep, out, workers):
+    process = start(package, sweep, out, workers)
+    printed, wrong = process.communicate(timeout=600)
+    assert process.returncode == 0, wrong
+    return printed
+
+
+def children(pid):
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def parts(out):
+    try:
+        return len(Folder(out).reasons())
+    except InputError:
+        return 0
+
+
+def kill_after(process, out, more, delay_s):
+    """SIGKILL when `more` further parts are there and some time has passed; False if the sweep was done before."""
+    there = parts(out)
+    while parts(out) < there + more and process.poll() is None:
+        time.sleep(0.001)
+    time.sleep(delay_s)
+    workers = children(process.pid) if process.poll() is None else []
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while any(map(alive, workers)):   # nobody goes on computing for a process that is gone
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process.returncode == -signal.SIGKILL
+
+
+def check(package, folder, sweep, points, kills, workers):
+    whole, broken = folder / "whole", folder / "broken"
+    run(package, sweep, whole, workers)
+    seed = random.SystemRandom().randrange(2**32)
+    rng, killed = random.Random(seed), 0
+    for _ in range(kills):
+        process = start(package, sweep, broken, rng.randint(1, workers))
+        # one in five is killed before there is anything new: while it starts, or checks its points
+        more = 0 if rng.random() < 0.2 else rng.randint(1, max(1, points // (kills + 2)))
+        killed += kill_after(process, broken, more, rng.uniform(0, 2.5 if more == 0 else 0.05))
+    printed = run(package, sweep, broken, workers)
+    assert killed == kills, f"seed {seed}: {printed}"
+    assert (broken / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes(), f"seed {seed}"
+    one, other = Folder(broken), Folder(whole)
+    assert one.manifest() == other.manifest()
+    assert one.outcomes() == other.outcomes()
+    for point in one.manifest()["points"]:
+        assert one.scenario_text(point["hash"]) == other.scenario_text(point["hash"])
+    assert {p.name for p in broken.iterdir()} == {p.name for p in whole.iterdir()}, "nothing is left over"
+    frame, journal = open_sweep(broken).frame(), open_sweep(broken).journal()
+    assert frame.point.tolist() == list(range(points))
+    assert set(journal.hash) <= set(frame.hash)
+    assert len(journal) == points   # what was finished was not run again
+
+
+@pytest.mark.long
+def test_killed_and_run_again(package, folder, write):
+    check(package, folder, write("grid: {workload.arrivals.rate: [2, 4, 6], workload.requests: [40, 41]}\n"), 6, 1, 1)
+
+
+@pytest.mark.long
+def test_sixty_points_killed_five_times(package, folder, write):
+    sweep = write("""\
+cases:
+  - {label: chunked}
+  - {label: static, set: {clients.0.scheduler: {kind: static, max_num_seqs: 4}}}
+grid: {workload.arrivals.rate: [1, 2, 4, 8, 16], workload.requests: [50, 100]}
+seeds: 3
+""")
+    check(package, folder, sweep, 60, 5, 2)
+
+
+def test_interrupted_it_keeps_what_was_finished(package, folder, write):
+    sweep, out = write("grid: {workload.requests: [30, 31, 32, 33, 34, 200000]}\n"), folder / "out"
+    process = start(package, sweep, out, 2)
+    while parts(out) < 3 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert said == "hermes: interrupted\n"
+    assert printed == ""
+    opened = open_sweep(out)
+    assert not opened.complete
+    finished = opened.frame()["requests.total"].tolist()
+    assert len(finished) >= 3
+    assert set(finished) <= {30, 31, 32, 33, 34}
+    assert not (out / "results.parquet").exists()
