@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +27,15 @@ from hermes.errors import inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.kernel_curves import DecodeTimes, Grid, Roof, decode_times, gemm_times, prefill_grid
+from hermes.hardware.kernel_curves import (
+    GRAPH_LAUNCH_NS,
+    DecodeTimes,
+    Grid,
+    Roof,
+    decode_times,
+    gemm_times,
+    prefill_grid,
+)
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
 from hermes.hardware.operators import kv_value_bytes
@@ -39,6 +47,10 @@ __all__ = ["Composed", "ComposedModel", "HostTime", "Sources"]
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 LARGEST = 2**21             # tokens of context that a step's grids reach; proportional beyond
 FAR = 2.0**20
+TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
+SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
+
+Contexts = TypeVar("Contexts", float, FloatArray)
 
 
 def _spaced(last: float) -> FloatArray:
@@ -64,7 +76,10 @@ class Sources:
     exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
     beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
         of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
-    launch_ns: of an attention kernel in a CUDA graph, for each layer
+    apart: whether decodes have a launch of their own beside a prompt
+    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
+        fits into one tile then costs the decodes beside it nothing. 0: not packed
+    sampling_ns: of the sampler, for each sampled row
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
@@ -72,8 +87,10 @@ class Sources:
     exposed_ns: float = 0.0
     exposed_seq_ns: float = 0.0
     beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    tile_rows: int = 0
+    apart: bool = False
+    sampling_ns: float = 0.0
     skew: float = 0.058
-    launch_ns: float = 4000.0
 
 
 class _Line:
@@ -145,11 +162,13 @@ class ComposedModel:
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
+        group = model.num_heads / max(model.num_kv_heads, 1)
+        self._one_tile = sources.tile_rows / group
         if self._decode is None:
             self._floor, self._per_token = base.operators_ns(StepStats(decode_seqs=1))["decode_attention"], base._slope
         else:
-            self._floor, self._per_token = (
-                sources.launch_ns * model.num_layers, self._decode.per_token * model.num_layers)
+            layers = model.num_layers
+            self._floor, self._per_token = GRAPH_LAUNCH_NS * layers, self._decode.per_token * layers
 
     @property
     def info(self) -> HardwareInfo:
@@ -213,6 +232,7 @@ class ComposedModel:
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
+            out["sampling"] = self.sources.sampling_ns * sampled
         if self._reduces:
             if self._link is None:
                 out["all_reduce"] = roof["all_reduce"]
@@ -249,45 +269,46 @@ class ComposedModel:
             found = self._launches[seqs] = one * self.base.model.num_layers
         return found
 
-    def _decode_parts(self, stats: StepStats) -> tuple[float, float, float]:
-        """(least, first, more): attention of the decodes takes max(least, first + more * j) in step j of a run."""
-        seqs, skew = stats.decode_seqs, self.sources.skew
+    def _decodes_ns(self, stats: StepStats, contexts: Contexts) -> Contexts:
+        """Attention of the decodes. contexts: the sum of their contexts, or an array of it for several steps."""
+        seqs = stats.decode_seqs
+        if stats.prefill_tokens:
+            prompt = stats.prefill_tokens / stats.prefill_seqs
+            if not (self.sources.apart or prompt <= self._one_tile):
+                tiles = seqs * (self._empty + self._empty_token * prompt)
+                return np.maximum(self._per_token * contexts, tiles + self._beside * contexts)
+        return np.maximum(self._launch_ns(seqs), self._floor + self._per_token * contexts)
+
+    def _contexts(self, stats: StepStats) -> float:
+        """Sum of the decodes' contexts, the token of this step included, with what unequal contexts add."""
+        seqs = stats.decode_seqs
         summed = stats.decode_ctx + seqs
-        total = summed + skew * ((stats.decode_ctx_max + 1) * seqs - summed)
-        if not stats.prefill_tokens:
-            return self._launch_ns(seqs), self._floor + self._per_token * total, self._per_token * seqs
-        per_token = self._beside
-        tiles = self._empty + self._empty_token * (stats.prefill_tokens / stats.prefill_seqs)
-        first = seqs * tiles + per_token * total
-        return self._per_token * total, first, per_token * seqs
+        return summed + self.sources.skew * ((stats.decode_ctx_max + 1) * seqs - summed)
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
-        """Nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
+        """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
         out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs, stats.sampled)
         if stats.prefill_tokens:
             out["attention of prompts"] = self._prefill_ns(stats)
         if stats.decode_seqs:
             name = "decodes beside a prompt" if stats.prefill_tokens else "attention of decodes"
-            least, first, _ = self._decode_parts(stats)
-            out[name] = max(least, first)
+            out[name] = float(self._decodes_ns(stats, self._contexts(stats)))
         return out
 
     def _parts(self, stats: StepStats) -> tuple[float, float]:
-        """Device time without the decodes' attention, and host time."""
+        """Return device time without the decodes' attention, and host time."""
         fixed = self._fixed_ns(stats.prefill_tokens + stats.decode_seqs, stats.sampled) + self._prefill_ns(stats)
         return fixed, self.host.fixed_ns + self.host.per_seq_ns * (stats.decode_seqs + stats.prefill_seqs)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
-        """Durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         if not stats.decode_seqs:
             return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
         fixed, host = self._parts(stats)
-        least, first, more = self._decode_parts(stats)
-        ns = np.arange(num_steps, dtype=np.float64)
-        ns *= more
-        ns += first
-        if first < least:
-            np.maximum(ns, least, out=ns)
+        contexts = np.arange(num_steps, dtype=np.float64)
+        contexts *= stats.decode_seqs
+        contexts += self._contexts(stats)
+        ns = self._decodes_ns(stats, contexts)
         ns += fixed
         if not self.host.asynchronous:
             ns += host
@@ -296,11 +317,10 @@ class ComposedModel:
         return np.asarray(np.rint(ns, out=ns).astype(np.int64))
 
     def step_ns(self, stats: StepStats) -> int:
-        """Duration of one step in nanoseconds."""
+        """Return the duration of one step in nanoseconds."""
         ns, host = self._parts(stats)
         if stats.decode_seqs:
-            least, first, _ = self._decode_parts(stats)
-            ns = (first if first > least else least) + ns
+            ns = float(self._decodes_ns(stats, self._contexts(stats))) + ns
         ns = max(ns, host) if self.host.asynchronous else ns + host
         return max(round(ns), 1)
 
@@ -392,5 +412,10 @@ class Composed(ConfigModel):
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
         beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, max(self.beside.read * shared, 1.0))
         sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
-        sources = Sources(sizes_captured, step.exposed * NS_PER_S, step.exposed_per_seq * NS_PER_S, beside)
+        bandwidth = base.device.memory_bandwidth / NS_PER_S
+        sampler = SORT_BYTES * base.model.vocab_size / bandwidth if base.model.top_p else 0.0
+        kernel = base.device.mixed_attention
+        sources = Sources(
+            sizes_captured, step.exposed * NS_PER_S, step.exposed_per_seq * NS_PER_S, beside,
+            tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler)
         return ComposedModel(base, kernels, host, sources, link)

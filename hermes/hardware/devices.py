@@ -36,6 +36,10 @@ class DeviceDescription(ConfigModel):
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors of roofline models of this device: a shipped set, or a file relative to the scenario. They are
     fitted on this device, or on the nearest measured card (see `sources`). Empty: a scenario must name a set."""
+    mixed_attention: Literal["per_head", "packed", "apart"] = "per_head"
+    """How engines' attention on this device serves decodes beside prompts: in one launch whose tiles belong to one
+    query head each (FlashAttention 2), or to the query heads that share a KV head (FlashAttention 3, Hopper), or in
+    launches of their own (Blackwell's data-centre cards)."""
     tdp_w: Watts | None = None
     """Watts that the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None

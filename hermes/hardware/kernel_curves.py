@@ -24,7 +24,10 @@ from hermes.hardware.operator_curves import rising
 __all__ = ["DecodeTimes", "Grid", "Roof", "decode_times", "gemm_times", "prefill_grid"]
 
 LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
+BEST = 0.9                  # quantile of the measured efficiencies that counts: waste differs, the memory does not
 DEFAULT_EFFICIENCY = 0.85   # of reading KV, where no large cache was measured
+FEWEST_LANES = 32.0         # of a launch that can fill a card
+GRAPH_LAUNCH_NS = 4000.0    # of a kernel in a CUDA graph; what the tables show for next to no work is a launch alone
 
 
 class Roof(NamedTuple):
@@ -149,10 +152,11 @@ def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
 
 
 class DecodeTimes(NamedTuple):
-    """Attention of one layer's decodes: max(launch(seqs), floor + per_token * sum of contexts)."""
+    """Attention of one layer's decodes: the larger of `launch` (over `seqs`; rises) and the time to read the KV, which is
+    `GRAPH_LAUNCH_NS` + per_token * sum of contexts."""
 
     seqs: FloatArray
-    launch: FloatArray      # over `seqs`; rises
+    launch: FloatArray
     per_token: float
 
 
@@ -167,8 +171,11 @@ def decode_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
     lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=True)
     size = 2 * measured_dim * value_bytes
     read = lanes[:, None] * table.length[None, :] * size
-    large = (read >= LARGE_BYTES) & ~np.isnan(ns)
-    efficiency = min(1.0, float(np.median((read / roof.bytes / ns)[large]))) if large.any() else DEFAULT_EFFICIENCY
     shortest = _filled(np.log(ns), np.log(table.length))[:, 0]
-    launch = np.exp(np.interp(np.log(kv_heads * seqs), np.log(lanes), shortest))
-    return DecodeTimes(seqs, rising(launch), kv_heads * 2 * head_dim * value_bytes / roof.bytes / efficiency)
+    alone = max(float(np.exp(shortest[0])) - GRAPH_LAUNCH_NS, 0.0)
+    large = (read >= LARGE_BYTES) & ~np.isnan(ns) & (lanes[:, None] >= FEWEST_LANES)
+    efficiencies = (read / roof.bytes / (ns - alone))[large]
+    efficiency = min(1.0, float(np.quantile(efficiencies, BEST))) if large.any() else DEFAULT_EFFICIENCY
+    launch = np.exp(np.interp(np.log(kv_heads * seqs), np.log(lanes), shortest)) - alone
+    per_sum = kv_heads * 2 * head_dim * value_bytes
+    return DecodeTimes(seqs, rising(launch), per_sum / roof.bytes / efficiency)

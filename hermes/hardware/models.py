@@ -94,6 +94,9 @@ class ModelDescription(ConfigModel):
     max_context: Size | None = None
     """Longest sequence (prompt and answer, in tokens) that the published model supports: `max_position_embeddings` of
     a config.json. None if its publisher states none."""
+    top_p: bool = True
+    """Whether the publisher's generation settings, which engines follow by default, keep the most probable tokens
+    only (top-p): the sampler then sorts the vocabulary for each sequence of a step."""
     dtype: Literal["", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"] = ""
     """Storage of the published weights of the layers; empty for 16 bits. It applies to `hardware: {kind: roofline}` and
     to the memory of the weights if neither scenario nor profile gives another."""
