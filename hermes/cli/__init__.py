@@ -22,6 +22,7 @@ import typer
 
 from hermes import __version__
 from hermes.cli import (
+    accuracy,
     calibrate,
     checks,
     fit,
@@ -70,6 +71,7 @@ def _root(
 scenarios.add_to(app)
 services.add_to(app)
 checks.add_to(app)
+accuracy.add_to(app)
 traces.add_to(app)
 profiles.add_to(app)
 calibrate.add_to(app)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -50,7 +50,6 @@ FAR = 2.0**20
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
 
-Contexts = TypeVar("Contexts", float, FloatArray)
 
 
 def _spaced(last: float) -> FloatArray:
@@ -269,15 +268,20 @@ class ComposedModel:
             found = self._launches[seqs] = one * self.base.model.num_layers
         return found
 
-    def _decodes_ns(self, stats: StepStats, contexts: Contexts) -> Contexts:
-        """Attention of the decodes. contexts: the sum of their contexts, or an array of it for several steps."""
+    def _decode_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
+        """(a, b, c, d): attention of the decodes takes max(a + b * contexts, c + d * contexts) nanoseconds."""
         seqs = stats.decode_seqs
-        if stats.prefill_tokens:
+        if stats.prefill_tokens and not self.sources.apart:
             prompt = stats.prefill_tokens / stats.prefill_seqs
-            if not (self.sources.apart or prompt <= self._one_tile):
-                tiles = seqs * (self._empty + self._empty_token * prompt)
-                return np.maximum(self._per_token * contexts, tiles + self._beside * contexts)
-        return np.maximum(self._launch_ns(seqs), self._floor + self._per_token * contexts)
+            if prompt > self._one_tile:
+                return 0.0, self._per_token, seqs * (self._empty + self._empty_token * prompt), self._beside
+        return self._launch_ns(seqs), 0.0, self._floor, self._per_token
+
+    def _decodes_ns(self, stats: StepStats) -> float:
+        """Attention of the decodes of one step."""
+        contexts = self._contexts(stats)
+        a, b, c, d = self._decode_lines(stats)
+        return max(a + b * contexts, c + d * contexts)
 
     def _contexts(self, stats: StepStats) -> float:
         """Sum of the decodes' contexts, the token of this step included, with what unequal contexts add."""
@@ -292,7 +296,7 @@ class ComposedModel:
             out["attention of prompts"] = self._prefill_ns(stats)
         if stats.decode_seqs:
             name = "decodes beside a prompt" if stats.prefill_tokens else "attention of decodes"
-            out[name] = float(self._decodes_ns(stats, self._contexts(stats)))
+            out[name] = self._decodes_ns(stats)
         return out
 
     def _parts(self, stats: StepStats) -> tuple[float, float]:
@@ -308,7 +312,11 @@ class ComposedModel:
         contexts = np.arange(num_steps, dtype=np.float64)
         contexts *= stats.decode_seqs
         contexts += self._contexts(stats)
-        ns = self._decodes_ns(stats, contexts)
+        a, b, c, d = self._decode_lines(stats)
+        ns = contexts * d
+        ns += c
+        if ns[0] < a + b * contexts[0]:
+            np.maximum(ns, a + b * contexts, out=ns)
         ns += fixed
         if not self.host.asynchronous:
             ns += host
@@ -320,7 +328,7 @@ class ComposedModel:
         """Return the duration of one step in nanoseconds."""
         ns, host = self._parts(stats)
         if stats.decode_seqs:
-            ns = float(self._decodes_ns(stats, self._contexts(stats))) + ns
+            ns += self._decodes_ns(stats)
         ns = max(ns, host) if self.host.asynchronous else ns + host
         return max(round(ns), 1)
 
@@ -381,6 +389,8 @@ class Composed(ConfigModel):
     """All-reduce between the devices; measured on the device's own links where left out."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
+    top_p: bool | None = None
+    """Whether the sampler sorts the vocabulary; left out, what the publisher's generation settings say."""
     beside: Beside = Beside()
     """What decodes cost in one attention launch with a prompt."""
 
@@ -413,7 +423,8 @@ class Composed(ConfigModel):
         beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, max(self.beside.read * shared, 1.0))
         sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
         bandwidth = base.device.memory_bandwidth / NS_PER_S
-        sampler = SORT_BYTES * base.model.vocab_size / bandwidth if base.model.top_p else 0.0
+        sorts = base.model.top_p if self.top_p is None else self.top_p
+        sampler = SORT_BYTES * base.model.vocab_size / bandwidth if sorts else 0.0
         kernel = base.device.mixed_attention
         sources = Sources(
             sizes_captured, step.exposed * NS_PER_S, step.exposed_per_seq * NS_PER_S, beside,

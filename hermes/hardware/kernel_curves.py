@@ -152,8 +152,10 @@ def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
 
 
 class DecodeTimes(NamedTuple):
-    """Attention of one layer's decodes: the larger of `launch` (over `seqs`; rises) and the time to read the KV, which is
-    `GRAPH_LAUNCH_NS` + per_token * sum of contexts."""
+    """Attention of one layer's decodes: the larger of `launch` (over `seqs`; rises) and the time to read the KV.
+
+    That is `GRAPH_LAUNCH_NS` + per_token * sum of contexts.
+    """
 
     seqs: FloatArray
     launch: FloatArray

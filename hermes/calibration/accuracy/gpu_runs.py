@@ -1,0 +1,63 @@
+"""Reference sets of vLLM 0.19.0 on RTX cards, recorded by the authors of LLMServingSim (`data/vllm-runs`).
+
+The engine was driven directly: no front end, and no sampling by top-p. The runs are replayed with composed terms, and
+the two of one card with the operator tables of their own card (`layerwise`) as well.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.api import simulate
+from hermes.calibration.accuracy.row import STATISTICS, Case, Row
+from hermes.results.compare import compare
+from hermes.workload.importers import import_trace
+from hermes.workload.traces import write_trace
+
+__all__ = ["recorded_runs"]
+
+SEQUENCES, BUDGET = 128, 2048
+BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000}
+NO_PEER_ACCESS = {"latency": "32 us", "bandwidth": "15 GB/s"}
+"""PCIe 5 between two workstation cards whose driver forbids peer access: through host memory. Stated for this class of
+machine by a third party; not fitted here."""
+
+
+def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield (what prices the steps, model, hardware)."""
+    plain = {"kind": "composed", "top_p": False}
+    if folder.name.endswith("tp2"):
+        yield "composed", "qwen3-32b", {**plain, "link": NO_PEER_ACCESS}
+        return
+    yield "layerwise", "llama-3.1-8b", {
+        "kind": "layerwise", "path": str(folder / "profile"), "model": "llama-3.1-8b"}
+    yield "composed", "llama-3.1-8b", plain
+
+
+def recorded_runs(data: Path) -> Iterator[Row]:
+    """Three recorded runs of 300 requests that arrive within half a minute."""
+    for name, blocks in BLOCKS.items():
+        folder = data / "vllm-runs" / name
+        card = "rtx-4090" if "4090" in name else "rtx-pro-6000"
+        with tempfile.TemporaryDirectory() as temporary:
+            trace = Path(temporary) / "trace.parquet"
+            write_trace(import_trace("vllm-run", folder / "requests.jsonl"), trace, source=name, hash_block_tokens=16)
+            replayed = {"kind": "trace", "path": str(trace)}
+            for how, model, hardware in _hardware(folder):
+                sequences = 256 if "4090" in name else SEQUENCES
+                client = {
+                    "model": model, "device": card, "engine": "vllm-0.19", "hardware": hardware,
+                    "parallel": {"tp": 2 if name.endswith("tp2") else 1},
+                    "scheduler": {"kind": "chunked", "max_num_seqs": sequences, "max_num_batched_tokens": BUDGET,
+                                  "async_scheduling": True},
+                    "memory": {"num_blocks": blocks, "block_size": 16},
+                }
+                results = simulate({"name": name, "seed": 1, "clients": [client],
+                                    "workload": {"arrivals": replayed, "lengths": replayed}})
+                case = Case(f"RTX, {how}", name, "vllm-0.19", card, model)
+                for row in compare(results, folder / "requests.jsonl", "vllm-run").rows:
+                    if row.metric in ("ttft", "tpot", "e2e") and row.stat in STATISTICS and row.reference_s:
+                        yield Row(case, row.metric, row.stat, row.reference_s, float(row.ours_s or 0.0))

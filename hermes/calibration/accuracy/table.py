@@ -1,0 +1,118 @@
+"""The accuracy of all reference sets in one table, and the bars that it has to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from hermes.calibration.accuracy.gpu_runs import recorded_runs
+from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
+from hermes.calibration.accuracy.row import Row
+from hermes.calibration.accuracy.schedules import schedules
+from hermes.calibration.accuracy.steady_decodes import steady_decodes
+from hermes.config import ConfigModel
+
+__all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed"]
+
+
+class _Set(NamedTuple):
+    folder: str                                  # of the data
+    rows: Callable[[Path], Iterator[Row]]
+
+
+SETS = {
+    "schedules": _Set("vllm-schedules", schedules),
+    "rtx": _Set("vllm-runs", recorded_runs),
+    "residency": _Set("h100/residency-vllm", residency),
+    "blis": _Set("h100/sim-to-real-accuracy-validation", blis_experiments),
+    "training": _Set("h100/training", blis_training),
+    "ml-energy": _Set("h100/ml-energy", steady_decodes),
+}
+"""Reference sets by name."""
+
+
+def measure(data: Path, name: str) -> list[Row] | None:
+    """Return the rows of a set, or None where `data` has no folder of it."""
+    chosen = SETS[name]
+    return list(chosen.rows(data)) if (data / chosen.folder).is_dir() else None
+
+
+class Line(NamedTuple):
+    """Errors of one statistic of one metric over the cases of a set, for one engine, card and model.
+
+    median: of the absolute errors; worst: with its sign; peer: median of the best other simulator's absolute errors, or
+    None. Errors are shares of what was measured.
+    """
+
+    set: str
+    engine: str
+    card: str
+    model: str
+    metric: str
+    stat: str
+    cases: int
+    median: float
+    worst: float
+    peer: float | None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the line is about."""
+        return self.set, self.engine, self.card, self.model, self.metric, self.stat
+
+
+def lines(rows: Iterable[Row]) -> list[Line]:
+    """Return the errors by set, engine, card, model, metric and statistic, in the order of the rows."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        case = row.case
+        groups.setdefault((case.set, case.engine, case.card, case.model, row.metric, row.stat), []).append(row)
+    found = []
+    for group in groups.values():
+        errors = np.array([row.error for row in group])
+        peers = [abs(row.peer) for row in group if row.peer is not None]
+        first = group[0]
+        found.append(Line(
+            *first.case[:1], *first.case[2:], first.metric, first.stat, len(group), float(np.median(np.abs(errors))),
+            float(errors[np.argmax(np.abs(errors))]), float(np.median(peers)) if peers else None))
+    return found
+
+
+class Bar(ConfigModel):
+    """Largest error that is allowed; what a bar does not name, it holds for all of."""
+
+    set: str
+    metric: str
+    stat: str
+    model: str = ""
+    worst: Annotated[float, Field(ge=0)] | None = None
+    """Of any case."""
+    median: Annotated[float, Field(ge=0)] | None = None
+    """Median of the absolute errors of all cases."""
+
+
+class Bars(ConfigModel):
+    """A file of bars."""
+
+    bars: Annotated[list[Bar], Field(min_length=1)]
+
+
+def missed(bars: Bars, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the bars that do not hold, each with what was found; a bar without a case is missed too."""
+    found = list(rows)
+    out = []
+    for bar in bars.bars:
+        errors = [abs(row.error) for row in found
+                  if (row.case.set, row.metric, row.stat) == (bar.set, bar.metric, bar.stat)
+                  and bar.model in ("", row.case.model)]
+        got = {"worst": max(errors, default=None), "median": float(np.median(errors)) if errors else None}
+        for kind, most in (("worst", bar.worst), ("median", bar.median)):
+            value = got[kind]
+            if most is not None and (value is None or value > most):
+                out.append({"set": bar.set, "model": bar.model, "metric": bar.metric, "stat": bar.stat, "of": kind,
+                            "at_most": most, "found": value})
+    return out

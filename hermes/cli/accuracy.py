@@ -1,0 +1,80 @@
+"""The command `hermes accuracy`: errors against all reference sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hermes.cli.output import Json, print_json, print_table
+
+__all__ = ["add_to"]
+
+RISE = 0.02
+SHOWN = ("count", "mean", "p99")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(accuracy)
+
+
+def accuracy(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the reference sets.")],
+    only: Annotated[list[str], typer.Option("--set", metavar="NAME", help="Run this set only; repeat for more.")
+                    ] = [],  # noqa: B006  (typer copies it)
+    bars: Annotated[Path | None, typer.Option(metavar="FILE", help="Exit 1 if an error exceeds a bar.")] = None,
+    against: Annotated[Path | None, typer.Option(
+        metavar="OLD", help="An earlier --json output: exit 1 if a median error rose by 2 points.")] = None,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every percentile.")] = False,
+) -> None:
+    """Compare predictions with every reference set there is: recorded schedules, and servers of others.
+
+    Nothing is fitted to a run. A set whose folder is missing is named and left out.
+    """
+    from hermes.calibration.accuracy.table import SETS, Bars, lines, measure, missed
+    from hermes.config.files import read_json
+    from hermes.config.validation import load
+    from hermes.errors import InputError, suggest
+
+    for name in only:
+        if name not in SETS:
+            raise InputError(f"one of {', '.join(SETS)}", name, field="--set", suggestion=suggest(name, SETS))
+    if not data.is_dir():
+        raise InputError("a folder with reference sets", str(data), field="--data")
+    wanted = load(Bars, bars) if bars else None
+    before = {tuple(line["about"]): float(line["median"]) for line in read_json(against)["lines"]} if against else {}
+    rows, absent = [], []
+    for name in only or SETS:
+        found = measure(data, name)
+        if found is None:
+            absent.append(f"{name}: no {SETS[name].folder} in {data}")
+        rows += found or []
+    table = lines(rows)
+    wrong = missed(wanted, rows) if wanted else []
+    risen = [(line, before[line.key]) for line in table if line.median > before.get(line.key, 1e9) + RISE]
+    if as_json:
+        print_json({"lines": [{"about": line.key, "cases": line.cases, "median": line.median, "worst": line.worst,
+                               "peer": line.peer} for line in table],
+                    "left_out": absent, "missed": wrong, "risen": [line.key for line, _ in risen]})
+    else:
+        def percent(value: float | None) -> str:
+            return "-" if value is None else f"{100 * value:.1f}"
+
+        shown = {line.key for line in table}
+        columns = ["set", "engine", "card", "model", "metric", "", "cases", "median %", "worst %", "best peer %"]
+        print_table("", columns, [
+            [*line.key, line.cases, percent(line.median), f"{100 * line.worst:+.1f}", percent(line.peer)]
+            for line in table
+            if verbose or line.stat in SHOWN or not shown & {(*line.key[:5], stat) for stat in SHOWN}])
+        for text in absent:
+            print(f"left out: {text}")
+        for miss in wrong:
+            print(f"missed: {json.dumps(miss)}")
+        for line, old in risen:
+            print(f"risen: {' '.join(line.key)}: {percent(old)} to {percent(line.median)}%")
+        if wanted:
+            print(f"{len(wanted.bars)} bars, {len(wrong)} missed")
+    raise typer.Exit(1 if wrong or risen else 0)
