@@ -32,7 +32,7 @@ BATCH_STATS: tuple[str, ...] = (
     "sampled",
 )
 """Statistics that measured steps state and fitted profiles read. No measurement has those of embeddings yet
-(`embed_tokens`, `embedded`): only analytical models use them."""
+(`embed_tokens`, `embedded`), nor the longest prefill (`prefill_max`): only analytical models use them."""
 
 
 class StepStats:
@@ -49,14 +49,15 @@ class StepStats:
         sampled: Sequences that emit a token at the end of the step.
         embed_tokens: The prefill tokens that belong to embeddings (they pass an adapter, if any, and are pooled).
         embedded: Embeddings whose prompt ends in this step.
+        prefill_max: New tokens of the longest prefill; 0 if unknown.
     """
 
-    __slots__ = (*BATCH_STATS, "embed_tokens", "embedded")
+    __slots__ = (*BATCH_STATS, "embed_tokens", "embedded", "prefill_max")
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
         decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0, embed_tokens: int = 0,
-        embedded: int = 0,
+        embedded: int = 0, prefill_max: int = 0,
     ) -> None:
         self.prefill_seqs = prefill_seqs
         self.prefill_tokens = prefill_tokens
@@ -68,6 +69,7 @@ class StepStats:
         self.sampled = sampled
         self.embed_tokens = embed_tokens
         self.embedded = embedded
+        self.prefill_max = prefill_max
 
     def __repr__(self) -> str:
         return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(self.__slots__))})"
@@ -94,8 +96,8 @@ class HardwareModel(Protocol):
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         """Return how many steps of each run left the range that the model was measured on, shape (runs,).
 
-        `columns` holds one int64 array per `StepStats` field (values at the run's first step). The kernel calls this
-        once after the simulation, so it may be slow. Analytical models return zeros.
+        `columns` holds one int64 array per `StepStats` field but `prefill_max` (values at the run's first step). The
+        kernel calls this once after the simulation, so it may be slow. Analytical models return zeros.
         """
         ...
 

@@ -30,11 +30,10 @@ from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import (
     GRAPH_LAUNCH_NS,
     DecodeTimes,
-    Grid,
     Roof,
     decode_times,
     gemm_times,
-    prefill_grid,
+    prefill_times,
 )
 from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.models import precision
@@ -45,7 +44,7 @@ from hermes.units import NS_PER_S
 __all__ = ["Composed", "ComposedModel", "HostTime", "Sources"]
 
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
-LARGEST = 2**21             # tokens of context that a step's grids reach; proportional beyond
+MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
@@ -73,6 +72,7 @@ class Sources:
 
     capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
     exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
+    uncaptured_ns: the same in steps beyond the largest captured size
     beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
         of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
     apart: whether decodes have a launch of their own beside a prompt
@@ -84,6 +84,7 @@ class Sources:
 
     capture_sizes: tuple[int, ...] = ()
     exposed_ns: float = 0.0
+    uncaptured_ns: float = 0.0
     exposed_seq_ns: float = 0.0
     beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
     tile_rows: int = 0
@@ -93,10 +94,11 @@ class Sources:
 
 
 class _Line:
-    """A piecewise linear function."""
+    """A piecewise linear function, in proportion beyond its last point."""
 
     def __init__(self, xs: FloatArray, ys: FloatArray) -> None:
-        """`xs` ascending, from at most the smallest argument to at least the largest."""
+        """`xs` ascending, from at most the smallest argument."""
+        xs, ys = np.append(xs, xs[-1] * FAR), np.append(ys, ys[-1] * FAR)
         self._lists = xs.tolist(), ys.tolist(), (np.diff(ys) / np.diff(xs)).tolist()
         self._last = len(xs) - 2
 
@@ -105,30 +107,6 @@ class _Line:
         xs, ys, slopes = self._lists
         i = min(max(bisect_right(xs, x) - 1, 0), self._last)
         return float(ys[i] + slopes[i] * (x - xs[i]))
-
-
-class _Surface:
-    """A grid read as a line over its columns for each row value; in proportion beyond the last row and column."""
-
-    def __init__(self, grid: Grid, scale: float) -> None:
-        self.rows = grid.rows.tolist()
-        self.columns = np.append(grid.columns, grid.columns[-1] * FAR)
-        self.ns = np.concatenate([grid.ns, grid.ns[:, -1:] * FAR], axis=1) * scale
-        self._lines: dict[float, _Line] = {}
-
-    def line(self, at: float) -> _Line:
-        """The times over the columns at one row value."""
-        found = self._lines.get(at)
-        if found is None:
-            rows = self.rows
-            if at >= rows[-1]:
-                ns = self.ns[-1] * (at / rows[-1])
-            else:
-                i = max(0, bisect_right(rows, at) - 1)
-                weight = max(0.0, (at - rows[i]) / (rows[i + 1] - rows[i]))
-                ns = self.ns[i] + (self.ns[i + 1] - self.ns[i]) * weight
-            found = self._lines[at] = _Line(self.columns, ns)
-        return found
 
 
 class ComposedModel:
@@ -150,7 +128,7 @@ class ComposedModel:
         self._rows = _spaced(2**17)
         self._linears: list[tuple[str, FloatArray]] = []
         self._head: FloatArray | None = None
-        self._prefill: _Surface | None = None
+        self._prefill: tuple[_Line, _Line] | None = None
         self._launches: dict[int, float] = {}
         if kernels is not None:
             self._read(kernels)
@@ -200,9 +178,10 @@ class ComposedModel:
         prefill, decode = kernels.attention("prefill", measured, kv), kernels.attention("decode", measured, kv)
         if prefill is None or decode is None:
             return
-        lengths = _spaced(LARGEST)
-        self._prefill = _Surface(
-            prefill_grid(prefill, self._wide, heads, kv_heads, hd, measured, _spaced(2**17), lengths), layers)
+        found = prefill_times(
+            prefill, self._wide, heads, kv_heads, hd, measured, _spaced(MOST_PAIRS), _spaced(2**17))
+        self._prefill = (
+            _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers))
         self._decode = decode_times(
             decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0, _spaced(2048))
 
@@ -229,6 +208,8 @@ class ComposedModel:
             out.update((name, roof[name]) for name, *_ in base._linears)
         out["elementwise"] = roof["elementwise"] + base._step
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
+        if self.sources.capture_sizes and tokens > self.sources.capture_sizes[-1]:
+            out["engine"] += self.sources.uncaptured_ns
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
             out["sampling"] = self.sources.sampling_ns * sampled
@@ -255,7 +236,8 @@ class ComposedModel:
             return 0.0
         if self._prefill is None:
             return float(self.base.operators_ns(stats)["prefill_attention"])
-        return self._prefill.line(tokens).at(max(1.0, 2.0 * stats.prefill_attn / tokens - 1.0))
+        by_pairs, by_tokens = self._prefill
+        return max(by_pairs.at(stats.prefill_attn), by_tokens.at(tokens))
 
     def _launch_ns(self, seqs: int) -> float:
         """Attention of so many decodes with next to no context, of all layers."""
@@ -272,9 +254,10 @@ class ComposedModel:
         """(a, b, c, d): attention of the decodes takes max(a + b * contexts, c + d * contexts) nanoseconds."""
         seqs = stats.decode_seqs
         if stats.prefill_tokens and not self.sources.apart:
-            prompt = stats.prefill_tokens / stats.prefill_seqs
+            prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
             if prompt > self._one_tile:
-                return 0.0, self._per_token, seqs * (self._empty + self._empty_token * prompt), self._beside
+                tiles = seqs * (self._empty + self._empty_token * prompt)
+                return self._launch_ns(seqs), 0.0, max(tiles, self._floor), max(self._beside, self._per_token)
         return self._launch_ns(seqs), 0.0, self._floor, self._per_token
 
     def _decodes_ns(self, stats: StepStats) -> float:
@@ -285,9 +268,11 @@ class ComposedModel:
 
     def _contexts(self, stats: StepStats) -> float:
         """Sum of the decodes' contexts, the token of this step included, with what unequal contexts add."""
-        seqs = stats.decode_seqs
-        summed = stats.decode_ctx + seqs
-        return summed + self.sources.skew * ((stats.decode_ctx_max + 1) * seqs - summed)
+        return stats.decode_ctx + stats.decode_seqs + self._uneven(stats)
+
+    def _uneven(self, stats: StepStats) -> float:
+        """Tokens that unequal contexts add to the sum; the same in every step of a run."""
+        return self.sources.skew * (stats.decode_ctx_max * stats.decode_seqs - stats.decode_ctx)
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
@@ -311,7 +296,8 @@ class ComposedModel:
         fixed, host = self._parts(stats)
         contexts = np.arange(num_steps, dtype=np.float64)
         contexts *= stats.decode_seqs
-        contexts += self._contexts(stats)
+        contexts += stats.decode_ctx + stats.decode_seqs
+        contexts += self._uneven(stats)
         a, b, c, d = self._decode_lines(stats)
         ns = contexts * d
         ns += c
@@ -427,6 +413,6 @@ class Composed(ConfigModel):
         sampler = SORT_BYTES * base.model.vocab_size / bandwidth if sorts else 0.0
         kernel = base.device.mixed_attention
         sources = Sources(
-            sizes_captured, step.exposed * NS_PER_S, step.exposed_per_seq * NS_PER_S, beside,
-            tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler)
+            sizes_captured, step.exposed * NS_PER_S, step.uncaptured * NS_PER_S, step.exposed_per_seq * NS_PER_S,
+            beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler)
         return ComposedModel(base, kernels, host, sources, link)

@@ -86,6 +86,9 @@ class StepTime(ConfigModel):
     exposed: Duration = 0.0
     """Waited for in every step, also with asynchronous scheduling: input tensors, graph launch, sampling kernels."""
     exposed_per_seq: Duration = 0.0
+    """The same for each sampled row."""
+    uncaptured: Duration = 0.0
+    """Waited for beside that in steps of more tokens than the largest captured one, whose kernels the host launches."""
     host: Duration = 0.0
     """Scheduling and output processing: hidden behind the device with asynchronous scheduling, added without."""
     host_per_seq: Duration = 0.0

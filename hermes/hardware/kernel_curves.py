@@ -21,11 +21,12 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["DecodeTimes", "Grid", "Roof", "decode_times", "gemm_times", "prefill_grid"]
+__all__ = ["DecodeTimes", "PrefillTimes", "Roof", "decode_times", "gemm_times", "prefill_times"]
 
 LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
 BEST = 0.9                  # quantile of the measured efficiencies that counts: waste differs, the memory does not
 DEFAULT_EFFICIENCY = 0.85   # of reading KV, where no large cache was measured
+SHORT = 128.0               # tokens of a tile of queries
 FEWEST_LANES = 32.0         # of a launch that can fill a card
 GRAPH_LAUNCH_NS = 4000.0    # of a kernel in a CUDA graph; what the tables show for next to no work is a launch alone
 
@@ -76,14 +77,6 @@ def _bracket(axis: FloatArray, value: float) -> tuple[int, float]:
     return i, math.log(value / axis[i]) / math.log(axis[i + 1] / axis[i])
 
 
-class Grid(NamedTuple):
-    """Times over two axes, rising along both: `rows` x `columns`."""
-
-    rows: FloatArray
-    columns: FloatArray
-    ns: FloatArray
-
-
 def _by_lanes(table: AttentionTable, heads: int, kv_heads: int, by_kv: bool) -> tuple[FloatArray, FloatArray]:
     """(lanes, nanoseconds by (lanes, length)) of the pairs with the nearest ratio of query to key-value heads; where
     several measurements have the same lanes, that of the nearest number of heads counts."""
@@ -128,12 +121,24 @@ def _lookup(lanes: FloatArray, lengths: FloatArray, slowdown: FloatArray, at_lan
     return np.asarray(np.exp(low * (1 - a) + high * a))
 
 
-def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
-                 tokens: FloatArray, lengths: FloatArray) -> Grid:
-    """Attention of one layer over new tokens (rows) and the effective length 2 * pairs / tokens - 1 (columns).
+class PrefillTimes(NamedTuple):
+    """Attention of one layer's prompts: the larger of `of_pairs` (over `pairs`) and `of_tokens` (over `tokens`).
 
-    T tokens that attend to as many pairs as a prompt of length L without past are T / L such prompts: the kernel has
-    as many tiles of queries, each with as long a loop over keys. So a chunk after a long past is priced as well.
+    Both rise, so that more work never makes a step cheaper, whichever prompts it is made of.
+    """
+
+    pairs: FloatArray
+    of_pairs: FloatArray
+    tokens: FloatArray
+    of_tokens: FloatArray
+
+
+def prefill_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
+                  pairs: FloatArray, tokens: FloatArray) -> PrefillTimes:
+    """Times of prompts from the sums over a step, which do not tell one long prompt from several.
+
+    Pairs of tokens take as long as in one prompt that has as many: its kernel has as many tiles to multiply. Tokens
+    take at least as long as prompts of `SHORT` tokens with as many in all: their tiles are not full.
     """
     lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=False)
 
@@ -142,13 +147,16 @@ def prefill_grid(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
         moved = 2 * lane * length * measured_dim * (2 + 2 * kv_heads / heads)
         return np.asarray(np.maximum(flops / roof.flops, moved / roof.bytes))
 
-    grid = ideal(lanes[:, None], table.length[None, :])
-    slowdown = _filled(np.log(ns / grid), np.log(table.length))
-    lane, length = heads * tokens[:, None] / lengths[None, :], np.broadcast_to(lengths, (len(tokens), len(lengths)))
-    factor = _lookup(lanes, table.length, slowdown, np.maximum(lane, lanes[0]), length)
-    # fewer lanes than were measured leave part of the card idle: the time of the fewest measured ones
-    times = factor * ideal(np.maximum(lane, lanes[0]), length) * (head_dim / measured_dim)
-    return Grid(tokens, lengths, rising(times))
+    slowdown = _filled(np.log(ns / ideal(lanes[:, None], table.length[None, :])), np.log(table.length))
+
+    def times(lane: FloatArray, length: FloatArray) -> FloatArray:
+        factor = _lookup(lanes, table.length, slowdown, lane, length)
+        return rising(factor * ideal(lane, length) * (head_dim / measured_dim))
+
+    length = np.maximum(np.sqrt(2.0 * pairs), 1.0)
+    short = np.minimum(tokens, SHORT)
+    return PrefillTimes(pairs, times(np.full(len(pairs), float(heads)), length), tokens,
+                        times(heads * tokens / short, short))
 
 
 class DecodeTimes(NamedTuple):

@@ -90,6 +90,7 @@ class Batch:
             prefill_attn=sum(n * past + n * (n + 1) // 2 for n, past in self.prefills),
             decode_seqs=len(self.contexts), decode_ctx=sum(self.contexts),
             decode_ctx_max=max(self.contexts, default=0), sampled=len(self.prefills) + len(self.contexts),
+            prefill_max=max((n for n, _ in self.prefills), default=0),
         )
 
     def grown(self, rng: np.random.Generator, most: int) -> Iterator[Batch]:

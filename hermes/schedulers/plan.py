@@ -26,7 +26,7 @@ class Plan(StepStats):
         # No base constructor call: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
-        self.embed_tokens = self.embedded = 0
+        self.embed_tokens = self.embedded = self.prefill_max = 0
         self.prefills: list[tuple[Stage, int]] = []
         self.decodes = False
         self.num_steps = 1
@@ -44,6 +44,8 @@ class Plan(StepStats):
         else:
             self.prefill_seqs += 1
             self.prefill_tokens += n
+            if n > self.prefill_max:
+                self.prefill_max = n
             self.prefill_past += past
             self.prefill_attn += n * past + n * (n + 1) // 2
         if not seq.target_tokens:   # an embedding: it ends with its prompt

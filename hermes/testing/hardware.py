@@ -42,12 +42,13 @@ def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
         decode_ctx=sum(contexts),
         decode_ctx_max=max(contexts, default=0),
         sampled=len(prefills) + len(contexts),
+        prefill_max=max((n for n, _ in prefills), default=0),
     )
 
 
 def advanced(stats: StepStats, steps: int) -> StepStats:
     """Return the statistics `steps` steps later in the same run."""
-    values = {name: getattr(stats, name) for name in FIELDS}
+    values = {name: getattr(stats, name) for name in StepStats.__slots__}
     values["decode_ctx"] += steps * stats.decode_seqs
     values["decode_ctx_max"] += steps if stats.decode_seqs else 0
     return StepStats(**values)

@@ -1,0 +1,131 @@
+"""Hardware model `composed`: named terms, their sources, and what adds up."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hermes.hardware import StepStats, load_model
+from hermes.hardware.composed import Composed
+from hermes.hardware.files import names_in
+from hermes.hardware.kernel_tables import shipped_kernels
+from hermes.testing.hardware import HardwareModelContract, MonotoneHardwareModelContract, check_added_work, check_growth
+
+LARGEST = {"tokens": 16_384, "past": 65_536, "seqs": 1_024, "context": 65_536}
+MODELS = ["llama-3.1-8b", "llama-2-7b", "qwen3-14b", "qwen3-32b", "llama-3.1-70b", "codellama-34b", "mistral-7b"]
+CARDS = ["h100-sxm", "h200", "b200", "a100-80gb", "l40s", "rtx-pro-6000", "rtx-4090"]
+
+
+def prompt(tokens: int, past: int = 0, **more: int) -> StepStats:
+    return StepStats(prefill_seqs=1, prefill_tokens=tokens, prefill_past=past,
+                     prefill_attn=tokens * past + tokens * (tokens + 1) // 2, prefill_max=tokens, **more)
+
+
+def decodes(seqs: int, context: int) -> StepStats:
+    return StepStats(decode_seqs=seqs, decode_ctx=seqs * context, decode_ctx_max=context, sampled=seqs)
+
+
+class TestOnOneCard(MonotoneHardwareModelContract):
+    def make_model(self):
+        return Composed(model="qwen3-14b", device="h100-sxm").build()
+
+
+class TestOnFourCards(MonotoneHardwareModelContract):
+    def make_model(self):
+        return Composed(model="llama-3.1-70b", device="h100-sxm", tp=4).build()
+
+
+class TestWithoutTablesInStepWithTheHost(HardwareModelContract):
+    def make_model(self):
+        return Composed(model="llama-3.1-8b", device="rtx-4090", asynchronous=False).build()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(MODELS), st.sampled_from(CARDS), st.sampled_from([1, 2, 4]), st.integers(0, 10**6))
+def test_added_work_is_never_cheaper(model, card, tp, seed):
+    check_added_work(Composed(model=model, device=card, tp=tp).build(), LARGEST, 3, seed=seed)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_four_times_the_prompts_take_three_to_five_times_as_long(card):
+    for tokens in (2048, 32_768, 131_072):
+        check_growth(Composed(model="llama-3.1-8b", device=card).build(), tokens, measured=0.0)
+
+
+def test_a_step_is_the_sum_of_its_terms():
+    model = Composed(model="qwen3-14b", device="h100-sxm").build()
+    for stats in (decodes(7, 900), prompt(986), prompt(500, 700, decode_seqs=9, decode_ctx=4000, decode_ctx_max=900,
+                                                       sampled=10)):
+        terms = model.terms_ns(stats)
+        assert min(terms.values()) >= 0.0
+        assert model.step_ns(stats) == pytest.approx(sum(terms.values()), abs=1)
+        assert {"qkv", "o_proj", "gate_up", "down", "elementwise", "engine"} <= set(terms)
+
+
+def test_all_reduces_by_hand():
+    """Two a layer, of one 16-bit row of the hidden size for each token: 64 layers of 5,120 values."""
+    one = Composed(model="qwen3-32b", device="rtx-pro-6000").build()
+    two = Composed(model="qwen3-32b", device="rtx-pro-6000", tp=2,
+                   link={"latency": 32e-6, "bandwidth": 15e9}).build()
+    stats = prompt(1000)
+    assert "all_reduce" not in one.terms_ns(stats)
+    by_hand = 2 * 64 * (32e-6 + 1000 * 5120 * 2 / 15e9) * 1e9
+    assert two.terms_ns(stats)["all_reduce"] == pytest.approx(by_hand, rel=1e-9)
+    captured = decodes(9, 100)   # runs padded to 16, the next captured size
+    assert two.terms_ns(captured)["all_reduce"] == pytest.approx(2 * 64 * (32e-6 + 16 * 5120 * 2 / 15e9) * 1e9)
+
+
+def test_tensor_parallelism_halves_what_is_shared_out():
+    """By hand, where no table and no launch counts: weights and KV of half the heads on each of two cards."""
+    one, two = (Composed(model="llama-2-7b", device="rtx-4090", tp=tp, top_p=False,
+                         link={"latency": 0.0, "bandwidth": 1e18}, step={}).build() for tp in (1, 2))
+    stats = decodes(64, 8000)
+    ours, shared = one.terms_ns(stats), two.terms_ns(stats)
+    assert shared["attention of decodes"] / ours["attention of decodes"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_sampling_sorts_the_vocabulary_where_the_model_says_so():
+    def sampling(**options):
+        return Composed(device="h100-sxm", **options).build().terms_ns(decodes(10, 100))["sampling"]
+
+    qwen, llama = sampling(model="qwen3-14b"), sampling(model="llama-3.1-8b")
+    assert qwen / llama == pytest.approx(load_model("qwen3-14b").vocab_size / load_model("llama-3.1-8b").vocab_size)
+    assert qwen == pytest.approx(10 * 15_200, rel=0.01)
+    assert sampling(model="codellama-34b") == sampling(model="qwen3-14b", top_p=False) == 0.0
+    assert sampling(model="codellama-34b", top_p=True) > 0.0
+
+
+def test_a_prompt_of_one_tile_costs_packed_decodes_nothing():
+    """Five query heads share a KV head: 25 tokens are 125 of a tile's 128 rows."""
+    model = Composed(model="qwen3-14b", device="h100-sxm").build()
+    alone = model.terms_ns(decodes(20, 1000))["attention of decodes"]
+
+    def beside(tokens, card="h100-sxm"):
+        stats = prompt(tokens, decode_seqs=20, decode_ctx=20_000, decode_ctx_max=1000, sampled=21)
+        return Composed(model="qwen3-14b", device=card).build().terms_ns(stats)["decodes beside a prompt"]
+
+    assert beside(25) == pytest.approx(alone)
+    assert beside(26) > 1.5 * alone
+    assert beside(4000, "b200") == pytest.approx(beside(1, "b200")), "launches of their own"
+    assert beside(25, "rtx-pro-6000") > 1.5 * beside(25, "rtx-pro-6000") / 2
+
+
+def test_the_host_hides_behind_the_device_or_adds_up():
+    step = {"exposed": 1e-3, "host": 0.5, "host_per_seq": 1e-3}
+    stats = decodes(10, 100)
+    device = Composed(model="llama-3.1-8b", device="h100-sxm", step={"exposed": 1e-3}).build().step_ns(stats)
+    hidden = Composed(model="llama-3.1-8b", device="h100-sxm", step=step).build().step_ns(stats)
+    added = Composed(model="llama-3.1-8b", device="h100-sxm", step=step, asynchronous=False).build().step_ns(stats)
+    assert hidden == 510_000_000
+    assert added == device + 510_000_000
+
+
+def test_every_kernel_table_is_of_a_shipped_device():
+    assert set(shipped_kernels()) <= set(names_in("devices"))
+
+
+def test_a_run_of_steps_crosses_from_the_launch_to_the_reading():
+    model = Composed(model="qwen3-14b", device="h100-sxm").build()
+    run = model.run_ns(decodes(4, 1), 4000)
+    assert (np.diff(run) >= 0).all()
+    assert run[0] == run[1] < run[-1]
