@@ -20,7 +20,7 @@ from sklearn.model_selection import LeaveOneOut
 
 from hermes.calibration.collect.contention import LIMIT, contended, steady
 from hermes.calibration.comparison import compare_times
-from hermes.calibration.fit.estimators import NonNegativeRegressor
+from hermes.calibration.fit.estimators import solve
 from hermes.calibration.link_plan import LinkPlan
 from hermes.calibration.records import read_records
 from hermes.config import Bandwidth, ConfigModel, Duration
@@ -124,7 +124,8 @@ class _Measured:
 
 def _solve(pieces: Any, sizes: Any, seconds: Any) -> tuple[float, float]:
     """Fit (latency, seconds per byte), both at least 0, by least squares on relative errors."""
-    latency, slope = NonNegativeRegressor(relative=True).fit(np.column_stack([pieces, sizes]), seconds).coef_
+    features = np.column_stack([pieces, sizes]).astype(np.float64)
+    (latency, slope), _ = solve(features, np.asarray(seconds, np.float64), np.ones(len(features)), relative=True)
     return float(latency), float(slope)
 
 

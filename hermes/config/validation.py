@@ -8,10 +8,10 @@ value, and the nearest name for a mistyped one. Only the first error is reported
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -218,25 +218,40 @@ def _json_schema(model: type[BaseModel]) -> dict[str, Any]:
     return known[1]
 
 
-class _Schema:
-    """A place in a JSON Schema, entered step by step beside a document; it knows the valid keys and kinds there."""
+_Place: TypeAlias = tuple[list[dict[str, Any]], dict[str, Any]]
+"""Alternatives at a place in a JSON Schema, and the definitions they refer to."""
 
-    def __init__(self, options: list[dict[str, Any]], defs: dict[str, Any], parent: _Schema | None = None) -> None:
-        self.options, self.defs, self.parent = options, defs, parent
+
+class _Schema:
+    """A place in a JSON Schema, entered step by step beside a document; it knows the valid keys and kinds there.
+
+    The schema is made when keys or kinds are asked for, which the messages about most mistakes do not do.
+    """
+
+    def __init__(self, find: Callable[[], _Place], parent: _Schema | None = None) -> None:
+        self._find, self.parent = find, parent
 
     @classmethod
     def of(cls, model: type[BaseModel] | None) -> _Schema:
-        schema = _json_schema(model) if model else {}
-        return cls([schema], schema.get("$defs", {}))
+        def whole() -> _Place:
+            schema = _json_schema(model) if model else {}
+            return [schema], schema.get("$defs", {})
+
+        return cls(whole)
+
+    @cached_property
+    def _place(self) -> _Place:
+        return self._find()
 
     def _concrete(self, node: Node) -> list[dict[str, Any]]:
         """Return the alternatives with references followed, narrowed by the document's `kind` if there is one."""
         kind = node.child("kind")
-        result, queue = [], list(self.options)
+        options, defs = self._place
+        result, queue = [], list(options)
         while queue:
             option = queue.pop(0)
             if "$ref" in option:
-                queue.append(self.defs.get(option["$ref"].rsplit("/", 1)[-1], {}))
+                queue.append(defs.get(option["$ref"].rsplit("/", 1)[-1], {}))
                 continue
             mapping = option.get("discriminator", {}).get("mapping", {})
             if kind is not None and isinstance(kind.value, str) and kind.value in mapping:
@@ -247,21 +262,27 @@ class _Schema:
         return result
 
     def step(self, key: object, node: Node) -> _Schema:
-        options = []
-        for option in self._concrete(node):
-            if isinstance(key, str):
-                inner = option.get("properties", {}).get(key) or option.get("additionalProperties")
-            else:
-                inner = option.get("items")
-            if isinstance(inner, dict):
-                options.append(inner)
-        return _Schema(options, self.defs, self)
+        def inside() -> _Place:
+            options = []
+            for option in self._concrete(node):
+                if isinstance(key, str):
+                    inner = option.get("properties", {}).get(key) or option.get("additionalProperties")
+                else:
+                    inner = option.get("items")
+                if isinstance(inner, dict):
+                    options.append(inner)
+            return options, self._place[1]
+
+        return _Schema(inside, self)
 
     def tagged(self, tag: object) -> _Schema:
         """Return the alternative of that kind, if the document leaves the kind out; the same place if there is none."""
-        mappings = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(as_node(None)))
-        found = next((mapping[tag] for mapping in mappings if tag in mapping), None)
-        return self if found is None else _Schema([{"$ref": found}], self.defs, self)
+        def alternative() -> _Place:
+            mappings = (option.get("discriminator", {}).get("mapping", {}) for option in self._concrete(as_node(None)))
+            found = next((mapping[tag] for mapping in mappings if tag in mapping), None)
+            return self._place if found is None else ([{"$ref": found}], self._place[1])
+
+        return _Schema(alternative, self)
 
     def keys(self, node: Node) -> list[str]:
         return list(dict.fromkeys(key for option in self._concrete(node) for key in option.get("properties", {})))

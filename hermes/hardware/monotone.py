@@ -118,14 +118,19 @@ def cheaper_steps(
     `largest` bounds the search: `tokens` and `past` of a prefill, `seqs` and `context` of decodes.
     """
     rng = np.random.default_rng(seed)
+    logarithms = {name: float(np.log(max(2.0, value))) for name, value in largest.items()}
+
+    def draws(name: str, many: int) -> list[int]:
+        drawn: list[int] = np.exp(rng.uniform(0, logarithms[name], many)).astype(np.int64).tolist()
+        return drawn
 
     def draw(name: str) -> int:
-        return int(np.exp(rng.uniform(0, np.log(max(2.0, largest[name])))))
+        return draws(name, 1)[0]
 
     found = []
     for i in range(count):
         prefills = tuple((draw("tokens"), draw("past") * int(rng.integers(2))) for _ in range(rng.integers(1, 4)))
-        contexts = tuple(draw("context") for _ in range(draw("seqs")))
+        contexts = tuple(draws("context", draw("seqs")))
         batch = Batch(prefills if i % 3 != 1 else (), contexts if i % 3 != 0 else ())
         before = model.step_ns(batch.stats())
         for more in batch.grown(rng, max(2, int(largest["tokens"]))):

@@ -29,9 +29,12 @@ US_PER_S = 1e6
 
 
 def line(xs: FloatArray, ys: FloatArray, x: FloatArray) -> FloatArray:
-    """Interpolate linearly through (xs, ys), extended along the first and last piece; elementwise in x."""
+    """Interpolate linearly through (xs, ys), extended along the first and last piece; elementwise in x.
+
+    `ys` may have several lines, shape (..., points).
+    """
     i = np.clip(np.searchsorted(xs, x, side="right") - 1, 0, len(xs) - 2)
-    return np.asarray(ys[i] + (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i]) * (x - xs[i]))
+    return np.asarray(ys[..., i] + (ys[..., i + 1] - ys[..., i]) / (xs[i + 1] - xs[i]) * (x - xs[i]))
 
 
 class Attention(NamedTuple):
@@ -105,12 +108,12 @@ def _fill_along(axis_values: FloatArray, values: FloatArray, axis: int, extend: 
     last measured point, along the last line. Other NaN stay."""
     moved = np.moveaxis(values.copy(), axis, -1)
     lines = moved.reshape(-1, moved.shape[-1])
-    for row in lines:
-        known = ~np.isnan(row)
+    masks, which = np.unique(~np.isnan(lines), axis=0, return_inverse=True)
+    for number, known in enumerate(masks):   # most lines were measured at the same points
         if known.sum() >= 2 and not known.all():
-            at = axis_values[known]
+            at, rows = axis_values[known], np.flatnonzero(which.reshape(-1) == number)
             gaps = ~known & (axis_values > at[0]) & (extend | (axis_values < at[-1]))
-            row[gaps] = line(at, row[known], axis_values[gaps])
+            lines[np.ix_(rows, gaps)] = line(at, lines[np.ix_(rows, known)], axis_values[gaps])
     return np.moveaxis(lines.reshape(moved.shape), -1, axis)
 
 

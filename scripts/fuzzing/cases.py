@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from fuzzing import traces
+from fuzzing.contents import read_yaml
 from fuzzing.inputs import SCENARIOS, SWEEP, profile_inputs
 from fuzzing.mutations import ELSEWHERE, TEXT_MUTATIONS, TREE_MUTATIONS, Path_
 from hermes.config.yaml_document import parse_yaml
@@ -109,7 +110,7 @@ def _mutated(source: bytes, rng: random.Random) -> tuple[str, bytes, Path_ | Non
     """(mutation, new text, field) of a YAML document."""
     if rng.random() < 0.7:
         mutation = rng.choice(TREE_MUTATIONS)
-        tree, changed = mutation(yaml.safe_load(source), rng)
+        tree, changed = mutation(read_yaml(source), rng)
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()
         return mutation.__name__, text, changed
     damage = rng.choice(TEXT_MUTATIONS)

@@ -18,7 +18,7 @@ import yaml
 
 from fuzzing.mutations import TEXT_MUTATIONS, TREE_MUTATIONS, spoiled_grid, truncated
 
-__all__ = ["changed_place", "mutate"]
+__all__ = ["changed_place", "mutate", "read_yaml"]
 
 CELLS = ["", " ", "x", "-5", "nan", "inf", "1e400", "9" * 400, "1.5", "0", "\u0661", "1_000", "0x10", '"', "2**3",
          "true", "None", "12345678901234567890", "\x1b[31m", "../../x"]
@@ -55,7 +55,7 @@ def _json(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 
 
 def _yaml(content: bytes, rng: random.Random) -> tuple[str, bytes]:
-    name, tree = _tree(yaml.safe_load(content), rng)
+    name, tree = _tree(read_yaml(content), rng)
     return name, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()
 
 
@@ -169,7 +169,7 @@ def _database(content: bytes, rng: random.Random) -> tuple[str, bytes]:
 def changed_place(before: bytes, after: bytes, suffix: str) -> str | None:
     """Where two contents differ: a dotted path, a column, a line; None where they mean the same."""
     read: Callable[[bytes], Any] = {
-        ".json": json.loads, ".jsonl": _read_lines, ".yaml": _read_yaml, ".csv": _read_csv,
+        ".json": json.loads, ".jsonl": _read_lines, ".yaml": read_yaml, ".csv": _read_csv,
         ".parquet": _read_parquet, ".sqlite": _read_database,
     }[suffix]
     if before == after:
@@ -184,8 +184,9 @@ def _read_lines(content: bytes) -> Any:
     return [json.loads(line) for line in content.splitlines() if line.strip()]
 
 
-def _read_yaml(content: bytes) -> Any:
-    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))   # as hermes scans it
+def read_yaml(content: bytes) -> Any:
+    """Read a document with the scanner in C: thousands of cases are mutated from whole scenarios and profiles."""
+    return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _read_csv(content: bytes) -> Any:

@@ -3,12 +3,15 @@
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
 import hermes
+from hermes.calibration.fit import retrieval
+from hermes.calibration.fit.retrieval import fit_retrieval
 from hermes.calibration.journal import Journal
 from hermes.calibration.plan import Plan
 from hermes.calibration.retrieval_steps import MeasuredSearches, load_searches, save_searches
@@ -37,11 +40,19 @@ def printed(capsys, *command):
 @pytest.mark.parametrize("name", ["retrieval-hnsw-sizes", "retrieval-amd-epyc-zen5"])
 def test_calibrate_retrieval_prints_the_classes_of_what_was_measured(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
+    fits = []   # shown twice, made once
+
+    def fit_once(searches, *arguments):
+        fits.append(fits[0] if fits else fit_retrieval(searches, *arguments))
+        return fits[0]
+
+    monkeypatch.setattr(retrieval, "fit_retrieval", fit_once)
     steps = ROOT / "traces" / "hardware" / f"{name}.yaml"
     code, out, err = printed(capsys, "fit", steps, "--json")
     assert (code, err) == (0, "")
     rows = load_searches(steps).rows
     shown, text = json.loads(out)["models"], printed(capsys, "fit", steps)[1]
+    assert len(fits) == 2
     for kind, mine in rows.groupby("kind"):
         found = mine.groupby(["configuration", "batch", "threads", "top_k"])["noise"].first()
         assert shown[str(kind)]["noise"] == tally(found.tolist())
@@ -166,7 +177,10 @@ def test_benchmarks_of_structures_print_it_too(monkeypatch, capsys):
     from benchmarks import structures
     from hermes.study import load_study
 
-    monkeypatch.setattr(load_study("datastructures").module("tools"), "OPERATIONS", 50)
+    tools, service = map(load_study("datastructures").module, ("tools", "service"))
+    monkeypatch.setattr(tools, "OPERATIONS", 50)
+    monkeypatch.setattr(tools, "heap_costs", partial(tools.heap_costs, sizes=(100, 1000)))
+    monkeypatch.setattr(service, "submit_costs", partial(service.submit_costs, queries=200))
     monkeypatch.setattr(structures, "SUBMITS", 200)
     monkeypatch.setattr(structures, "REPETITIONS", 2)
     structures.main()

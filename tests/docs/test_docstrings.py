@@ -17,34 +17,37 @@ FOREIGN = {
 
 @cache   # not when the module is imported, which every test process does
 def trees():
+    """The nodes of each file, the module first: walking through them takes longer than parsing."""
     files = [*sorted(PACKAGE.rglob("*.py")), *sorted((PACKAGE.parent / "studies").rglob("*.py"))]
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
 
 
-def docstrings(tree):
+def docstrings(nodes):
     """Strings that stand as statements: docstrings of modules, classes, functions and attributes."""
-    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    return [node.value for node in nodes if isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)]
 
 
-def names(tree, but=()):
-    """Every word of a tree's names and strings, those of the nodes in `but` left out."""
-    left_out, found = {id(node) for node in but}, set()
-    for node in ast.walk(tree):
-        texts = [getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module")]
-        if isinstance(node, ast.Constant) and id(node) not in left_out:
-            texts.append(node.value)
-        found |= {word for text in texts if isinstance(text, str) for word in re.findall(r"\w+", text)}
-    return found
+def names(nodes, but=()):
+    """Every word of the nodes' names and strings, those of the nodes in `but` left out."""
+    left_out, texts = {id(node) for node in but}, set()
+    for node in nodes:
+        if isinstance(node, ast.Constant):
+            texts.add(node.value if isinstance(node.value, str) and id(node) not in left_out else None)
+        else:
+            have = vars(node)
+            texts.update(have[field] for field in ("id", "attr", "arg", "name", "module")
+                         if isinstance(have.get(field), str))
+    return set(re.findall(r"\w+", "\n".join(text for text in texts if text is not None)))
 
 
 def test_names_in_docstrings_exist():
     known = FOREIGN | {part for path in trees() for part in path.with_suffix("").parts}
     said = []
-    for path, tree in trees().items():
-        nodes = docstrings(tree)
-        known |= names(tree, but=nodes)
-        said += [(path, node.lineno, word) for node in nodes for quoted in re.findall(r"`([^`\n]+)`", node.value)
+    for path, nodes in trees().items():
+        strings = docstrings(nodes)
+        known |= names(nodes, but=strings)
+        said += [(path, node.lineno, word) for node in strings for quoted in re.findall(r"`([^`\n]+)`", node.value)
                  for word in re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", quoted)]
     wrong = [f"{path}:{line}: {word}" for path, line, word in said if word not in known]
     assert not wrong
@@ -52,7 +55,7 @@ def test_names_in_docstrings_exist():
 
 def documented(kinds):
     """(file, node, docstring) of functions or classes."""
-    return ((path, node, text) for path, tree in trees().items() for node in ast.walk(tree)
+    return ((path, node, text) for path, nodes in trees().items() for node in nodes
             if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False)))
 
 
@@ -62,7 +65,8 @@ def test_parameters_in_docstrings_exist():
     for path, node, text in documented(ast.FunctionDef | ast.ClassDef):
         lines = re.findall(r"\n\s*([a-z]\w*(?:, [a-z]\w*)*): \S", text)
         said = [name for line in lines for name in line.split(", ") if "_" in name]
-        have = names(node, but=docstrings(node)) if said else ()
+        nodes = list(ast.walk(node)) if said else []
+        have = names(nodes, but=docstrings(nodes))
         wrong += [f"{path}:{node.lineno}: {name}" for name in said if name not in have]
     assert not wrong
 
@@ -73,12 +77,12 @@ def test_what_a_docstring_says_is_set_is_set():
         if said := re.findall(r"\b[Ss]ets `(\w+)`", text):
             targets = [getattr(part, "targets", None) or [part.target] for part in ast.walk(node)
                        if isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign)]
-            assigned = {name for group in targets for target in group for name in names(target)}
+            assigned = {name for group in targets for target in group for name in names(ast.walk(target))}
             wrong += [f"{path}:{node.lineno}: {name}" for name in said if name not in assigned]
     assert not wrong
 
 
 def test_no_document_that_readers_do_not_have():
-    wrong = [f"{path}:{node.lineno}" for path, tree in trees().items() for node in docstrings(tree)
+    wrong = [f"{path}:{node.lineno}" for path, nodes in trees().items() for node in docstrings(nodes)
              if re.search(r"\b[Ss]pec section|\bthe spec\b", node.value)]
     assert not wrong

@@ -1,9 +1,12 @@
 """The command line: what it prints, what it writes, and its exit codes."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -194,7 +197,8 @@ def test_interrupted_runs_keep_what_was_done(call, small_file, tmp_path, monkeyp
         return simulate(*arguments, **{**options, "progress": progress})
 
     monkeypatch.setattr("hermes.api.simulate", interrupted)
-    code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out", "--trace")
+    code, _, err = call("run", small_file, "--set", "workload.requests=20000", "-o", tmp_path / "out",
+                        "--trace-events", "1000")
     assert code == 130
     note, *rest = err.splitlines()
     assert "trace.json.gz: trace cut at " in note
@@ -253,11 +257,18 @@ def test_a_model_nobody_serves_is_named(refused, small_file):
         "validate", small_file)
 
 
+@cache
+def descriptions():
+    """What `hermes scenarios` says of each scenario; it reads all their files."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["scenarios", "--json"]) == 0
+    return {row["name"]: row["description"] for row in json.loads(printed.getvalue())}
+
+
 @pytest.mark.parametrize("name", builtin_scenarios())
 def test_built_in_scenarios_are_valid_and_described(call, name):
     assert call("validate", name)[0] == 0
-    listed = {row["name"]: row["description"] for row in json.loads(call("scenarios", "--json")[1])}
-    assert listed[name]
+    assert descriptions()[name]
 
 
 def test_schema_and_lists(call):

@@ -23,7 +23,7 @@ def fuzz():
 
 @pytest.mark.long(quick=80)
 def test_malformed_inputs(fuzz, tmp_path):
-    cases = count(80, 3000)
+    cases = count(80, 600)
     counts = Counter()
     wrong = []
     for case, verdict, text in fuzz.run_all(cases, 0, tmp_path):

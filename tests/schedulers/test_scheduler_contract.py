@@ -9,7 +9,7 @@ import pytest
 from hermes.memory import BlockPool
 from hermes.schedulers import SCHEDULERS, LLMScheduler, Plan
 from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
-from hermes.testing.schedulers import Request, SchedulerContract
+from hermes.testing.schedulers import Request, SchedulerContract, ServedSteps
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "chunked": {"max_num_batched_tokens": 20, "max_num_seqs": 6},
@@ -38,6 +38,18 @@ class TestBuiltIn(SchedulerContract):
         component = SCHEDULERS.get(self.kind).model_validate({"kind": self.kind, **self.config})
         built: LLMScheduler = component.build(pool, every_step=every_step)
         return built
+
+    def served(
+        self, memory: dict[str, Any], requests: list[Request], *, every_step: bool
+    ) -> tuple[ServedSteps, LLMScheduler]:
+        """Serve every case once: the tests only read what came of it."""
+        key = (self.kind, str(self.config), str(memory), tuple(requests), every_step)
+        if key not in _SERVED:
+            _SERVED[key] = super().served(memory, requests, every_step=every_step)
+        return _SERVED[key]
+
+
+_SERVED: dict[Any, tuple[ServedSteps, LLMScheduler]] = {}
 
 
 # -- the contract notices ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from hermes.calibration.fit.data import PHASES, FitRows
-from hermes.calibration.fit.estimators import HUBER, NonNegativeRegressor, held_out_parts, held_out_splits
+from hermes.calibration.fit.estimators import HUBER, held_out_parts, held_out_splits, solve
 from hermes.calibration.fit.terms import FAMILIES, ladder, ladders, sparse, vocabulary
 from hermes.hardware.base import FloatArray
 from hermes.hardware.terms import Term, evaluate, term_text
@@ -71,8 +71,8 @@ class StepPolynomial(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # sc
         rows = FitRows.of_arrays(X, y, groups, self.overhead_s)
         self.choice_ = choose(rows, self.phases) if self.terms is None else None
         terms = self.choice_.terms if self.choice_ is not None else tuple(self.terms or ())
-        linear = NonNegativeRegressor(relative=True, huber=HUBER, offset=self.overhead_s)
-        x = linear.fit(design(terms, rows), rows.seconds, sample_weight=rows.weights).coef_
+        x, _ = solve(
+            design(terms, rows), rows.seconds, rows.weights, relative=True, huber=HUBER, offset=self.overhead_s)
         kept = [i for i in range(len(terms)) if x[i] > 0 or not terms[i]]
         self.terms_, self.coef_ = tuple(terms[i] for i in kept), x[kept]
         return self

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hermes.calibration.comparison import compare_times, group_weights
-from hermes.calibration.fit.estimators import NonNegativeRegressor, held_out_splits
+from hermes.calibration.fit.estimators import held_out_splits, solve
 from hermes.calibration.retrieval_steps import MeasuredSearches
 from hermes.core.noise import t_quantile, tally
 from hermes.errors import InputError, Verbatim
@@ -120,7 +120,7 @@ def _solve(names: Sequence[str], points: _Points, use: npt.NDArray[np.bool_]) ->
         features = np.vstack([np.hstack([features, np.zeros((len(features), 3))]), np.hstack([own, coarse[:, :3]])])
         seconds = np.append(seconds, points.coarse_s[staged])
         weights = np.append(weights, group_weights(points.configurations[staged]))
-    found = NonNegativeRegressor(relative=True).fit(features, seconds, sample_weight=weights).coef_
+    found, _ = solve(features, seconds, weights, relative=True)
     stage = np.append(found[width:], found[names.index("coarse_macs")]) if len(found) > width else np.zeros(0)
     return found[:width], stage
 
