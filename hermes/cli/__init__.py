@@ -25,6 +25,7 @@ from hermes.cli import (
     accuracy,
     calibrate,
     checks,
+    explain,
     fit,
     fit_overhead,
     network,
@@ -70,6 +71,7 @@ def _root(
 
 scenarios.add_to(app)
 services.add_to(app)
+explain.add_to(app)
 checks.add_to(app)
 accuracy.add_to(app)
 traces.add_to(app)

@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "trace": "Import and describe request traces.",
         "pipeline": "List, show and draw pipelines of requests.",
         "network": "List and draw the links of a scenario.",
+        "explain": "Print the terms of a step, and their sources.",
         "services": "Print the costs of embedding, retrieval etc.",
         "schema": "Print the JSON Schema of scenarios, for editors.",
     },
@@ -36,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "fit-overhead": "Fit the serving stack's time per request.",
         "validate-engine": "Compare a real engine with its simulation.",
         "conform": "Replay recorded schedules of an engine.",
+        "accuracy": "Compare with all reference sets there are.",
     },
 }
 EXAMPLES = (

@@ -105,16 +105,27 @@ class LLMClientConfig(ConfigModel):
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         """Return this configuration with the engine's defaults filled in, and the built hardware model."""
         if hasattr(self.hardware, "completed"):
-            return self.model_copy(update={"hardware": self._completed_hardware()})._completed(base_dir)
+            return self.model_copy(update=self._of_terms())._completed(base_dir)
         return self._completed(base_dir)
 
-    def _completed_hardware(self) -> Any:
-        """Return the hardware model with the client's model, device, engine and devices where it names none."""
-        engine = load_engine(self._engine_name())
+    def _of_terms(self) -> dict[str, object]:
+        """Return hardware of named terms, completed by what the client says, and the engine's front end.
+
+        A model fitted to whole steps says what it contains; whoever fitted it adds a front end, or does not.
+        """
+        with inside("engine"):
+            engine = load_engine(self._engine_name())
         asynchronous = getattr(self.scheduler, "async_scheduling", None)
         if asynchronous is None:
             asynchronous = engine.async_scheduling
-        return self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous)
+        for key in ("model", "device"):
+            if not getattr(self.hardware, key) and not getattr(self, key):
+                raise InputError(Verbatim("missing: name a `model` and a `device`, or give `hardware`"), field=key)
+        times = engine.frontend
+        return {
+            "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous),
+            "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
+        }
 
     def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         with inside("hardware"):

@@ -79,6 +79,7 @@ class Sources:
     tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
         fits into one tile then costs the decodes beside it nothing. 0: not packed
     sampling_ns: of the sampler, for each sampled row
+    engine, link_given: where the engine's times come from, and whether the all-reduce was given
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
@@ -90,6 +91,8 @@ class Sources:
     tile_rows: int = 0
     apart: bool = False
     sampling_ns: float = 0.0
+    engine: str = ""
+    link_given: bool = False
     skew: float = 0.058
 
 
@@ -120,7 +123,6 @@ class ComposedModel:
         nanoseconds of one all-reduce over bytes, where they are known better than `base` says."""
         self.base, self.kernels, self.host, self.sources = base, kernels, host, sources
         self.name = base.name
-        self.described: dict[str, str] = {}
         self._fixed: dict[tuple[int, int], float] = {}
         device, model, options = base.device, base.model, base.options
         self._roof = Roof(device.peak(base.work.compute) / 1e9, device.memory_bandwidth / 1e9)
@@ -132,9 +134,10 @@ class ComposedModel:
         self._launches: dict[int, float] = {}
         if kernels is not None:
             self._read(kernels)
-        self._link = link
+        self._link = self._launched = link
         if link is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
             self._link = kernels.all_reduce(options.tp, captured=True)
+            self._launched = kernels.all_reduce(options.tp, captured=False)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         self._empty, self._empty_token, read = sources.beside
@@ -208,16 +211,18 @@ class ComposedModel:
             out.update((name, roof[name]) for name, *_ in base._linears)
         out["elementwise"] = roof["elementwise"] + base._step
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
-        if self.sources.capture_sizes and tokens > self.sources.capture_sizes[-1]:
+        captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
+        if not captured:
             out["engine"] += self.sources.uncaptured_ns
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
             out["sampling"] = self.sources.sampling_ns * sampled
         if self._reduces:
-            if self._link is None:
+            link = self._link if captured else self._launched
+            if link is None:
                 out["all_reduce"] = roof["all_reduce"]
             else:
-                sizes, times = self._link
+                sizes, times = link
                 size = rows * self._reduced_bytes
                 one = float(np.interp(size, sizes, times)) if size <= sizes[-1] else float(times[-1] * size / sizes[-1])
                 out["all_reduce"] = self._reduces * one
@@ -273,6 +278,22 @@ class ComposedModel:
     def _uneven(self, stats: StepStats) -> float:
         """Tokens that unequal contexts add to the sum; the same in every step of a run."""
         return self.sources.skew * (stats.decode_ctx_max * stats.decode_seqs - stats.decode_ctx)
+
+    def sources_of(self) -> dict[str, str]:
+        """Return where each term comes from, by its name in `terms_ns`."""
+        base, kernels = self.base, self.kernels
+        roof = f"roofline of {base.device.name}, factors {base.device.efficiency or 'given'}"
+        tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
+        found = {"elementwise": roof, "lm_head": roof if self._head is None else tables,
+                 "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
+        found |= dict.fromkeys(("qkv", "o_proj", "gate_up", "up", "down", *(name for name, *_ in base._linears)),
+                               tables if self._linears else roof)
+        found |= dict.fromkeys(("attention of prompts", "attention of decodes"),
+                               roof if self._prefill is None else tables)
+        found["decodes beside a prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+        found["all_reduce"] = ("given link" if self.sources.link_given else tables if self._link is not None
+                               else f"datasheet of {base.device.name}")
+        return found
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
@@ -414,5 +435,7 @@ class Composed(ConfigModel):
         kernel = base.device.mixed_attention
         sources = Sources(
             sizes_captured, step.exposed * NS_PER_S, step.uncaptured * NS_PER_S, step.exposed_per_seq * NS_PER_S,
-            beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler)
+            beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
+            engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
+            link_given=link is not None)
         return ComposedModel(base, kernels, host, sources, link)

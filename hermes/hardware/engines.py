@@ -98,6 +98,13 @@ class StepTime(ConfigModel):
     """How the times were found, and on what."""
 
 
+class RequestTime(ConfigModel):
+    """Time of each request in the API server, beside the engine."""
+
+    before: Duration = 0.0
+    after: Duration = 0.0
+
+
 class EngineDescription(ConfigModel):
     """A file of `hw_profiles/engines`."""
 
@@ -115,6 +122,8 @@ class EngineDescription(ConfigModel):
     """Defaults by device; the first class that a device is in applies."""
     step: StepTime = StepTime()
     """The engine's own time of each step."""
+    frontend: RequestTime = RequestTime()
+    """The API server's time of each request."""
     sources: list[str]
 
     def defaults(self, device: DeviceClass) -> EngineDefaults:

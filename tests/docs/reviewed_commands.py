@@ -27,6 +27,7 @@ NOT_RUN = {
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
         "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
+    r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
     r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",

@@ -108,7 +108,7 @@ class TestUnevenOperatorTables(MonotoneHardwareModelContract):
 
 
 def test_every_kind_is_here():
-    assert set(HARDWARE.names()) == {name.split(":")[0] for name in MODELS} | {"layerwise"}
+    assert set(HARDWARE.names()) == {name.split(":")[0] for name in MODELS} | {"layerwise", "composed"}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -56,7 +56,7 @@ def changed(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("path", "value"), [
-    ("seeed", 3), ("workload", ...), ("workload.arrivals", ...), ("clients.0.hardware", ...),
+    ("seeed", 3), ("workload", ...), ("workload.arrivals", ...), ("clients.0.hardware", "roofline"),
     ("workload.arrivals.rate", "4 furlongs"), ("workload.arrivals.rate", "4 GB"), ("router", {"load": "tokens_left"}),
     ("router.kind", "least_load"), ("network.bandwidth", "32 gb/s"), ("clients.0.kind", "ilm"),
     ("clients.0.hardware", {"profile": "splitwise-2023-llama-2-70b-h100-tp8"}), ("slo.ttft", "500 m"),

@@ -146,7 +146,8 @@ def test_overrides(small_file):
     ("clients.0.count=[", "--set clients.0.count=[: clients.0.count: expected valid YAML, found "),
     ("clients.0.cuont=3", "--set clients.0.cuont=3: clients.0.cuont: expected one of the keys kind, name, count, "
                           "model, role, platform, devices, engine, device,"),   # of an `llm` client
-    ("clients.1.count=3", "--set clients.1.count=3: clients.1.hardware: expected a value (required), found nothing"),
+    ("clients.1.count=3", "--set clients.1.count=3: clients.1.model: missing: name a `model` and a `device`, or give "
+                          "`hardware`"),
 ])
 def test_wrong_overrides(small_file, override, line):
     message = refused(small_file, [override])

@@ -53,7 +53,7 @@ def recorded_runs(data: Path) -> Iterator[Row]:
                     "parallel": {"tp": 2 if name.endswith("tp2") else 1},
                     "scheduler": {"kind": "chunked", "max_num_seqs": sequences, "max_num_batched_tokens": BUDGET,
                                   "async_scheduling": True},
-                    "memory": {"num_blocks": blocks, "block_size": 16},
+                    "memory": {"num_blocks": blocks, "block_size": 16}, "frontend": {},
                 }
                 results = simulate({"name": name, "seed": 1, "clients": [client],
                                     "workload": {"arrivals": replayed, "lengths": replayed}})

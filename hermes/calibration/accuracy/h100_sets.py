@@ -40,7 +40,7 @@ def residency(data: Path) -> Iterator[Row]:
         client = {
             "model": "qwen3-14b", "device": "h100-sxm", "engine": "vllm-0.23",
             "scheduler": {"kind": "chunked", "max_num_seqs": 256, "max_num_batched_tokens": 8192},
-            "memory": {"num_blocks": 18038, "block_size": 16}, "frontend": {"before": 4.5e-3, "after": 1.5e-3},
+            "memory": {"num_blocks": 18038, "block_size": 16},
         }
         found = replay(client, requests).requests
         names = ("ttft", "tpot", "e2e")
@@ -68,7 +68,6 @@ def in_turn(workload: str, share: float, prompt_tokens: float | None = None) -> 
 def _client(model: str, tp: int, budget: int) -> dict[str, Any]:
     return {
         "model": model, "device": "h100-sxm", "engine": "vllm-0.15", "max_model_len": 4096, "parallel": {"tp": tp},
-        "frontend": {"before": 4.5e-3, "after": 1.5e-3},
         "scheduler": {"kind": "chunked", "max_num_seqs": 128, "max_num_batched_tokens": budget},
     }
 

@@ -1,0 +1,73 @@
+"""`hermes accuracy`: the reference sets, their table, and the bars."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hermes.calibration.accuracy.row import Case, Row
+from hermes.calibration.accuracy.table import SETS, Bars, lines, missed
+from hermes.cli import main
+from hermes.config.validation import load
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+BARS = Path(__file__).resolve().parents[1] / "golden" / "accuracy-bars.yaml"
+CASE = Case("a set", "a case", "vllm-0.23", "h100-sxm", "qwen3-14b")
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
+
+
+def row(measured, predicted, peer=None, metric="e2e", stat="mean"):
+    return Row(CASE, metric, stat, measured, predicted, peer)
+
+
+def test_a_line_has_the_median_and_the_worst_error():
+    (line,) = lines([row(1.0, 1.1, 0.2), row(1.0, 0.7, -0.4), row(2.0, 2.0)])
+    assert (line.cases, round(line.median, 9), round(line.worst, 9), round(line.peer, 9)) == (3, 0.1, -0.3, 0.3)
+
+
+def test_bars_are_checked():
+    bar = {"set": "a set", "metric": "e2e", "stat": "mean", "worst": 0.1, "median": 0.1}
+    bars = Bars.model_validate({"bars": [bar]})
+    assert missed(bars, [row(1.0, 1.05), row(1.0, 0.95)]) == []
+    (found,) = missed(bars, [row(1.0, 1.05), row(1.0, 0.95), row(1.0, 1.2)])
+    assert (found["of"], round(found["found"], 9)) == ("worst", 0.2)
+    assert {miss["found"] for miss in missed(bars, [])} == {None}, "a bar without a case is missed"
+
+
+def test_every_bar_is_of_a_set(tmp_path):
+    assert len(load(Bars, BARS).bars) >= 20
+
+
+def test_missing_sets_are_named(tmp_path, capsys):
+    assert main(["accuracy", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert all(f"left out: {name}: no " in out for name in SETS)
+    assert main(["accuracy", "--data", str(tmp_path / "none")]) == 2
+    assert main(["accuracy", "--data", str(tmp_path), "--set", "residence"]) == 2
+    assert "residency" in capsys.readouterr().err
+
+
+@needs_data
+def test_the_command_compares_and_remembers(tmp_path, capsys):
+    command = ["accuracy", "--data", str(DATA), "--set", "ml-energy", "--json"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    found = json.loads(text)
+    assert {line["about"][2] for line in found["lines"]} == {"b200", "h100-sxm"}
+    (tmp_path / "old.json").write_text(text)
+    assert main([*command, "--against", str(tmp_path / "old.json")]) == 0
+    capsys.readouterr()
+    for line in found["lines"]:
+        line["median"] -= 0.03
+    (tmp_path / "old.json").write_text(json.dumps(found))
+    assert main([*command, "--against", str(tmp_path / "old.json")]) == 1
+    assert len(json.loads(capsys.readouterr().out)["risen"]) == 2
+
+
+@needs_data
+@pytest.mark.long
+def test_the_bars_hold_but_the_one_that_is_known_to_be_missed(capsys):
+    assert main(["accuracy", "--data", str(DATA), "--bars", str(BARS), "--json"]) in (0, 1)
+    missing = {(miss["set"], miss["model"], miss["metric"], miss["stat"])
+               for miss in json.loads(capsys.readouterr().out)["missed"]}
+    assert missing <= {("RTX, composed", "qwen3-32b", "ttft", "mean"), ("residency-vllm", "", "ttft", "p99")}

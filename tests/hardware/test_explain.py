@@ -1,0 +1,76 @@
+"""`hermes explain`, and clients that name a model, a device and an engine only."""
+
+import json
+
+import pytest
+
+import hermes
+from hermes.cli import main
+
+MINIMAL = """
+workload:
+  requests: 20
+  arrivals: {kind: poisson, rate: 4 /s}
+  lengths: {kind: fixed, prompt: 300, output: 20}
+clients:
+  - {model: llama-3.1-70b, device: h100-sxm, parallel: {tp: 4}, engine: vllm-0.23}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    (tmp_path / "my.yaml").write_text(MINIMAL)
+    return str(tmp_path / "my.yaml")
+
+
+def explained(capsys, *command):
+    assert main(["explain", *command, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_terms_and_sources_are_printed(scenario, capsys):
+    (step,) = explained(capsys, scenario, "--decodes", "16", "--prompt", "500")
+    terms = {row["term"]: row for row in step["terms"]}
+    assert sum(row["seconds"] for row in step["terms"]) == pytest.approx(step["step_s"], rel=1e-6)
+    assert terms["qkv"]["source"] == "kernel tables h100-sxm (vllm 0.24.0)"
+    assert terms["engine"]["source"] == "engine vllm-0.23"
+    assert all(row["source"] for row in step["terms"])
+    assert main(["explain", scenario]) == 0
+    assert "attention of decodes" in capsys.readouterr().out
+
+
+def test_a_fit_to_whole_steps_has_one_term(capsys):
+    steps = explained(capsys, "quickstart")
+    assert [[row["term"] for row in step["terms"]] for step in steps] == [["whole step"]] * len(steps)
+
+
+def test_one_term_is_overridden_alone(scenario, capsys):
+    slow = ["--set", "clients.0.hardware={kind: composed, link: {latency: 32 us, bandwidth: 15 GB/s}}"]
+    (before,), (after,) = explained(capsys, scenario), explained(capsys, scenario, *slow)
+    changed = {a["term"] for a, b in zip(before["terms"], after["terms"], strict=True) if a != b}
+    assert changed == {"all_reduce"}
+    assert next(row for row in after["terms"] if row["term"] == "all_reduce")["source"] == "given link"
+
+
+def test_the_engine_brings_its_front_end(scenario):
+    ours = hermes.simulate(scenario)
+    without = hermes.simulate(scenario, overrides=["clients.0.frontend={}"])
+    gain = (ours.requests["ttft_s"] - without.requests["ttft_s"]).mean()
+    assert gain == pytest.approx(6e-3, abs=2e-3)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (["clients.0.model=null"], "model"), (["clients.0.device=''"], "device"), (["clients.0.engine=vllm-7"], "engine"),
+    (["clients.0.parallel={tp: 3}"], "tp"),
+])
+def test_what_is_missing_is_one_line(scenario, change, message, capsys):
+    options = [word for value in change for word in ("--set", value)]
+    assert main(["run", scenario, *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_step_of_nothing_is_refused(scenario, capsys):
+    assert main(["explain", scenario, "--decodes", "0"]) == 2
+    assert "--decodes" in capsys.readouterr().err
