@@ -49,7 +49,8 @@ def bash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     """Runs a script in `tmp_path`, with `hermes` and this Python on the path: (exit code, what it printed).
 
     Scripts of nothing but `hermes` commands run in this process: a new one imports for more than a second. Bash runs
-    those with pipes, variables or other programs.
+    those with pipes, variables or other programs, and sweeps: their points depend on the plug-ins of the process, and
+    other tests register some in this one.
     """
     programs = tmp_path_factory.mktemp("bin")
     for name, arguments in (("hermes", " -m hermes.cli"), ("python", "")):
@@ -61,7 +62,8 @@ def bash(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "120", "NO_COLOR": "1"}
 
     def run(script: str) -> tuple[int, str]:
-        if all(_ONLY_HERMES.fullmatch(line) for line in script.splitlines()):
+        lines = script.splitlines()
+        if all(_ONLY_HERMES.fullmatch(line) and not line.startswith("hermes sweep") for line in lines):
             return _in_this_process(script, tmp_path)
         done = subprocess.run(
             ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE,
