@@ -12,6 +12,7 @@ Any other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -90,6 +91,8 @@ sweep.add_to(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if arguments is None:   # the process is ours: imports make half a million objects, none of them garbage
+        gc.set_threshold(100_000)
     with guarded_streams(), warnings.catch_warnings():
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = _show_warning
