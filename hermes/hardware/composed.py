@@ -14,6 +14,7 @@ size. Matrix products and element-wise operators then compute the padding too.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ __all__ = ["Composed", "ComposedModel", "HostTime", "Sources"]
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
+SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
+PCIE_LATENCY, PCIE_SHARE = 32e-6, 0.234
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
 
@@ -79,7 +82,7 @@ class Sources:
     tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
         fits into one tile then costs the decodes beside it nothing. 0: not packed
     sampling_ns: of the sampler, for each sampled row
-    engine, link_given: where the engine's times come from, and whether the all-reduce was given
+    engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     """
 
@@ -92,7 +95,7 @@ class Sources:
     apart: bool = False
     sampling_ns: float = 0.0
     engine: str = ""
-    link_given: bool = False
+    link: str = ""
     skew: float = 0.058
 
 
@@ -291,8 +294,8 @@ class ComposedModel:
         found |= dict.fromkeys(("attention of prompts", "attention of decodes"),
                                roof if self._prefill is None else tables)
         found["decodes beside a prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
-        found["all_reduce"] = ("given link" if self.sources.link_given else tables if self._link is not None
-                               else f"datasheet of {base.device.name}")
+        found["all_reduce"] = self.sources.link or (
+            tables if self._link is not None else f"datasheet of {base.device.name}")
         return found
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
@@ -356,6 +359,13 @@ class LinkTime(ConfigModel):
     bandwidth: Annotated[Bandwidth, Field(ge=1)]
 
 
+def _through_host_memory(bandwidth: float, ranks: int) -> LinkTime:
+    """Return the all-reduce of a ring without peer access. What kernel tables say of PCIe belongs to the machine that
+    they were measured on: an L40S's are 17 ms for 21 MB and four ranks."""
+    return LinkTime(latency=PCIE_LATENCY * math.log2(ranks),
+                    bandwidth=PCIE_SHARE * bandwidth / (2.0 * (ranks - 1) / ranks))
+
+
 class Beside(ConfigModel):
     """What decodes cost in one attention launch with a prompt, for each layer and query head of a device.
 
@@ -393,7 +403,8 @@ class Composed(ConfigModel):
     """Whether the host prepares the next step while the device computes this one; as the client's scheduler does where
     left out."""
     link: LinkTime | None = None
-    """All-reduce between the devices; measured on the device's own links where left out."""
+    """All-reduce between the devices. Left out, that of the kernel tables for cards with NVLink; for others the data
+    sheet's PCIe through host memory, as a pair of RTX PRO 6000 showed it: 32 us and 23% of its rate."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
     top_p: bool | None = None
@@ -420,10 +431,15 @@ class Composed(ConfigModel):
             with inside("engine"):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
+        given, text = self.link, "given link"
+        rate = base.device.link_bandwidth
+        if given is None and base.device.type == "gpu" and self.tp > 1 and rate < SLOWEST_NVLINK:
+            given = _through_host_memory(rate, self.tp)
+            text = f"assumed: PCIe through host memory, {PCIE_LATENCY * 1e6:g} us, {PCIE_SHARE:.0%} of the data sheet"
         link = None
-        if self.link is not None:
+        if given is not None:
             sizes = np.array([0.0, 2.0**40])
-            link = sizes, (self.link.latency + sizes / self.link.bandwidth) * NS_PER_S
+            link = sizes, (given.latency + sizes / given.bandwidth) * NS_PER_S
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -437,5 +453,5 @@ class Composed(ConfigModel):
             sizes_captured, step.exposed * NS_PER_S, step.uncaptured * NS_PER_S, step.exposed_per_seq * NS_PER_S,
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
-            link_given=link is not None)
+            link="" if link is None else text)
         return ComposedModel(base, kernels, host, sources, link)

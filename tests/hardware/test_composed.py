@@ -75,6 +75,18 @@ def test_all_reduces_by_hand():
     assert two.terms_ns(captured)["all_reduce"] == pytest.approx(2 * 64 * (32e-6 + 16 * 5120 * 2 / 15e9) * 1e9)
 
 
+def test_cards_without_nvlink_go_through_host_memory():
+    """32 us and 23.4% of PCIe's rate for two; a ring of four moves 1.5 times the bytes in two rounds."""
+    def reduced(tp, card="l40s"):
+        terms = Composed(model="qwen3-32b", device=card, tp=tp).build().terms_ns(prompt(1000))
+        return terms["all_reduce"] / (2 * 64)
+
+    size = 1000 * 5120 * 2
+    assert reduced(2) == pytest.approx(1e9 * (32e-6 + size / (0.234 * 32e9)))
+    assert reduced(4) == pytest.approx(1e9 * (64e-6 + 1.5 * size / (0.234 * 32e9)))
+    assert reduced(2, "h100-sxm") < reduced(2) / 10
+
+
 def test_tensor_parallelism_halves_what_is_shared_out():
     """By hand, where no table and no launch counts: weights and KV of half the heads on each of two cards."""
     one, two = (Composed(model="llama-2-7b", device="rtx-4090", tp=tp, top_p=False,

@@ -21,16 +21,13 @@ __all__ = ["recorded_runs"]
 
 SEQUENCES, BUDGET = 128, 2048
 BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000}
-NO_PEER_ACCESS = {"latency": "32 us", "bandwidth": "15 GB/s"}
-"""PCIe 5 between two workstation cards whose driver forbids peer access: through host memory. Stated for this class of
-machine by a third party; not fitted here."""
 
 
 def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (what prices the steps, model, hardware)."""
     plain = {"kind": "composed", "top_p": False}
     if folder.name.endswith("tp2"):
-        yield "composed", "qwen3-32b", {**plain, "link": NO_PEER_ACCESS}
+        yield "composed", "qwen3-32b", plain
         return
     yield "layerwise", "llama-3.1-8b", {
         "kind": "layerwise", "path": str(folder / "profile"), "model": "llama-3.1-8b"}
