@@ -36,7 +36,6 @@ def add_to(app: typer.Typer) -> None:
 
 def list_pipelines(as_json: Json = False) -> None:
     """List the registered pipelines, which workloads may name without defining a graph."""
-    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
 
     rows = []
@@ -56,7 +55,6 @@ def list_pipelines(as_json: Json = False) -> None:
 
 def show(name: Name, parameters: Parameters = []) -> None:  # noqa: B006  (typer copies it)
     """Print a pipeline and its parameters as YAML for a scenario's `pipelines`."""
-    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.yaml_export import as_yaml, parameter_lines
 
@@ -77,7 +75,6 @@ def draw(
     ] = [],  # noqa: B006
 ) -> None:
     """Draw a pipeline in Mermaid or DOT. For a scenario, boxes also name the clients that serve each stage."""
-    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.cli.diagram import show_diagram
     from hermes.pipelines import PIPELINES
 
@@ -138,7 +135,6 @@ def describe(name: str, node: Node) -> list[str]:
 
 def _graph(name: str, parameters: list[str]) -> Graph:
     """Return the graph of a registered pipeline."""
-    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of, pipeline_from
 
@@ -157,7 +153,6 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def _of_scenario(name: str, overrides: list[str]) -> tuple[dict[str, Graph], dict[str, Describe]]:
     """Return the pipelines of a scenario's workloads, and the texts of their boxes."""
-    import hermes.scenario  # noqa: F401  (plug-ins register their pipelines with it)
     from hermes.errors import InputError
     from hermes.pipelines import PIPELINES
     from hermes.pipelines.mixing import graph_of

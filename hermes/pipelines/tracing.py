@@ -75,7 +75,7 @@ class _Trace:
             kind="generate", model=stage.model, after=edges, prompt=stage.prompt_tokens, output=stage.output_tokens,
         ) if stage.kind == "generate" else ServiceNode(
             kind=stage.kind, model=stage.model, after=edges, tokens=stage.prompt_tokens, items=stage.items,
-            options=dict(stage.options),
+            options={key: _shown(value) for key, value in stage.options.items()},
         )
         self._names[id(stage)] = name
         self._stages.append(stage)
@@ -86,3 +86,10 @@ class _Trace:
             stage.num_tokens = stage.prompt_tokens + stage.output_tokens
             stage.client, stage.done = _CLIENT, True
             self._served.add(self._names[id(stage)])
+
+
+def _shown(value: object) -> bool | int | float | str:
+    """Return an option's value as a graph may have it: lists, which only plug-ins pass to their clients, as text."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else type(value).__name__

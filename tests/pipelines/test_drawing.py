@@ -116,6 +116,13 @@ def test_commands(capsys, tmp_path):
     assert "subgraph cluster_n0 " in target.read_text()
 
 
+@pytest.mark.parametrize("name", list(PIPELINES))
+def test_every_pipeline_can_be_shown_and_drawn(capsys, name):
+    """Those of plug-ins too, whose stages have options that are not numbers or words."""
+    assert run(capsys, "show", name)[0] == 0
+    assert run(capsys, "draw", name)[0] == 0
+
+
 @pytest.mark.parametrize(("arguments", "says"), [
     (("draw", "rga"), "expected a scenario, or a pipeline"), (("show", "rga"), "did you mean 'rag'"),
     (("draw", "rag", "-o", "x.gif"), "expected a file that ends in .mmd"),
