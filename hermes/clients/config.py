@@ -30,7 +30,7 @@ from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.schedulers import SCHEDULERS
+from hermes.schedulers import SCHEDULERS, LLMScheduler
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
@@ -176,7 +176,7 @@ class LLMClientConfig(ConfigModel):
         longest = longest_request(self, model, base_dir)
         num_blocks = self.resources(hardware, base_dir).memory.num_blocks
         make_pool = self._pool(every_step)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {}   # Any: arguments of different types
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
@@ -215,10 +215,10 @@ class LLMClientConfig(ConfigModel):
         return ReferencePrefixPool
 
     def _client(
-        self, env: Clock, index: int, name: str, scheduler: Any, hardware: HardwareModel, runs: RowLog,
+        self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool,
     ) -> LLMClient:
-        options: dict[str, Any] = {
+        options: dict[str, Any] = {   # Any: arguments of different types
             "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
         }
         if self.request_overhead is not None:

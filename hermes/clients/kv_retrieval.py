@@ -66,6 +66,7 @@ class KvRetrievalClient(TaskClient):
     def __init__(
         self, env: Clock, index: int, name: str, events: ClientEvents, tiers: list[Tier],
         config: KvRetrievalClientConfig,
+        # Any: hardware, of a plug-in too, or None until `prepare`
         model: ModelDescription, prefill: Any, *, platform: str, home: tuple[int, int],
     ) -> None:
         super().__init__(env, index, name, events, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)

@@ -117,6 +117,7 @@ class MemoryConfig(ConfigModel):
         return kv_value_bytes(info.kv_dtype, info.dtype or "bf16")
 
     def budget(
+        # Any: a scheduler's configuration, of a plug-in, too
         self, model: str, devices: int, info: HardwareInfo, device: DeviceDescription | None, scheduler: Any,
         base_dir: Path | None,
     ) -> KvBudget:
@@ -172,6 +173,7 @@ class MemoryConfig(ConfigModel):
         return per_token, Part(round(total / devices), f"model {shape.name}, {bits:g} bits"), total
 
     def _activations(
+        # Any: as in `budget`
         self, model: str, info: HardwareInfo, scheduler: Any, base_dir: Path | None, estimated: bool
     ) -> Part:
         if self.activations is not None:

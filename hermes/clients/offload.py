@@ -32,6 +32,7 @@ class OffloadingClient(LLMClient):
     __slots__ = ("_fetching", "_hierarchy", "_offload", "layers", "tier_bytes_per_token", "tiers")
 
     def __init__(
+        # Any: arguments of `LLMClient`, passed on
         self, *args: Any, tiers: list[Tier], offload: OffloadConfig, kv_bytes_per_token: float, layers: int,
         **options: Any,
     ) -> None:

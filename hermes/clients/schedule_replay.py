@@ -38,7 +38,7 @@ from hermes.schedulers.plan import Plan
 __all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
 
 Count = Field(ge=0, le=2**31)
-Row = dict[str, Any]
+Row = dict[str, Any]   # Any: JSON
 
 
 class RecordedRequest(ConfigModel):
@@ -90,7 +90,7 @@ class FileResult:
     file: str
     steps: int
     identical: int
-    first_difference: dict[str, Any] | None
+    first_difference: dict[str, Any] | None   # Any: JSON
 
     @property
     def ok(self) -> bool:

@@ -155,7 +155,7 @@ class _ServiceConfig(TaskClientConfig):
         """Return (largest batch, whether one batch of a kind runs at a time)."""
         raise NotImplementedError
 
-    def _batching(self) -> dict[str, Any]:
+    def _batching(self) -> dict[str, Any]:   # Any: arguments of different types
         """Return further options of `ServiceClient`."""
         return {}
 
@@ -195,7 +195,7 @@ class RagClientConfig(_ServiceConfig):
     submit_cost: Duration = 0.0
     """Time of one core to put one task into a batch, before the batch begins."""
 
-    def _batching(self) -> dict[str, Any]:
+    def _batching(self) -> dict[str, Any]:   # Any: arguments of different types
         return {"batch_window_ns": s_to_ns(self.batch_window), "submit_cost_s": self.submit_cost}
 
     def _limits(self) -> tuple[int, bool]:

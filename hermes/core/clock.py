@@ -74,7 +74,7 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
-        self.shared: dict[Any, Any] = {}   # objects that several clients share, by name (stores, links)
+        self.shared: dict[Any, Any] = {}   # Any: stores, links, what clients share by name
 
     def tick_at(self, time_ns: int, priority: int, callback: Callable[[Tick], None]) -> Tick:
         """Call `callback(tick)` at `time_ns`, which must not be in the past."""

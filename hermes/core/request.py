@@ -64,7 +64,7 @@ class Request:
     client: Client | None = None
     # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
     pending: list[Any] | None = None   # Any: its two items are of different types
-    pipeline: Any = None   # a generator; Any, as the coordinator asks it for `gi_running`
+    pipeline: Any = None   # a generator; Any, since the coordinator asks it for `gi_running`
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
     branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several

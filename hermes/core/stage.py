@@ -149,7 +149,7 @@ class ServiceStage(Stage):
 
     def __init__(
         self, kind: str, *, tokens: int = 0, items: int = 1, model: str = "", priority: int = 0,
-        inputs: tuple[tuple[Stage, int], ...] = (), options: Mapping[str, Any] = _NOTHING,
+        inputs: tuple[tuple[Stage, int], ...] = (), options: Mapping[str, Any] = _NOTHING,   # Any: see `_NOTHING`
     ) -> None:
         self.kind = kind
         self.prompt_tokens = self.num_tokens = tokens
