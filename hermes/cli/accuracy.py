@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +22,7 @@ def add_to(app: typer.Typer) -> None:
 
 def accuracy(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder of the reference sets.")],
-    only: Annotated[list[str], typer.Option("--set", metavar="NAME", help="Run this set only; repeat for more.")
+    only: Annotated[list[str], typer.Option("--only", metavar="NAME", help="Run this set only; repeat for more.")
                     ] = [],  # noqa: B006  (typer copies it)
     bars: Annotated[Path | None, typer.Option(metavar="FILE", help="Exit 1 if an error exceeds a bar.")] = None,
     against: Annotated[Path | None, typer.Option(
@@ -41,11 +41,11 @@ def accuracy(
 
     for name in only:
         if name not in SETS:
-            raise InputError(f"one of {', '.join(SETS)}", name, field="--set", suggestion=suggest(name, SETS))
+            raise InputError(f"one of {', '.join(SETS)}", name, field="--only", suggestion=suggest(name, SETS))
     if not data.is_dir():
         raise InputError("a folder with reference sets", str(data), field="--data")
     wanted = load(Bars, bars) if bars else None
-    before = {tuple(line["about"]): float(line["median"]) for line in read_json(against)["lines"]} if against else {}
+    before = _medians(read_json(against), against) if against else {}
     rows, absent = [], []
     for name in only or SETS:
         found = measure(data, name)
@@ -78,3 +78,13 @@ def accuracy(
         if wanted:
             print(f"{len(wanted.bars)} bars, {len(wrong)} missed")
     raise typer.Exit(1 if wrong or risen else 0)
+
+
+def _medians(found: Any, file: Path) -> dict[tuple[str, ...], float]:
+    """Return the median error of each line of an earlier output."""
+    from hermes.errors import InputError
+
+    try:
+        return {tuple(line["about"]): float(line["median"]) for line in found["lines"]}
+    except (KeyError, TypeError, ValueError):
+        raise InputError("what `hermes accuracy --json` printed", file=str(file)) from None

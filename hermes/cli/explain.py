@@ -30,16 +30,13 @@ def explain(
     """
     from hermes.clients.llm import LLMClient
     from hermes.errors import InputError
-    from hermes.hardware import StepStats
+    from hermes.hardware.monotone import Batch
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
     if not decodes and not prompt:
         raise InputError("a step with at least one decode or one prompt token", 0, field="--decodes")
-    stats = StepStats(
-        prefill_seqs=int(prompt > 0), prefill_tokens=prompt, prefill_past=past if prompt else 0,
-        prefill_attn=prompt * past + prompt * (prompt + 1) // 2, prefill_max=prompt, decode_seqs=decodes,
-        decode_ctx=decodes * context, decode_ctx_max=context if decodes else 0, sampled=decodes + (prompt > 0))
+    stats = Batch(((prompt, past),) if prompt else (), (context,) * decodes).stats()
     seen: dict[int, dict[str, Any]] = {}
     for client in build(load_scenario(scenario, overrides)).clients:
         if isinstance(client, LLMClient) and id(client.hardware) not in seen:

@@ -32,7 +32,7 @@ def run(
     stepping: Annotated[str | None, typer.Option(metavar="MODE", help="Short for --set stepping=MODE.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Write a Chrome trace to DIR, too.")] = False,
     trace_events: Annotated[
-        int | None, typer.Option(min=1, max=10**9, metavar="N", help="The same, of at most N events [200,000].")
+        int | None, typer.Option(min=1, max=10**9, metavar="N", help="Write one of at most N events [200,000].")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,

@@ -130,6 +130,9 @@ class LLMClientConfig(ConfigModel):
     def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         with inside("hardware"):
             hardware = self.hardware.build(base_dir)
+        if self.parallel.tp not in (1, hardware_info(hardware).tp):
+            raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
+                                      f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),

@@ -416,7 +416,8 @@ class Composed(ConfigModel):
         """The same with what the client says for what is left out here."""
         return self.model_copy(update={
             "model": self.model or model, "device": self.device or device, "engine": self.engine or engine,
-            "tp": max(self.tp, tp), "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
+            "tp": self.tp if self.tp > 1 else tp,
+            "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
         })
 
     def build(self, base_dir: Path | None = None) -> ComposedModel:

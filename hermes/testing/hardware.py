@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from hermes.hardware.base import BATCH_STATS, HardwareModel, IntArray, StepStats
-from hermes.hardware.monotone import cheaper_steps
+from hermes.hardware.monotone import Batch, cheaper_steps
 
 __all__ = [
     "FIELDS", "HardwareModelContract", "MonotoneHardwareModelContract", "advanced", "batch", "check_added_work",
@@ -33,17 +33,7 @@ def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
         prefills: (new tokens, past tokens) of each prefill.
         contexts: Cached tokens of each decode.
     """
-    return StepStats(
-        prefill_seqs=len(prefills),
-        prefill_tokens=sum(n for n, _ in prefills),
-        prefill_past=sum(past for _, past in prefills),
-        prefill_attn=sum(n * past + n * (n + 1) // 2 for n, past in prefills),
-        decode_seqs=len(contexts),
-        decode_ctx=sum(contexts),
-        decode_ctx_max=max(contexts, default=0),
-        sampled=len(prefills) + len(contexts),
-        prefill_max=max((n for n, _ in prefills), default=0),
-    )
+    return Batch(tuple(prefills), tuple(contexts)).stats()
 
 
 def advanced(stats: StepStats, steps: int) -> StepStats:

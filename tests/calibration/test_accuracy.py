@@ -43,20 +43,24 @@ def test_missing_sets_are_named(tmp_path, capsys):
     out = capsys.readouterr().out
     assert all(f"left out: {name}: no " in out for name in SETS)
     assert main(["accuracy", "--data", str(tmp_path / "none")]) == 2
-    assert main(["accuracy", "--data", str(tmp_path), "--set", "residence"]) == 2
+    assert main(["accuracy", "--data", str(tmp_path), "--only", "residence"]) == 2
     assert "residency" in capsys.readouterr().err
 
 
 @needs_data
 def test_the_command_compares_and_remembers(tmp_path, capsys):
-    command = ["accuracy", "--data", str(DATA), "--set", "ml-energy", "--json"]
+    command = ["accuracy", "--data", str(DATA), "--only", "ml-energy", "--json"]
     assert main(command) == 0
     text = capsys.readouterr().out
     found = json.loads(text)
     assert {line["about"][2] for line in found["lines"]} == {"b200", "h100-sxm"}
     (tmp_path / "old.json").write_text(text)
     assert main([*command, "--against", str(tmp_path / "old.json")]) == 0
-    capsys.readouterr()
+    (tmp_path / "other.json").write_text('{"lines": [{"about": 3}]}')
+    assert main([*command, "--against", str(tmp_path / "other.json")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "other.json" in err
     for line in found["lines"]:
         line["median"] -= 0.03
     (tmp_path / "old.json").write_text(json.dumps(found))

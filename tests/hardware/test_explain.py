@@ -71,6 +71,13 @@ def test_what_is_missing_is_one_line(scenario, change, message, capsys):
     assert message in err
 
 
+@pytest.mark.parametrize("hardware", ["{kind: polynomial, profile: llama-3.1-70b-h100-tp2-bf16}",
+                                      "{kind: composed, tp: 2}"])
+def test_devices_that_contradict_the_hardware_model_are_refused(scenario, hardware, capsys):
+    assert main(["run", scenario, "--set", f"clients.0.hardware={hardware}"]) == 2
+    assert "clients.0.parallel.tp: 4 contradicts the hardware model, which has 2" in capsys.readouterr().err
+
+
 def test_a_step_of_nothing_is_refused(scenario, capsys):
     assert main(["explain", scenario, "--decodes", "0"]) == 2
     assert "--decodes" in capsys.readouterr().err
