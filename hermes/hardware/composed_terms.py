@@ -1,0 +1,334 @@
+"""Terms of a step on one kind of device, each with its source (hardware model `composed`).
+
+    step = max(device, host)            (asynchronous scheduling; otherwise device + host)
+    device = embedding and element-wise operators + qkv + o_proj + gate_up + down + lm_head
+           + sampling + attention of prompts + attention of decodes + decodes beside a prompt + all_reduce + engine
+
+A term is filled from the best source there is for the device and the model: the card's kernel tables
+(`hermes.hardware.kernel_tables`), else the roofline with the card's efficiency factors
+(`hermes.hardware.roofline`). `sources_of` says which.
+
+Decode batches up to the engine's largest captured size run inside a CUDA graph and are padded to the next captured
+size. Matrix products and element-wise operators then compute the padding too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.info import HardwareInfo
+from hermes.hardware.kernel_curves import (
+    GRAPH_LAUNCH_NS,
+    DecodeTimes,
+    Roof,
+    decode_times,
+    gemm_times,
+    prefill_times,
+)
+from hermes.hardware.kernel_tables import KernelTables
+from hermes.hardware.models import precision
+from hermes.hardware.operators import kv_value_bytes
+from hermes.hardware.roofline import RooflineModel
+
+__all__ = ["ComposedModel", "HostTime", "Sources"]
+
+RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
+MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
+FAR = 2.0**20
+
+
+def _spaced(last: float) -> FloatArray:
+    """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
+    count = int(np.ceil(np.log(last) / np.log(RATIO))) + 1
+    return np.unique(np.rint(np.geomspace(1.0, last, count)))
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Host time of a step, in nanoseconds: fixed, and for each sequence of the batch."""
+
+    fixed_ns: float = 0.0
+    per_seq_ns: float = 0.0
+    asynchronous: bool = True
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Parameters of the terms that neither tables nor roofline give.
+
+    capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
+    exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
+    uncaptured_ns: the same in steps beyond the largest captured size
+    beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
+        of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
+    apart: whether decodes have a launch of their own beside a prompt
+    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
+        fits into one tile then costs the decodes beside it nothing. 0: not packed
+    sampling_ns: of the sampler, for each sampled row
+    engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
+    skew: share of the way from decodes of equal context to decodes that all have the longest one
+    """
+
+    capture_sizes: tuple[int, ...] = ()
+    exposed_ns: float = 0.0
+    uncaptured_ns: float = 0.0
+    exposed_seq_ns: float = 0.0
+    beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    tile_rows: int = 0
+    apart: bool = False
+    sampling_ns: float = 0.0
+    engine: str = ""
+    link: str = ""
+    skew: float = 0.058
+
+
+class _Line:
+    """A piecewise linear function, in proportion beyond its last point."""
+
+    def __init__(self, xs: FloatArray, ys: FloatArray) -> None:
+        """`xs` ascending, from at most the smallest argument."""
+        xs, ys = np.append(xs, xs[-1] * FAR), np.append(ys, ys[-1] * FAR)
+        self._lists = xs.tolist(), ys.tolist(), (np.diff(ys) / np.diff(xs)).tolist()
+        self._last = len(xs) - 2
+
+    def at(self, x: float) -> float:
+        """The value at a number."""
+        xs, ys, slopes = self._lists
+        i = min(max(bisect_right(xs, x) - 1, 0), self._last)
+        return float(ys[i] + slopes[i] * (x - xs[i]))
+
+
+class ComposedModel:
+    """Named terms of one model on one kind of device. All answers are in nanoseconds."""
+
+    _decode: DecodeTimes | None = None
+
+    def __init__(self, base: RooflineModel, kernels: KernelTables | None, host: HostTime, sources: Sources,
+                 link: tuple[FloatArray, FloatArray] | None = None) -> None:
+        """`base` gives the model's shapes, the device's rates and what the kernel tables do not hold; `link` the
+        nanoseconds of one all-reduce over bytes, where they are known better than `base` says."""
+        self.base, self.kernels, self.host, self.sources = base, kernels, host, sources
+        self.name = base.name
+        self._fixed: dict[tuple[int, int], float] = {}
+        device, model, options = base.device, base.model, base.options
+        self._roof = Roof(device.peak(base.work.compute) / 1e9, device.memory_bandwidth / 1e9)
+        self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
+        self._rows = _spaced(2**17)
+        self._linears: list[tuple[str, FloatArray]] = []
+        self._head: FloatArray | None = None
+        self._prefill: tuple[_Line, _Line] | None = None
+        self._launches: dict[int, float] = {}
+        if kernels is not None:
+            self._read(kernels)
+        self._link = self._launched = link
+        if link is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
+            self._link = kernels.all_reduce(options.tp, captured=True)
+            self._launched = kernels.all_reduce(options.tp, captured=False)
+        self._reduces = base.work.all_reduces
+        self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
+        self._empty, self._empty_token, read = sources.beside
+        self._beside = read * base.work.kv_bytes / self._roof.bytes
+        group = model.num_heads / max(model.num_kv_heads, 1)
+        self._one_tile = sources.tile_rows / group
+        if self._decode is None:
+            self._floor, self._per_token = base.operators_ns(StepStats(decode_seqs=1))["decode_attention"], base._slope
+        else:
+            layers = model.num_layers
+            self._floor, self._per_token = GRAPH_LAUNCH_NS * layers, self._decode.per_token * layers
+
+    @property
+    def info(self) -> HardwareInfo:
+        """Properties beside step times: those of the roofline under it."""
+        return replace(self.base.info, kind="composed")
+
+    def _read(self, kernels: KernelTables) -> None:
+        """Fill what the kernel tables hold."""
+        model, options = self.base.model, self.base.options
+        kind = precision(options.dtype)
+        tp, layers, hidden, hd = options.tp, model.num_layers, model.hidden_size, model.head_dim
+        heads, kv_heads = model.num_heads // tp, max(model.num_kv_heads // tp, 1)
+        gemm = None if kind.dequantised else kernels.gemm("bf16" if options.dtype == "fp16" else options.dtype)
+        if gemm is not None and not model.num_experts:
+            inner = model.intermediate_size / tp
+            shapes = {"qkv": ((heads + 2 * kv_heads) * hd, hidden), "o_proj": (hidden, heads * hd),
+                      "gate_up" if model.gated_ffn else "up": (inner * (2 if model.gated_ffn else 1), hidden),
+                      "down": (hidden, inner)}
+            for name, (n, k) in shapes.items():
+                times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
+                self._linears.append((name, times * layers))
+        wide = kernels.gemm("bf16")
+        if wide is not None and model.output_head != "none":
+            self._head = gemm_times(wide, self._wide, 2.0, self._rows, model.vocab_size / tp, hidden)
+        kv = "fp8" if kv_value_bytes(options.kv_dtype, options.dtype) == 1 else "bf16"
+        dims = kernels.head_dims("decode", kv)
+        if not dims or not model.causal:
+            return
+        measured = next((dim for dim in dims if dim >= hd), dims[-1])
+        prefill, decode = kernels.attention("prefill", measured, kv), kernels.attention("decode", measured, kv)
+        if prefill is None or decode is None:
+            return
+        found = prefill_times(
+            prefill, self._wide, heads, kv_heads, hd, measured, _spaced(MOST_PAIRS), _spaced(2**17))
+        self._prefill = (
+            _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers))
+        self._decode = decode_times(
+            decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0, _spaced(2048))
+
+    def rows(self, tokens: int) -> int:
+        """Tokens that the linear operators compute: the next captured size."""
+        sizes = self.sources.capture_sizes
+        if not sizes or tokens > sizes[-1]:
+            return tokens
+        return sizes[bisect_right(sizes, tokens - 1)]
+
+    def _at(self, times: FloatArray, rows: float) -> float:
+        last = float(self._rows[-1])
+        return float(np.interp(rows, self._rows, times)) if rows <= last else float(times[-1]) * rows / last
+
+    def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
+        """All terms but attention and host, by name."""
+        base, rows = self.base, self.rows(tokens)
+        stats = StepStats(decode_seqs=rows, sampled=sampled)
+        roof = base.operators_ns(stats)
+        out: dict[str, float] = {}
+        if self._linears:
+            out.update((name, self._at(times, rows)) for name, times in self._linears)
+        else:
+            out.update((name, roof[name]) for name, *_ in base._linears)
+        out["elementwise"] = roof["elementwise"] + base._step
+        out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
+        captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
+        if not captured:
+            out["engine"] += self.sources.uncaptured_ns
+        if sampled:
+            out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
+            out["sampling"] = self.sources.sampling_ns * sampled
+        if self._reduces:
+            link = self._link if captured else self._launched
+            if link is None:
+                out["all_reduce"] = roof["all_reduce"]
+            else:
+                sizes, times = link
+                size = rows * self._reduced_bytes
+                one = float(np.interp(size, sizes, times)) if size <= sizes[-1] else float(times[-1] * size / sizes[-1])
+                out["all_reduce"] = self._reduces * one
+        return out
+
+    def _fixed_ns(self, tokens: int, sampled: int) -> float:
+        key = tokens, sampled
+        ns = self._fixed.get(key)
+        if ns is None:
+            ns = self._fixed[key] = sum(self.fixed_terms(tokens, sampled).values())
+        return ns
+
+    def _prefill_ns(self, stats: StepStats) -> float:
+        tokens = stats.prefill_tokens
+        if not tokens:
+            return 0.0
+        if self._prefill is None:
+            return float(self.base.operators_ns(stats)["prefill_attention"])
+        by_pairs, by_tokens = self._prefill
+        return max(by_pairs.at(stats.prefill_attn), by_tokens.at(tokens))
+
+    def _launch_ns(self, seqs: int) -> float:
+        """Attention of so many decodes with next to no context, of all layers."""
+        if self._decode is None:
+            return float(self.base.operators_ns(StepStats(decode_seqs=seqs))["decode_attention"])
+        found = self._launches.get(seqs)
+        if found is None:
+            curve = self._decode
+            one = float(np.interp(seqs, curve.seqs, curve.launch)) * max(1.0, seqs / curve.seqs[-1])
+            found = self._launches[seqs] = one * self.base.model.num_layers
+        return found
+
+    def _decode_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
+        """(a, b, c, d): attention of the decodes takes max(a + b * contexts, c + d * contexts) nanoseconds."""
+        seqs = stats.decode_seqs
+        if stats.prefill_tokens and not self.sources.apart:
+            prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
+            if prompt > self._one_tile:
+                tiles = seqs * (self._empty + self._empty_token * prompt)
+                return self._launch_ns(seqs), 0.0, max(tiles, self._floor), max(self._beside, self._per_token)
+        return self._launch_ns(seqs), 0.0, self._floor, self._per_token
+
+    def _decodes_ns(self, stats: StepStats) -> float:
+        """Attention of the decodes of one step."""
+        contexts = self._contexts(stats)
+        a, b, c, d = self._decode_lines(stats)
+        return max(a + b * contexts, c + d * contexts)
+
+    def _contexts(self, stats: StepStats) -> float:
+        """Sum of the decodes' contexts, the token of this step included, with what unequal contexts add."""
+        return stats.decode_ctx + stats.decode_seqs + self._uneven(stats)
+
+    def _uneven(self, stats: StepStats) -> float:
+        """Tokens that unequal contexts add to the sum; the same in every step of a run."""
+        return self.sources.skew * (stats.decode_ctx_max * stats.decode_seqs - stats.decode_ctx)
+
+    def sources_of(self) -> dict[str, str]:
+        """Return where each term comes from, by its name in `terms_ns`."""
+        base, kernels = self.base, self.kernels
+        roof = f"roofline of {base.device.name}, factors {base.device.efficiency or 'given'}"
+        tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
+        found = {"elementwise": roof, "lm_head": roof if self._head is None else tables,
+                 "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
+        found |= dict.fromkeys(("qkv", "o_proj", "gate_up", "up", "down", *(name for name, *_ in base._linears)),
+                               tables if self._linears else roof)
+        found |= dict.fromkeys(("attention of prompts", "attention of decodes"),
+                               roof if self._prefill is None else tables)
+        found["decodes beside a prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+        found["all_reduce"] = self.sources.link or (
+            tables if self._link is not None else f"datasheet of {base.device.name}")
+        return found
+
+    def terms_ns(self, stats: StepStats) -> dict[str, float]:
+        """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
+        out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs, stats.sampled)
+        if stats.prefill_tokens:
+            out["attention of prompts"] = self._prefill_ns(stats)
+        if stats.decode_seqs:
+            name = "decodes beside a prompt" if stats.prefill_tokens else "attention of decodes"
+            out[name] = self._decodes_ns(stats)
+        return out
+
+    def _parts(self, stats: StepStats) -> tuple[float, float]:
+        """Return device time without the decodes' attention, and host time."""
+        fixed = self._fixed_ns(stats.prefill_tokens + stats.decode_seqs, stats.sampled) + self._prefill_ns(stats)
+        return fixed, self.host.fixed_ns + self.host.per_seq_ns * (stats.decode_seqs + stats.prefill_seqs)
+
+    def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
+        """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
+        if not stats.decode_seqs:
+            return np.full(num_steps, self.step_ns(stats), dtype=np.int64)
+        fixed, host = self._parts(stats)
+        contexts = np.arange(num_steps, dtype=np.float64)
+        contexts *= stats.decode_seqs
+        contexts += stats.decode_ctx + stats.decode_seqs
+        contexts += self._uneven(stats)
+        a, b, c, d = self._decode_lines(stats)
+        ns = contexts * d
+        ns += c
+        if ns[0] < a + b * contexts[0]:
+            np.maximum(ns, a + b * contexts, out=ns)
+        ns += fixed
+        if not self.host.asynchronous:
+            ns += host
+        elif ns[0] < host:
+            np.maximum(ns, host, out=ns)
+        return np.asarray(np.rint(ns, out=ns).astype(np.int64))
+
+    def step_ns(self, stats: StepStats) -> int:
+        """Return the duration of one step in nanoseconds."""
+        ns, host = self._parts(stats)
+        if stats.decode_seqs:
+            ns += self._decodes_ns(stats)
+        ns = max(ns, host) if self.host.asynchronous else ns + host
+        return max(round(ns), 1)
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        """Zeros so far."""
+        return np.zeros(len(num_steps), dtype=np.int64)
