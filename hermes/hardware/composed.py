@@ -5,25 +5,28 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hermes.config import Bandwidth, ConfigModel, Duration
-from hermes.errors import inside
-from hermes.hardware.composed_terms import ComposedModel, HostTime, Sources
+from hermes.config import ConfigModel, Duration
+from hermes.errors import InputError, inside, suggest
+from hermes.hardware.base import FloatArray
+from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.kernel_tables import load_kernels, shipped_kernels
+from hermes.hardware.links import FAR_BYTES, LinkTime, load_interconnect
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline
+from hermes.hardware.term_sources import HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
 
 __all__ = ["Composed"]
 
 SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
-PCIE_LATENCY, PCIE_SHARE = 32e-6, 0.234
+PCIE_LINK = "pcie-host-memory"   # what kernel tables say of PCIe belongs to the machine that they were measured on
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
 
@@ -31,20 +34,6 @@ SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler 
 def captured_sizes(largest: int) -> tuple[int, ...]:
     """Batch sizes of the CUDA graphs that vLLM captures by default, up to `largest` (vllm/config, 0.15 to 0.32)."""
     return tuple(size for size in (1, 2, 4, *range(8, 257, 8), *range(272, largest + 1, 16)) if size <= largest)
-
-
-class LinkTime(ConfigModel):
-    """An all-reduce takes latency + bytes / bandwidth, with the bytes that each device contributes."""
-
-    latency: Duration
-    bandwidth: Annotated[Bandwidth, Field(ge=1)]
-
-
-def _through_host_memory(bandwidth: float, ranks: int) -> LinkTime:
-    """Return the all-reduce of a ring without peer access. What kernel tables say of PCIe belongs to the machine that
-    they were measured on: an L40S's are 17 ms for 21 MB and four ranks."""
-    return LinkTime(latency=PCIE_LATENCY * math.log2(ranks),
-                    bandwidth=PCIE_SHARE * bandwidth / (2.0 * (ranks - 1) / ranks))
 
 
 class Beside(ConfigModel):
@@ -83,15 +72,18 @@ class Composed(ConfigModel):
     asynchronous: bool | None = None
     """Whether the host prepares the next step while the device computes this one; as the client's scheduler does where
     left out."""
-    link: LinkTime | None = None
-    """All-reduce between the devices. Left out, that of the kernel tables for cards with NVLink; for others the data
-    sheet's PCIe through host memory, as a pair of RTX PRO 6000 showed it: 32 us and 23% of its rate."""
+    link: LinkTime | Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """What joins the devices: a shipped description or file (`hw_profiles/links`), or latency and bandwidth of an
+    all-reduce. Left out, the device's `link`; else the kernel tables of cards with NVLink; else PCIe through host
+    memory."""
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
     top_p: bool | None = None
     """Whether the sampler sorts the vocabulary; left out, what the publisher's generation settings say."""
     beside: Beside = Beside()
     """What decodes cost in one attention launch with a prompt."""
+    terms: dict[str, TermOverride] = Field(default_factory=dict, max_length=100)
+    """Terms to change, by their names in `hermes explain`."""
 
     def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool) -> Composed:
         """The same with what the client says for what is left out here."""
@@ -113,15 +105,7 @@ class Composed(ConfigModel):
             with inside("engine"):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
-        given, text = self.link, "given link"
-        rate = base.device.link_bandwidth
-        if given is None and base.device.type == "gpu" and self.tp > 1 and rate < SLOWEST_NVLINK:
-            given = _through_host_memory(rate, self.tp)
-            text = f"assumed: PCIe through host memory, {PCIE_LATENCY * 1e6:g} us, {PCIE_SHARE:.0%} of the data sheet"
-        link = None
-        if given is not None:
-            sizes = np.array([0.0, 2.0**40])
-            link = sizes, (given.latency + sizes / given.bandwidth) * NS_PER_S
+        link, text = self._all_reduce(base.device, base_dir)
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -135,5 +119,29 @@ class Composed(ConfigModel):
             sizes_captured, step.exposed * NS_PER_S, step.uncaptured * NS_PER_S, step.exposed_per_seq * NS_PER_S,
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
-            link="" if link is None else text)
-        return ComposedModel(base, kernels, host, sources, link)
+            link=text, terms=self.terms)
+        model = ComposedModel(base, kernels, host, sources, link)
+        unknown = sorted(self.terms.keys() - model.sources_of().keys())
+        if unknown:
+            names = sorted(model.sources_of())
+            raise InputError(f"a term of this model: {', '.join(names)}", unknown[0], field="terms",
+                             suggestion=suggest(unknown[0], names))
+        return model
+
+    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None) -> tuple[
+            tuple[FloatArray, FloatArray] | None, str]:
+        """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it."""
+        if self.tp == 1:
+            return None, ""
+        if isinstance(self.link, LinkTime):
+            sizes = np.array([0.0, FAR_BYTES])
+            return (sizes, (self.link.latency + sizes / self.link.bandwidth) * NS_PER_S), "given link"
+        name = self.link or device.link
+        if not name and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
+            name = PCIE_LINK
+        if not name:
+            return None, ""
+        with inside("link"):
+            link = load_interconnect(name, base_dir)
+            times = link.all_reduce(self.tp, device.link_bandwidth)
+        return times, f"{'assumed: ' if link.assumed else ''}link {link.name}"

@@ -2,11 +2,11 @@
 
     step = max(device, host)            (asynchronous scheduling; otherwise device + host)
     device = embedding and element-wise operators + qkv + o_proj + gate_up + down + lm_head
-           + sampling + attention of prompts + attention of decodes + decodes beside a prompt + all_reduce + engine
+           + sampling + attention_of_prompts + attention_of_decodes + decodes_beside_prompt + all_reduce + engine
 
 A term is filled from the best source there is for the device and the model: the card's kernel tables
 (`hermes.hardware.kernel_tables`), else the roofline with the card's efficiency factors
-(`hermes.hardware.roofline`). `sources_of` says which.
+(`hermes.hardware.roofline`). `sources_of` says which. A scenario may change each of them alone (`TermOverride`).
 
 Decode batches up to the engine's largest captured size run inside a CUDA graph and are padded to the next captured
 size. Matrix products and element-wise operators then compute the padding too.
@@ -15,7 +15,7 @@ size. Matrix products and element-wise operators then compute the padding too.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,63 +27,29 @@ from hermes.hardware.kernel_curves import (
     Roof,
     decode_times,
     gemm_times,
+    largest_sum,
     prefill_times,
 )
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import precision
 from hermes.hardware.operators import kv_value_bytes
+from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
+from hermes.hardware.term_sources import HostTime, Sources
+from hermes.units import NS_PER_S
 
-__all__ = ["ComposedModel", "HostTime", "Sources"]
+__all__ = ["ComposedModel"]
 
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
+_SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
 
 def _spaced(last: float) -> FloatArray:
     """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
     count = int(np.ceil(np.log(last) / np.log(RATIO))) + 1
     return np.unique(np.rint(np.geomspace(1.0, last, count)))
-
-
-@dataclass(frozen=True)
-class HostTime:
-    """Host time of a step, in nanoseconds: fixed, and for each sequence of the batch."""
-
-    fixed_ns: float = 0.0
-    per_seq_ns: float = 0.0
-    asynchronous: bool = True
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Parameters of the terms that neither tables nor roofline give.
-
-    capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
-    exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
-    uncaptured_ns: the same in steps beyond the largest captured size
-    beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
-        of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
-    apart: whether decodes have a launch of their own beside a prompt
-    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
-        fits into one tile then costs the decodes beside it nothing. 0: not packed
-    sampling_ns: of the sampler, for each sampled row
-    engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
-    skew: share of the way from decodes of equal context to decodes that all have the longest one
-    """
-
-    capture_sizes: tuple[int, ...] = ()
-    exposed_ns: float = 0.0
-    uncaptured_ns: float = 0.0
-    exposed_seq_ns: float = 0.0
-    beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    tile_rows: int = 0
-    apart: bool = False
-    sampling_ns: float = 0.0
-    engine: str = ""
-    link: str = ""
-    skew: float = 0.058
 
 
 class _Line:
@@ -119,9 +85,12 @@ class ComposedModel:
         self._wide = Roof(device.peak(base.work.wide) / 1e9, device.memory_bandwidth / 1e9)
         self._rows = _spaced(2**17)
         self._linears: list[tuple[str, FloatArray]] = []
+        self._last: dict[str, float] = {}
         self._head: FloatArray | None = None
         self._prefill: tuple[_Line, _Line] | None = None
         self._launches: dict[int, float] = {}
+        self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
+        self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
         self._link = self._launched = link
@@ -130,6 +99,9 @@ class ComposedModel:
             self._launched = kernels.all_reduce(options.tp, captured=False)
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
+        if self._reduces and self._link is not None:
+            self._limit("tokens", float(self._link[0][-1]) / self._reduced_bytes)
+        self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
         group = model.num_heads / max(model.num_kv_heads, 1)
@@ -144,6 +116,15 @@ class ComposedModel:
     def info(self) -> HardwareInfo:
         """Properties beside step times: those of the roofline under it."""
         return replace(self.base.info, kind="composed")
+
+    def _limit(self, feature: str, last: float) -> None:
+        """Note that some term was measured up to `last` of a feature of the batch."""
+        self._last[feature] = min(last, self._last.get(feature, last))
+
+    def _changed(self, name: str, ns: float, rows: float) -> float:
+        """A term of so many rows as the scenario changes it."""
+        change = self.sources.terms.get(name)
+        return ns if change is None else change.scale * ns + (change.fixed + change.per_row * rows) * NS_PER_S
 
     def _read(self, kernels: KernelTables) -> None:
         """Fill what the kernel tables hold."""
@@ -160,6 +141,7 @@ class ComposedModel:
             for name, (n, k) in shapes.items():
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
                 self._linears.append((name, times * layers))
+            self._limit("tokens", float(gemm.m[-1]))
         wide = kernels.gemm("bf16")
         if wide is not None and model.output_head != "none":
             self._head = gemm_times(wide, self._wide, 2.0, self._rows, model.vocab_size / tp, hidden)
@@ -173,6 +155,9 @@ class ComposedModel:
             return
         found = prefill_times(
             prefill, self._wide, heads, kv_heads, hd, measured, _spaced(MOST_PAIRS), _spaced(2**17))
+        longest = float(prefill.length[-1])
+        self._limit("prefill_attn", longest * (longest + 1.0) / 2.0)
+        self._limit("decode_ctx", largest_sum(decode) / kv_heads)
         self._prefill = (
             _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers))
         self._decode = decode_times(
@@ -216,6 +201,8 @@ class ComposedModel:
                 size = rows * self._reduced_bytes
                 one = float(np.interp(size, sizes, times)) if size <= sizes[-1] else float(times[-1] * size / sizes[-1])
                 out["all_reduce"] = self._reduces * one
+        for name in self.sources.terms.keys() & out.keys():
+            out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
         return out
 
     def _fixed_ns(self, tokens: int, sampled: int) -> float:
@@ -227,12 +214,16 @@ class ComposedModel:
 
     def _prefill_ns(self, stats: StepStats) -> float:
         tokens = stats.prefill_tokens
-        if not tokens:
-            return 0.0
         if self._prefill is None:
             return float(self.base.operators_ns(stats)["prefill_attention"])
         by_pairs, by_tokens = self._prefill
         return max(by_pairs.at(stats.prefill_attn), by_tokens.at(tokens))
+
+    def _prompts_ns(self, stats: StepStats) -> float:
+        """Attention of the prompts of one step, as the scenario changes it."""
+        if not stats.prefill_tokens:
+            return 0.0
+        return self._changed("attention_of_prompts", self._prefill_ns(stats), stats.prefill_tokens)
 
     def _launch_ns(self, seqs: int) -> float:
         """Attention of so many decodes with next to no context, of all layers."""
@@ -247,6 +238,15 @@ class ComposedModel:
 
     def _decode_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
         """(a, b, c, d): attention of the decodes takes max(a + b * contexts, c + d * contexts) nanoseconds."""
+        a, b, c, d = self._measured_lines(stats)
+        change = self.sources.terms.get("decodes_beside_prompt" if stats.prefill_tokens else "attention_of_decodes")
+        if change is not None:
+            more = (change.fixed + change.per_row * stats.decode_seqs) * NS_PER_S
+            a, b, c, d = change.scale * a + more, change.scale * b, change.scale * c + more, change.scale * d
+        return a, b, c, d
+
+    def _measured_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
+        """The same before a scenario's change."""
         seqs = stats.decode_seqs
         if stats.prefill_tokens and not self.sources.apart:
             prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
@@ -267,7 +267,7 @@ class ComposedModel:
 
     def _uneven(self, stats: StepStats) -> float:
         """Tokens that unequal contexts add to the sum; the same in every step of a run."""
-        return self.sources.skew * (stats.decode_ctx_max * stats.decode_seqs - stats.decode_ctx)
+        return self._skew * (stats.decode_ctx_max * stats.decode_seqs - stats.decode_ctx)
 
     def sources_of(self) -> dict[str, str]:
         """Return where each term comes from, by its name in `terms_ns`."""
@@ -276,28 +276,35 @@ class ComposedModel:
         tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
         found = {"elementwise": roof, "lm_head": roof if self._head is None else tables,
                  "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
-        found |= dict.fromkeys(("qkv", "o_proj", "gate_up", "up", "down", *(name for name, *_ in base._linears)),
-                               tables if self._linears else roof)
-        found |= dict.fromkeys(("attention of prompts", "attention of decodes"),
+        linears = self._linears or base._linears
+        found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)
+        found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
                                roof if self._prefill is None else tables)
-        found["decodes beside a prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
+        found["decodes_beside_prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
         found["all_reduce"] = self.sources.link or (
             tables if self._link is not None else f"datasheet of {base.device.name}")
+        for name in self.sources.terms.keys() & found.keys():
+            change = self.sources.terms[name]
+            found[name] = f"{found[name]}, {change.text()}"
         return found
+
+    def ranges(self) -> dict[str, float]:
+        """Return the largest measured value of each statistic of a batch that some term was measured over."""
+        return dict(self._last)
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
         out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs, stats.sampled)
         if stats.prefill_tokens:
-            out["attention of prompts"] = self._prefill_ns(stats)
+            out["attention_of_prompts"] = self._prompts_ns(stats)
         if stats.decode_seqs:
-            name = "decodes beside a prompt" if stats.prefill_tokens else "attention of decodes"
+            name = "decodes_beside_prompt" if stats.prefill_tokens else "attention_of_decodes"
             out[name] = self._decodes_ns(stats)
         return out
 
     def _parts(self, stats: StepStats) -> tuple[float, float]:
         """Return device time without the decodes' attention, and host time."""
-        fixed = self._fixed_ns(stats.prefill_tokens + stats.decode_seqs, stats.sampled) + self._prefill_ns(stats)
+        fixed = self._fixed_ns(stats.prefill_tokens + stats.decode_seqs, stats.sampled) + self._prompts_ns(stats)
         return fixed, self.host.fixed_ns + self.host.per_seq_ns * (stats.decode_seqs + stats.prefill_seqs)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
@@ -323,12 +330,33 @@ class ComposedModel:
 
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
-        ns, host = self._parts(stats)
-        if stats.decode_seqs:
-            ns += self._decodes_ns(stats)
-        ns = max(ns, host) if self.host.asynchronous else ns + host
-        return max(round(ns), 1)
+        seqs = stats.decode_seqs
+        if not stats.prefill_tokens and seqs == stats.sampled:   # the step that engines take most often
+            lines = self._alone.get(seqs)
+            if lines is None:
+                lines = self._alone[seqs] = (*self._parts(stats), *self._decode_lines(stats))
+            ns, host, a, b, c, d = lines
+            if seqs:
+                context = stats.decode_ctx
+                contexts = context + seqs + self._skew * (stats.decode_ctx_max * seqs - context)
+                read = c + d * contexts
+                launch = a + b * contexts
+                ns += read if read > launch else launch
+        else:
+            ns, host = self._parts(stats)
+            if seqs:
+                ns += self._decodes_ns(stats)
+        if not self.host.asynchronous:
+            ns += host
+        elif ns < host:
+            ns = host
+        return round(ns) if ns > 1.0 else 1
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
-        """Zeros so far."""
-        return np.zeros(len(num_steps), dtype=np.int64)
+        """Return how many steps of each run are larger than what was measured, int64, shape (runs,).
+
+        Zeros where every term comes from the roofline, which has no range.
+        """
+        if not self._ranges:
+            return np.zeros(len(num_steps), dtype=np.int64)
+        return steps_outside(self._ranges, columns, num_steps)

@@ -33,6 +33,9 @@ class DeviceDescription(ConfigModel):
     """Bytes/s from one device to its peers in the same machine, one direction (NVLink, or else PCIe)."""
     host_bandwidth: Rate
     """Bytes/s between device and host, one direction."""
+    link: Annotated[str, Field(max_length=4096)] = ""
+    """What joins devices of one client: a shipped link, or a file relative to the scenario. Empty: the card's kernel
+    tables where they have all-reduces over NVLink, else PCIe through host memory."""
     efficiency: Annotated[str, Field(max_length=4096)] = ""
     """Efficiency factors of roofline models of this device: a shipped set, or a file relative to the scenario. They are
     fitted on this device, or on the nearest measured card (see `sources`). Empty: a scenario must name a set."""

@@ -21,7 +21,7 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["DecodeTimes", "PrefillTimes", "Roof", "decode_times", "gemm_times", "prefill_times"]
+__all__ = ["DecodeTimes", "PrefillTimes", "Roof", "decode_times", "gemm_times", "largest_sum", "prefill_times"]
 
 LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
 BEST = 0.9                  # quantile of the measured efficiencies that counts: waste differs, the memory does not
@@ -168,6 +168,13 @@ class DecodeTimes(NamedTuple):
     seqs: FloatArray
     launch: FloatArray
     per_token: float
+
+
+def largest_sum(table: AttentionTable) -> float:
+    """Largest measured sum of contexts over all decodes, times their key-value heads."""
+    heads = np.array([kv for _, kv in table.heads], dtype=np.float64)
+    sums = heads[:, None, None] * table.length[None, :, None] * table.batch[None, None, :]
+    return float(sums[~np.isnan(table.ns)].max())
 
 
 def decode_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, head_dim: int, measured_dim: int,

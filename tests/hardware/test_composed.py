@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes.errors import InputError
 from hermes.hardware import StepStats, load_model
+from hermes.hardware.base import BATCH_STATS
 from hermes.hardware.composed import Composed
 from hermes.hardware.files import names_in
 from hermes.hardware.kernel_tables import shipped_kernels
@@ -93,7 +95,7 @@ def test_tensor_parallelism_halves_what_is_shared_out():
                          link={"latency": 0.0, "bandwidth": 1e18}, step={}).build() for tp in (1, 2))
     stats = decodes(64, 8000)
     ours, shared = one.terms_ns(stats), two.terms_ns(stats)
-    assert shared["attention of decodes"] / ours["attention of decodes"] == pytest.approx(0.5, rel=0.02)
+    assert shared["attention_of_decodes"] / ours["attention_of_decodes"] == pytest.approx(0.5, rel=0.02)
 
 
 def test_sampling_sorts_the_vocabulary_where_the_model_says_so():
@@ -110,11 +112,11 @@ def test_sampling_sorts_the_vocabulary_where_the_model_says_so():
 def test_a_prompt_of_one_tile_costs_packed_decodes_nothing():
     """Five query heads share a KV head: 25 tokens are 125 of a tile's 128 rows."""
     model = Composed(model="qwen3-14b", device="h100-sxm").build()
-    alone = model.terms_ns(decodes(20, 1000))["attention of decodes"]
+    alone = model.terms_ns(decodes(20, 1000))["attention_of_decodes"]
 
     def beside(tokens, card="h100-sxm"):
         stats = prompt(tokens, decode_seqs=20, decode_ctx=20_000, decode_ctx_max=1000, sampled=21)
-        return Composed(model="qwen3-14b", device=card).build().terms_ns(stats)["decodes beside a prompt"]
+        return Composed(model="qwen3-14b", device=card).build().terms_ns(stats)["decodes_beside_prompt"]
 
     assert beside(25) == pytest.approx(alone)
     assert beside(26) > 1.5 * alone
@@ -130,6 +132,46 @@ def test_the_host_hides_behind_the_device_or_adds_up():
     added = Composed(model="llama-3.1-8b", device="h100-sxm", step=step, asynchronous=False).build().step_ns(stats)
     assert hidden == 510_000_000
     assert added == device + 510_000_000
+
+
+MIXED = {"decode_seqs": 9, "decode_ctx": 4000, "decode_ctx_max": 900, "sampled": 10}
+
+
+@pytest.mark.parametrize(("name", "rows", "stats"), [
+    ("gate_up", 509, prompt(500, 700, **MIXED)), ("lm_head", 10, prompt(500, 700, **MIXED)),
+    ("attention_of_prompts", 500, prompt(500, 700, **MIXED)), ("decodes_beside_prompt", 9, prompt(500, 700, **MIXED)),
+    ("attention_of_decodes", 16, decodes(16, 900)), ("all_reduce", 16, decodes(16, 900)),
+    ("engine", 16, decodes(16, 900)),
+])
+def test_a_scenario_changes_one_term_alone(name, rows, stats):
+    options = {"model": "qwen3-14b", "device": "h100-sxm", "tp": 2}
+    before = Composed(**options).build()
+    after = Composed(**options, terms={name: {"scale": 1.5, "fixed": 20e-6, "per_row": 3e-6}}).build()
+    ours, theirs = before.terms_ns(stats), after.terms_ns(stats)
+    assert theirs[name] == pytest.approx(1.5 * ours[name] + 20_000 + 3_000 * (512 if name == "gate_up" else rows))
+    assert all(theirs[key] == ns for key, ns in ours.items() if key != name)
+    assert after.step_ns(stats) == pytest.approx(sum(theirs.values()), abs=1)
+    assert after.run_ns(stats, 3)[0] == after.step_ns(stats)
+    assert "times 1.5" in after.sources_of()[name]
+
+
+def test_an_unknown_term_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"a term of this model: all_reduce, .* sampling"):
+        Composed(model="qwen3-14b", device="h100-sxm", terms={"head": {"scale": 2}}).build()
+
+
+def test_steps_beyond_the_tables_are_counted():
+    model = Composed(model="qwen3-14b", device="h100-sxm").build()
+    last = model.ranges()
+    runs = [decodes(4, 100), decodes(int(last["decode_ctx"]) // 1000, 990), prompt(int(last["tokens"])),
+            prompt(int(last["tokens"]) + 1), prompt(2048, int(last["prefill_attn"]) // 2048)]
+    columns = {name: np.array([getattr(stats, name) for stats in runs]) for name in BATCH_STATS}
+    outside = model.out_of_range(columns, np.array([100, 100, 1, 1, 1]))
+    assert outside[0] == 0
+    assert 80 < outside[1] < 95, "its contexts outgrow the tables on the way"
+    assert list(outside[2:]) == [1, 1, 1], "the pairs of a prompt of 32,768 tokens are outside already"
+    roofline = Composed(model="llama-3.1-8b", device="rtx-4090").build()
+    assert not roofline.out_of_range(columns, np.array([100, 100, 1, 1, 1])).any()
 
 
 def test_every_kernel_table_is_of_a_shipped_device():

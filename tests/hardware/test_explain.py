@@ -36,7 +36,7 @@ def test_terms_and_sources_are_printed(scenario, capsys):
     assert terms["engine"]["source"] == "engine vllm-0.23"
     assert all(row["source"] for row in step["terms"])
     assert main(["explain", scenario]) == 0
-    assert "attention of decodes" in capsys.readouterr().out
+    assert "attention_of_decodes" in capsys.readouterr().out
 
 
 def test_a_fit_to_whole_steps_has_one_term(capsys):

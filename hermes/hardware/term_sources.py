@@ -1,0 +1,69 @@
+"""What the composed hardware model takes from outside its tables: host time, parameters of terms, a user's changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from hermes.config import ConfigModel, Duration
+
+__all__ = ["HostTime", "Sources", "TermOverride"]
+
+
+class TermOverride(ConfigModel):
+    """One term of every step that has it, changed: scale * term + fixed + per_row * rows."""
+
+    scale: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Factor; 0 leaves the term out, for one of your own."""
+    fixed: Duration = 0.0
+    """Added, all layers together."""
+    per_row: Duration = 0.0
+    """Added for each row that the term computes: new tokens of the step; for `lm_head` and `sampling` the sampled ones,
+    for attention of decodes (alone or beside a prompt) the decodes."""
+
+    def text(self) -> str:
+        """In words, for a list of sources."""
+        return f"times {self.scale:g}, plus {self.fixed * 1e6:g} us and {self.per_row * 1e6:g} us a row (given)"
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Host time of a step, in nanoseconds: fixed, and for each sequence of the batch."""
+
+    fixed_ns: float = 0.0
+    per_seq_ns: float = 0.0
+    asynchronous: bool = True
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Parameters of the terms that neither tables nor roofline give.
+
+    capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
+    exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
+    uncaptured_ns: the same in steps beyond the largest captured size
+    beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
+        of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
+    apart: whether decodes have a launch of their own beside a prompt
+    tile_rows: rows of a tile of queries, where the query heads that share a KV head are packed into one; a prompt that
+        fits into one tile then costs the decodes beside it nothing. 0: not packed
+    sampling_ns: of the sampler, for each sampled row
+    engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
+    skew: share of the way from decodes of equal context to decodes that all have the longest one
+    terms: terms that the scenario changes, by name
+    """
+
+    capture_sizes: tuple[int, ...] = ()
+    exposed_ns: float = 0.0
+    uncaptured_ns: float = 0.0
+    exposed_seq_ns: float = 0.0
+    beside: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    tile_rows: int = 0
+    apart: bool = False
+    sampling_ns: float = 0.0
+    engine: str = ""
+    link: str = ""
+    skew: float = 0.058
+    terms: dict[str, TermOverride] = field(default_factory=dict)

@@ -1,0 +1,111 @@
+"""Links between devices: the formula by hand, measured times, shares of a data sheet, and what is refused."""
+
+import numpy as np
+import pytest
+import yaml
+
+from hermes.config.validation import validate
+from hermes.errors import InputError
+from hermes.hardware import StepStats
+from hermes.hardware.composed import Composed
+from hermes.hardware.files import names_in
+from hermes.hardware.kernel_tables import load_kernels
+from hermes.hardware.links import LinkDescription, load_interconnect
+
+MINE = {"format": "hermes-interconnect/1", "name": "mine", "latency": "10 us", "latency_per_doubling": "4 us",
+        "bandwidth": "20 GB/s", "sources": ["made up"]}
+
+
+def link(**changes):
+    values = {**MINE, **changes}
+    return validate(LinkDescription, {key: value for key, value in values.items() if value is not None})
+
+
+def seconds(description, ranks, size, rate=64e9):
+    sizes, ns = description.all_reduce(ranks, rate)
+    return 1e-9 * (float(np.interp(size, sizes, ns)) if size <= sizes[-1] else ns[-1] * size / sizes[-1])
+
+
+def test_a_ring_by_hand():
+    """Eight devices send 7/4 of the bytes each; latency grows by each doubling beyond two."""
+    assert seconds(link(), 2, 4e6) == pytest.approx(10e-6 + 4e6 / 20e9)
+    assert seconds(link(), 8, 4e6) == pytest.approx(10e-6 + 2 * 4e-6 + 1.75 * 4e6 / 20e9)
+
+
+def test_a_share_follows_the_generation_of_the_link():
+    half = link(bandwidth=None, share=0.25)
+    assert seconds(half, 2, 4e6, 64e9) == pytest.approx(10e-6 + 4e6 / 16e9)
+    assert seconds(half, 2, 4e6, 32e9) == pytest.approx(10e-6 + 4e6 / 8e9)
+
+
+def test_measured_times_win_never_fall_and_go_on_in_proportion():
+    both = link(measured=[{"ranks": 2, "bytes": [1000, 2000, 4000], "seconds": [3e-5, 2e-5, 6e-5]}])
+    assert seconds(both, 2, 10) == seconds(both, 2, 2000) == pytest.approx(3e-5)
+    assert seconds(both, 2, 3000) == pytest.approx(4.5e-5)
+    assert seconds(both, 2, 8000) == pytest.approx(12e-5)
+    assert seconds(both, 4, 4e6) == pytest.approx(14e-6 + 1.5 * 4e6 / 20e9), "the formula for other numbers"
+
+
+def test_without_a_formula_other_numbers_of_devices_are_refused():
+    only = link(latency=None, latency_per_doubling=None, bandwidth=None,
+                measured=[{"ranks": 2, "bytes": [1000, 2000], "seconds": [1e-5, 2e-5]}])
+    with pytest.raises(InputError, match=r"4 devices.*measured with 2"):
+        only.all_reduce(4, 64e9)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"share": 0.5}, "not both"),
+    ({"bandwidth": None}, "latency and bandwidth"),
+    ({"measured": [{"ranks": 2, "bytes": [2, 1], "seconds": [1e-5, 2e-5]}]}, "ascending"),
+    ({"measured": [{"ranks": 2, "bytes": [1, 2, 3], "seconds": [1e-5, 2e-5]}]}, "3 times"),
+    ({"measured": [{"ranks": 2, "bytes": [1, 2], "seconds": [1e-5, 2e-5]}] * 2}, "once"),
+])
+def test_what_a_description_cannot_mean(changes, message):
+    with pytest.raises(InputError, match=message):
+        link(**changes)
+
+
+@pytest.mark.parametrize("name", names_in("links"))
+def test_every_shipped_link_loads_and_grows(name):
+    found = load_interconnect(name)
+    for ranks in (2, 4, 8):
+        assert seconds(found, ranks, 1e6) < seconds(found, ranks, 1e7)
+
+
+@pytest.mark.parametrize(("name", "card", "worst"), [("nvlink-4", "h200", 0.35), ("nvlink-3", "a100-80gb", 0.53),
+                                                     ("nvlink-5", "b200", 0.64)])
+def test_shipped_formulas_meet_the_measured_all_reduces(name, card, worst):
+    """nvlink-4 is fitted to H100: H200 was held out."""
+    tables, found = load_kernels(card), load_interconnect(name)
+    for ranks in (2, 4, 8):
+        for size, ns in zip(*tables.all_reduce(ranks, captured=True), strict=True):
+            if 1024 <= size <= 2**25:
+                assert seconds(found, ranks, size) == pytest.approx(ns * 1e-9, rel=worst)
+
+
+def reduce_s(**options):
+    """Seconds of one all-reduce of 1,000 rows of Qwen3-32B on two devices."""
+    stats = StepStats(prefill_seqs=1, prefill_tokens=1000, prefill_attn=500_500, prefill_max=1000)
+    return Composed(model="qwen3-32b", tp=2, **options).build().terms_ns(stats)["all_reduce"] / (2 * 64) * 1e-9
+
+
+def test_a_scenario_names_a_link_and_a_device_has_one(tmp_path):
+    size = 1000 * 5120 * 2
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MINE))
+    path = str(tmp_path / "mine.yaml")
+    assert reduce_s(device="rtx-pro-6000", link=path) == pytest.approx(10e-6 + size / 20e9)
+    assert reduce_s(device="h100-sxm", link=path) == pytest.approx(10e-6 + size / 20e9), "wins over kernel tables"
+    card = (load_device_text() | {"link": path})
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
+    assert reduce_s(device=str(tmp_path / "card.yaml")) == pytest.approx(10e-6 + size / 20e9)
+    assert reduce_s(device="rtx-pro-6000") == pytest.approx(32e-6 + size / (0.234 * 64e9)), "pcie-host-memory"
+
+
+def load_device_text():
+    return {"name": "card", "flops": {"bf16": 5e14, "fp32": 1e14}, "memory_bandwidth": "1.8 TB/s", "memory": "96 GiB",
+            "link_bandwidth": "64 GB/s", "host_bandwidth": "64 GB/s", "efficiency": "rtx-pro-6000", "sources": ["x"]}
+
+
+def test_an_unknown_link_names_the_known_ones():
+    with pytest.raises(InputError, match="pcie-host-memory"):
+        Composed(model="qwen3-32b", device="h100-sxm", tp=2, link="pcie").build()
