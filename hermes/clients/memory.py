@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hermes.config import Bytes, ConfigModel
 from hermes.errors import InputError, Verbatim, inside
@@ -75,6 +75,8 @@ class MemoryConfig(ConfigModel):
     token of the prompt that used them (`tamm`), fewest uses per token, with ageing (`gdsf`), fewest uses (`lfu`), or
     first in, first out (`fifo`)."""
 
+    _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.num_blocks is not None and self.capacity is not None:
@@ -97,6 +99,8 @@ class MemoryConfig(ConfigModel):
             "utilization": self.utilization or (DEFAULT_UTILIZATION if defaults is None else defaults.utilization),
             "prefix_caching": cached if self.prefix_caching is None else self.prefix_caching,
         })
+        if defaults is not None:
+            filled._sampling_bytes = defaults.sampling_bytes
         filled._check_eviction()
         return filled
 
@@ -187,7 +191,7 @@ class MemoryConfig(ConfigModel):
         seqs = getattr(scheduler, "max_num_seqs", None) or DEFAULT_SEQS
         peak = kv.activation_peak_bytes(
             describe_model(model, base_dir), tp=info.tp, dtype=info.dtype or "bf16", max_num_batched_tokens=tokens,
-            max_num_seqs=seqs,
+            max_num_seqs=seqs, sampler_bytes=self._sampling_bytes,
         )
         return Part(peak, f"estimate for {tokens:,} tokens and {seqs:,} sequences a step")
 

@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.models import ModelDescription, precision
 
-__all__ = ["ENGINE_BYTES", "KvBudget", "Part", "activation_peak_bytes", "engine_bytes", "stage_kv_bytes_per_token",
-           "stage_weight_bytes"]
+__all__ = ["ENGINE_BYTES", "SAMPLER_BYTES", "KvBudget", "Part", "activation_peak_bytes", "engine_bytes",
+           "stage_kv_bytes_per_token", "stage_weight_bytes"]
 
-ENGINE_BYTES = 350 * 2**20
-"""Memory outside PyTorch's allocator that vLLM counts (libraries' workspaces, loaded kernels). Chosen so that the
-estimate meets the one run with a recorded block count (RTX 4090, vLLM 0.19.0, Llama-3.1-8B)."""
+ENGINE_BYTES = 664 * 2**20
+"""Memory outside PyTorch's allocator that vLLM counts (libraries' workspaces, loaded kernels, CUDA graphs from 0.21 on).
+Chosen so that the estimate meets one server's recorded block count (RTX 4090, vLLM 0.19.0, Llama-3.1-8B); that of
+another (H100, vLLM 0.23.0, Qwen3-14B) comes out 0.7% lower."""
 NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
 """Buffers of NCCL by tensor parallelism (from the system files of aiconfigurator-core 0.12.0, Apache-2.0)."""
-# per sampled row and word of the vocabulary while sampling with top-k and top-p: logits in 16 bits, in 32 bits, sorted,
-# their 64-bit indices, probabilities, cumulated (vllm/v1/sample/ops/topk_topp_sampler.py)
-SAMPLER_BYTES = 2 + 4 + 4 + 8 + 4 + 4
+SAMPLER_BYTES = 2 + 4 + 4 + 4
+"""Of each sampled row and word of the vocabulary while vLLM samples with top-k and top-p: logits in 16 and 32 bits,
+probabilities, noise (vllm/v1/sample, 0.19 to 0.32). An engine that sorts takes more (`sampling_bytes` of it)."""
+_FILTER_ROWS, _FILTER_BYTES = 128, 4    # of the kernel that filters by top-k and top-p: a buffer for each multiprocessor
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,23 @@ def stage_kv_bytes_per_token(model: ModelDescription, value_bytes: float, tp: in
 
 def activation_peak_bytes(
     model: ModelDescription, *, tp: int = 1, dtype: str = "bf16", max_num_batched_tokens: int = 2048,
-    max_num_seqs: int = 256,
+    max_num_seqs: int = 256, sampler_bytes: int = SAMPLER_BYTES,
 ) -> int:
     """Estimate the peak of one device's activations in a step of `max_num_batched_tokens` tokens.
 
-    The peak is the step's final hidden states plus the larger of two terms: one layer (residual, input, and the widest
-    pair of an operator's input and output), and sampling of `max_num_seqs` rows (`SAMPLER_BYTES` per word of the
-    vocabulary; with tensor parallelism every device gathers all words).
+    The peak is the larger of two: one layer (residual, and the widest pair of an operator's input and output), and
+    sampling of `max_num_seqs` rows (`sampler_bytes` per word of the vocabulary; with tensor parallelism every device
+    gathers all words) beside the step's final hidden states.
     """
     act, tokens = precision(dtype).other_bytes, max_num_batched_tokens
     heads = (model.num_heads + 2 * model.num_kv_heads) / tp * model.head_dim
     inner = model.intermediate_size / tp * max(1, model.experts_per_token)
     widest = max(heads + model.num_heads / tp * model.head_dim, (3 if model.gated_ffn else 2) * inner)
-    layer = tokens * (2 * model.hidden_size + widest) * act
+    layer = tokens * (model.hidden_size + widest) * act
     words = model.vocab_size if model.output_head != "none" else 0
-    sampling = min(max_num_seqs, tokens) * words * SAMPLER_BYTES
-    return math.ceil(max(layer, sampling) + tokens * model.hidden_size * act)
+    rows = min(max_num_seqs, tokens)
+    sampling = words * (rows * sampler_bytes + min(rows, _FILTER_ROWS) * _FILTER_BYTES)
+    return math.ceil(max(layer, sampling + tokens * model.hidden_size * act))
 
 
 def engine_bytes(tp: int = 1) -> int:

@@ -15,6 +15,7 @@ from pydantic import Field
 from hermes.config import Bytes, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.errors import InputError
+from hermes.hardware.capacity import SAMPLER_BYTES
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.files import find, names_in
 from hermes.hardware.info import HardwareInfo
@@ -54,6 +55,7 @@ class EngineDefaults:
     prefix_caching: bool
     block_size: int
     utilization: float
+    sampling_bytes: int
 
 
 class EngineClass(ConfigModel):
@@ -118,6 +120,8 @@ class EngineDescription(ConfigModel):
     utilization: Annotated[float, Field(gt=0, le=1)]
     prefix_caching: bool
     async_scheduling: bool
+    sampling_bytes: Count = SAMPLER_BYTES
+    """Bytes for each sampled row and word of the vocabulary when the engine measures how much memory a step takes."""
     classes: Annotated[list[EngineClass], Field(min_length=1)]
     """Defaults by device; the first class that a device is in applies."""
     step: StepTime = StepTime()
@@ -134,6 +138,7 @@ class EngineDescription(ConfigModel):
             self.rules, chosen.max_num_batched_tokens * times, chosen.max_num_seqs * times,
             self.async_scheduling if chosen.async_scheduling is None else chosen.async_scheduling,
             self.prefix_caching, chosen.block_size or self.block_size, self.utilization,
+            self.sampling_bytes,
         )
 
 

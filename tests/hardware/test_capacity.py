@@ -13,6 +13,7 @@ from hermes.clients.memory import MemoryConfig
 from hermes.errors import InputError
 from hermes.hardware import HARDWARE
 from hermes.hardware.capacity import Part, cut_blocks, stage_kv_bytes_per_token, stage_weight_bytes
+from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.hardware.models import load_model
 
@@ -36,6 +37,26 @@ def test_the_real_run_whose_blocks_were_recorded():
     found = budget("llama-3.1-8b", "rtx-4090")
     assert found.capacity.bytes == meta["hardware"]["device_total_memory_bytes"]
     assert found.num_blocks == pytest.approx(meta["kv_cache"]["num_gpu_blocks"], rel=0.005)
+
+
+def test_a_server_that_the_estimate_was_not_set_on():
+    """Qwen3-14B on an H100, vLLM 0.23.0: its log says 18,038 blocks of 16."""
+    scenario = {"model": "qwen3-14b", "device": "h100-sxm", "engine": "vllm-0.23",
+                "scheduler": {"kind": "chunked", "max_num_seqs": 256}}
+    client, hardware = LLMClientConfig.model_validate(scenario).completed(None)
+    found = client.resources(hardware, None).memory
+    assert found.num_blocks == pytest.approx(18_038, rel=0.01)
+
+
+def test_an_engine_that_sorts_needs_more_for_sampling():
+    """26 bytes instead of 14 for each of 256 rows and 128,256 words."""
+    def activations(engine):
+        config = MemoryConfig().completed(load_engine(engine).defaults(DeviceClass("RTX 4090", 24 * 2**30)))
+        info = hardware_info(HARDWARE.get("roofline").model_validate(
+            {"kind": "roofline", "model": "llama-3.1-8b", "device": "rtx-4090"}).build())
+        return config.budget("llama-3.1-8b", 1, info, info.device, SCHEDULER, None).activations.bytes
+
+    assert activations("vllm-0.15") - activations("vllm-0.19") == 12 * 256 * 128_256
 
 
 # aiconfigurator-core 0.12.0, estimate_kv_cache(..., "vllm", "0.24.0", max_num_tokens=2048, max_batch_size=256,
