@@ -8,7 +8,7 @@ from hermes.clients.resources import ClientResources, price
 from hermes.core.client import Columns
 from hermes.core.record import ClientInfo
 from hermes.hardware.capacity import KvBudget
-from hermes.hardware.power import COMPUTE, MEMORY, STATIC, state_watts
+from hermes.hardware.power import device_power, idle_watts, state_watts, watts
 
 if TYPE_CHECKING:
     from hermes.clients.llm import LLMClient
@@ -39,14 +39,13 @@ def service_info(client: TaskClient, config: TaskClientConfig, kind: str) -> Cli
     device, n, power = client.spec.device, config.devices, config.power
     if power is not None:
         idle_w, busy_w, source = power.idle, power.prefill, "given"
-    elif device is not None and device.tdp_w is not None:
+    elif device is not None and (found := device_power(device)) is not None:
         used = client.utilisation()
-        idle_w = STATIC * device.tdp_w if device.idle_w is None else device.idle_w
+        idle_w, (by_use, source) = idle_watts(device), found
         if used is None:
-            busy_w, source = device.tdp_w, f"device {device.name}: TDP while it serves"
+            busy_w, source = device.tdp_w or by_use.most, f"device {device.name}: TDP while it serves"
         else:   # means over the time with tasks
-            busy_w = device.tdp_w * (STATIC + COMPUTE * used[0] + MEMORY * used[1])
-            source = f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W"
+            busy_w = float(watts(by_use, *used))
     else:
         idle_w, busy_w, source = 0.0, 0.0, "none (no power given, and no device with a TDP)"
     dollars, whose = price(config.price_per_hour, device)

@@ -14,7 +14,7 @@ from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import load_model
 from hermes.hardware.operators import Work
-from hermes.hardware.power import PowerModel, StatePower, TdpPower
+from hermes.hardware.power import PowerModel, StatePower, UtilisedPower, device_power
 
 __all__ = ["ClientResources", "PowerConfig", "power_model", "price"]
 
@@ -63,12 +63,13 @@ def power_model(
         return StatePower(watts.idle_w, watts.prefill_w, watts.decode_w, f"profile {info.name}: {watts.source}")
     if device is None:
         return StatePower(0.0, 0.0, 0.0, "none (no power and no device given)")
-    if device.tdp_w is None:
+    found = device_power(device)
+    if found is None:
         return StatePower(0.0, 0.0, 0.0, f"none (device {device.name} states no TDP)")
     work = info.work if info.work is not None else _work(info, model, devices, base_dir)
     if work is None:
-        return StatePower(0.0, 0.0, 0.0, "none (the TDP formula needs the description of the client's model)")
-    return TdpPower(device, work, device.tdp_w, f"TDP formula (GenZ), device {device.name}, {device.tdp_w:g} W")
+        return StatePower(0.0, 0.0, 0.0, "none (watts by utilisation need the description of the client's model)")
+    return UtilisedPower(device, work, *found)
 
 
 def _work(info: HardwareInfo, model: str, devices: int, base_dir: Path | None) -> Work | None:

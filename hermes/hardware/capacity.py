@@ -25,9 +25,10 @@ another (H100, vLLM 0.23.0, Qwen3-14B) comes out 0.7% lower."""
 NCCL_BYTES = {1: 0, 2: 358_612_992, 4: 411_041_792}
 """Buffers of NCCL by tensor parallelism (from the system files of aiconfigurator-core 0.12.0, Apache-2.0)."""
 SAMPLER_BYTES = 2 + 4 + 4 + 4
-"""Of each sampled row and word of the vocabulary while vLLM samples with top-k and top-p: logits in 16 and 32 bits,
-probabilities, noise (vllm/v1/sample, 0.19 to 0.32). The file of an engine that sorts has more (`sampling_bytes`)."""
-_FILTER_ROWS, _FILTER_BYTES = 128, 4    # of the kernel that filters by top-k and top-p: a buffer for each multiprocessor
+"""Of each sampled row and word of the vocabulary while vLLM samples with top-k and top-p: logits in 16 and in 32
+bits, probabilities, noise (vllm/v1/sample, 0.19 to 0.32). Engines that sort say more (`sampling_bytes`)."""
+# the kernel that filters by top-k and top-p has a buffer of a row for each multiprocessor
+_FILTER_ROWS, _FILTER_BYTES = 128, 4
 
 
 @dataclass(frozen=True)

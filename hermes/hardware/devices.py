@@ -12,10 +12,24 @@ from hermes.config import Bandwidth, Bytes, ConfigModel
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "MachineSpec", "device_named_in", "load_device"]
+__all__ = ["DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
+
+
+class DevicePower(ConfigModel):
+    """Watts of a device in a step: serving + memory * share of the peak memory rate + compute * share of the peak
+    arithmetic + network * share of the link's rate, at most `most`."""
+
+    serving: Watts
+    """With the engine at work, before any traffic: clocks up."""
+    memory: Watts = 0.0
+    compute: Watts = 0.0
+    """May lie far above the TDP: a card reaches its limit long before all its arithmetic units are busy."""
+    network: Watts = 0.0
+    most: Watts
+    """What the card holds under load."""
 
 
 class DeviceDescription(ConfigModel):
@@ -46,6 +60,9 @@ class DeviceDescription(ConfigModel):
     tdp_w: Watts | None = None
     """Watts that the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None
+    """With nothing to do; 30% of the TDP where left out."""
+    power: DevicePower | None = None
+    """Fitted to measured watts; left out, the shares of the TDP that an H100 showed, for a CPU GenZ's."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Dollars per hour of one device: a rough public on-demand price. `sources` says from which provider and when."""
     sources: list[str]

@@ -1,12 +1,13 @@
-"""Power of one device: given or measured by state, or from its TDP and utilisation.
+"""Power of one device: given or measured by state, or from the utilisation of its units.
 
-The kernel computes millions of steps, so power is computed after the simulation, for all runs of steps at once. Without
-measurements the formula is GenZ's (A. Bambhaniya et al., arXiv 2406.01698, and its repository):
+The kernel computes millions of steps, so power is computed after the simulation, for all runs of steps at once:
 
-    P = TDP * (0.30 + 0.40 u_compute + 0.20 u_memory + 0.10 u_network)
+    P = min(most, serving + memory u_memory + compute u_compute + network u_network)
 
-A unit's utilisation u is the work of the run at the unit's peak rate / time of the run. An idle device draws `idle_w`
-of its description (30% of the TDP without one).
+A unit's utilisation u is the work of the run at the unit's peak rate / time of the run. The watts are those of the
+device's description, fitted to measurements; a GPU without them takes H100's as shares of its TDP, a CPU GenZ's shares
+(A. Bambhaniya et al., arXiv 2406.01698, and its repository). An idle device draws `idle_w` of its description (30% of
+the TDP without one).
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from hermes.hardware.base import FloatArray, IntArray
-from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.devices import DeviceDescription, DevicePower
 from hermes.hardware.operators import Work
 from hermes.units import NS_PER_S
 
-__all__ = ["PowerModel", "StatePower", "TdpPower", "state_watts", "utilisation"]
+__all__ = ["GPU_SHARES", "PowerModel", "StatePower", "UtilisedPower", "device_power", "idle_watts", "state_watts",
+           "utilisation", "watts"]
 
-STATIC, COMPUTE, MEMORY, NETWORK = 0.30, 0.40, 0.20, 0.10
+IDLE_SHARE = 0.30
+GPU_SHARES = DevicePower(serving=0.427, memory=0.339, compute=3.25, most=0.982)
+"""Of the TDP; fitted on an H100 that decodes (ML.ENERGY leaderboard, Llama-3.1-8B, batches of 8 to 768)."""
+CPU_SHARES = DevicePower(serving=0.30, memory=0.20, compute=0.40, network=0.10, most=1.0)
+"""GenZ's."""
 
 
 class PowerModel(Protocol):
@@ -58,23 +64,45 @@ class StatePower:
         return np.where(runs["prefill_seqs"] > 0, self.prefill_w, self.decode_w)
 
 
+def device_power(device: DeviceDescription) -> tuple[DevicePower, str] | None:
+    """Return the watts of a device by utilisation, and their source; None if it states neither them nor a TDP."""
+    if device.power is not None:
+        return device.power, f"device {device.name}: fitted to measured watts"
+    tdp = device.tdp_w
+    if tdp is None:
+        return None
+    shares, whose = (GPU_SHARES, "H100's") if device.type == "gpu" else (CPU_SHARES, "GenZ's")
+    scaled = DevicePower(**{name: share * tdp for name, share in shares.model_dump().items()})
+    return scaled, f"assumed: {whose} shares of {tdp:g} W, device {device.name}"
+
+
+def idle_watts(device: DeviceDescription) -> float:
+    """Return the watts of a device with nothing to do."""
+    return IDLE_SHARE * (device.tdp_w or 0.0) if device.idle_w is None else device.idle_w
+
+
+def watts(power: DevicePower, compute: Any, memory: Any, network: Any = 0.0) -> Any:
+    """Return watts at these utilisations, numbers or arrays."""
+    used = power.serving + power.compute * compute + power.memory * memory + power.network * network
+    return np.minimum(used, power.most)
+
+
 @dataclass(frozen=True)
-class TdpPower:
-    """GenZ's formula (see the module's docstring) for the work of one model on one device."""
+class UtilisedPower:
+    """Watts by utilisation (see the module's docstring) for the work of one model on one device."""
 
     device: DeviceDescription
     work: Work
-    tdp_w: float
+    power: DevicePower
     source: str
 
     @property
     def idle_w(self) -> float:
-        return STATIC * self.tdp_w if self.device.idle_w is None else self.device.idle_w
+        return idle_watts(self.device)
 
     def run_w(self, runs: dict[str, IntArray]) -> FloatArray:
         compute, memory, network = utilisation(self.device, self.work, runs)
-        out: FloatArray = self.tdp_w * (STATIC + COMPUTE * compute + MEMORY * memory + NETWORK * network)
-        return out
+        return np.asarray(watts(self.power, compute, memory, network))
 
 
 def utilisation(
@@ -102,13 +130,13 @@ def state_watts(power: PowerModel, runs: dict[str, IntArray]) -> tuple[float, fl
     Energy by state is computed from them: mean watts x time of a state is exactly the sum over its runs. A state
     without runs gets the watts of a run without work.
     """
-    watts, span = power.run_w(runs), (runs["end_ns"] - runs["start_ns"]).astype(np.float64)
+    drawn, span = power.run_w(runs), (runs["end_ns"] - runs["start_ns"]).astype(np.float64)
     prefill = runs["prefill_seqs"] > 0
     if isinstance(power, StatePower):
         return power.prefill_w, power.decode_w
     out = []
     for state in (prefill, ~prefill):
         total = float(span[state].sum())
-        idle_step = STATIC * power.tdp_w if isinstance(power, TdpPower) else power.idle_w
-        out.append(float((watts[state] * span[state]).sum()) / total if total else idle_step)
+        idle_step = power.power.serving if isinstance(power, UtilisedPower) else power.idle_w
+        out.append(float((drawn[state] * span[state]).sum()) / total if total else idle_step)
     return out[0], out[1]

@@ -65,7 +65,7 @@ def test_the_command_compares_and_remembers(tmp_path, capsys):
         line["median"] -= 0.03
     (tmp_path / "old.json").write_text(json.dumps(found))
     assert main([*command, "--against", str(tmp_path / "old.json")]) == 1
-    assert len(json.loads(capsys.readouterr().out)["risen"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["risen"]) == 6
 
 
 @needs_data

@@ -27,7 +27,7 @@ def test_a_card_nobody_has(tmp_path):
     (tmp_path / "s.yaml").write_text(WORKLOAD + clients)
     summary = simulate(load_scenario(tmp_path / "s.yaml")).summary
     assert summary["requests"]["completed"] == 20
-    assert summary["clients"]["next"]["power_source"] == "TDP formula (GenZ), device next-card, 1800 W"
+    assert summary["clients"]["next"]["power_source"] == "assumed: H100's shares of 1800 W, device next-card"
     assert summary["cost"]["dollars_per_hour"] == 9
     assert summary["clients"]["next"]["memory"]["memory_bytes"] == 288 * 2**30
 

@@ -105,7 +105,7 @@ def test_requests_served_side_by_side_alike_pay_alike(tmp_path: Path) -> None:
     results = simulate(load_scenario(path))
     shares = results.requests["energy_j"].to_numpy()
     assert shares == pytest.approx(np.full(8, shares[0]), rel=1e-6)
-    assert "TDP formula" in results.summary["clients"]["a"]["power_source"]
+    assert "H100's shares of 450 W" in results.summary["clients"]["a"]["power_source"]
 
 
 def test_dollars_are_price_times_window(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_dollars_are_price_times_window(tmp_path: Path) -> None:
 def test_sources_are_named_and_survive_writing(tmp_path: Path) -> None:
     results = scenario(tmp_path)
     client = results.summary["clients"]["both-0"]
-    assert "TDP formula (GenZ), device h100-sxm" in client["power_source"]
+    assert "device h100-sxm: fitted to measured watts" in client["power_source"]
     assert "rough list price" in client["price_source"]
     assert "estimate for 8,192 tokens and 1,024 sequences" in client["memory"]["source"]
     write_results(results, tmp_path / "out")
