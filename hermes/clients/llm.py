@@ -17,6 +17,7 @@ from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.stage import Stage
 from hermes.hardware.base import HardwareModel
+from hermes.hardware.history import StepHistory
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
 
@@ -40,8 +41,9 @@ class LLMClient(LLMReadings):
     """
 
     __slots__ = (
-        "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_fits", "_futile", "_held_up",
-        "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped", "_plan", "_planned",
+        "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_ended_ns", "_fits", "_futile",
+        "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped",
+        "_plan", "_planned",
         "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env", "events",
         "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
         "num_assigned", "num_layers", "num_steps",
@@ -92,6 +94,8 @@ class LLMClient(LLMReadings):
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
         self._before_ns, self._token_ns, self.after_ns = frontend_ns
+        self._history: StepHistory | None = hardware.history() if hasattr(hardware, "history") else None
+        self._ended_ns = -1               # end of the latest run
         self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
         self._left = 0                    # of the run in flight: sequences that its plan left waiting
         # Blocks taken or freed from outside during a run: correction to the run's final blocks times its length (row of
@@ -273,7 +277,14 @@ class LLMClient(LLMReadings):
                     if overhead is not None and not seq.transferred:
                         held_up += overhead.get(seq.kind, 0)
             self._held_up = held_up
-            end = now + held_up + self.hardware.step_ns(plan)
+            ns = self.hardware.step_ns(plan)
+            history = self._history
+            if history is not None:
+                if plan.prefill_tokens:
+                    ns = history.step_ns(plan, ns, now)
+                if now > self._ended_ns:
+                    ns += history.idle_ns
+            end = now + held_up + ns
             if plan.prefills and self.events.prefill is not None:
                 self.events.prefill(self, plan.prefills, end)
             steps.view[pos] = end
@@ -282,6 +293,8 @@ class LLMClient(LLMReadings):
         else:
             self._held_up = 0
             durations = self.hardware.run_ns(plan, num_steps)
+            if self._history is not None and now > self._ended_ns:
+                durations[0] += self._history.idle_ns
             if self.tracks:
                 self._step_range = int(durations.min()), int(durations.max())
             durations[0] += now
@@ -307,6 +320,7 @@ class LLMClient(LLMReadings):
         plan, count, now = self._plan, self._planned, self.env._now
         assert plan is not None
         self._end = self._plan = None
+        self._ended_ns = now
         scheduler = self.scheduler
         first = self.num_steps
         self.num_steps = first + count

@@ -83,6 +83,9 @@ class HardwareModel(Protocol):
     `stats.decode_ctx_max + j`, and all other statistics stay. Both methods must agree bit for bit: computed in float64
     with the same operations in the same order on exact integers, elementwise, rounded half to even once per step. Both
     must be pure: no state that changes an answer, no global cache. Times are positive integers (at least 1 ns).
+
+    A model whose steps depend on those before them too gives each client a `hermes.hardware.history.StepHistory` by a
+    method `history()`; without one the kernel takes the times as they are.
     """
 
     def step_ns(self, stats: StepStats) -> int:

@@ -39,9 +39,10 @@ def captured_sizes(largest: int) -> tuple[int, ...]:
 class Beside(ConfigModel):
     """What decodes cost in one attention launch with a prompt, for each layer and query head of a device.
 
-    One launch for both neither splits long contexts nor packs the query heads that share a KV head: each of them reads
-    its KV again, from the second-level cache. Fitted to operator tables of an RTX PRO 6000 with 32 query heads over 8
-    KV heads; others (64 over 8, 32 over 4) and another card (RTX 4090) agree within 15%.
+    One launch for both does not split long contexts. Where it does not pack the query heads that share a KV head
+    either, each of them reads its KV again, from the second-level cache; where it does (`mixed_attention: packed` of
+    the device), the KV is read once. Fitted to operator tables of an RTX PRO 6000 with 32 query heads over 8 KV heads;
+    others (64 over 8, 32 over 4) and another card (RTX 4090) agree within 15%.
     """
 
     per_seq: Duration = 14e-9
@@ -109,15 +110,17 @@ class Composed(ConfigModel):
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
-        beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, max(self.beside.read * shared, 1.0))
+        kernel = base.device.mixed_attention
+        reads = 1.0 if kernel == "packed" else max(self.beside.read * shared, 1.0)
+        beside = (self.beside.per_seq * lanes, self.beside.per_seq_token * lanes, reads)
         sizes_captured = captured_sizes(step.largest_graph) if base.device.type == "gpu" else ()
         bandwidth = base.device.memory_bandwidth / NS_PER_S
         sorts = base.model.top_p if self.top_p is None else self.top_p
         sampler = SORT_BYTES * base.model.vocab_size / bandwidth if sorts else 0.0
-        kernel = base.device.mixed_attention
         sources = Sources(
             sizes_captured, step.exposed * NS_PER_S, step.uncaptured * NS_PER_S, step.exposed_per_seq * NS_PER_S,
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
+            idle_ns=step.idle * NS_PER_S,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
             link=text, terms=self.terms)
         model = ComposedModel(base, kernels, host, sources, link)

@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import (
     GRAPH_LAUNCH_NS,
@@ -111,6 +112,13 @@ class ComposedModel:
         else:
             layers = model.num_layers
             self._floor, self._per_token = GRAPH_LAUNCH_NS * layers, self._decode.per_token * layers
+
+    def history(self) -> StepHistory | None:
+        """Return what a client needs to price steps by those before them; None where they do not matter."""
+        idle = round(self.sources.idle_ns) if self.host.asynchronous else 0
+        if not idle and self.base.device.clocks is None:
+            return None
+        return StepHistory(self.base.device, Arithmetic.of(self.base.work, self.base.device), idle)
 
     @property
     def info(self) -> HardwareInfo:

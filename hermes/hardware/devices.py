@@ -8,11 +8,11 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from hermes.config import Bandwidth, Bytes, ConfigModel
+from hermes.config import Bandwidth, Bytes, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
+__all__ = ["Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -30,6 +30,17 @@ class DevicePower(ConfigModel):
     network: Watts = 0.0
     most: Watts
     """What the card holds under load."""
+
+
+class Clocks(ConfigModel):
+    """Clocks that sink under arithmetic: a step with prompts takes 1 + slowdown * (load - free) times as long, where
+    load is the share of the peak arithmetic over the last moments (`hermes.hardware.history`)."""
+
+    slowdown: Annotated[float, Field(ge=0, le=10)]
+    free: Annotated[float, Field(ge=0, le=1)]
+    """Load that the kernels were measured under; less of it makes nothing faster."""
+    over: Annotated[Duration, Field(gt=0)]
+    """Time after which arithmetic counts for a share of 1/e."""
 
 
 class DeviceDescription(ConfigModel):
@@ -63,6 +74,8 @@ class DeviceDescription(ConfigModel):
     """With nothing to do; 30% of the TDP where left out."""
     power: DevicePower | None = None
     """Fitted to measured watts; left out, the shares of the TDP that an H100 showed, for a CPU GenZ's."""
+    clocks: Clocks | None = None
+    """How clocks sink under load; left out, they do not."""
     price_per_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Dollars per hour of one device: a rough public on-demand price. `sources` says from which provider and when."""
     sources: list[str]

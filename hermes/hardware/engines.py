@@ -94,6 +94,9 @@ class StepTime(ConfigModel):
     host: Duration = 0.0
     """Scheduling and output processing: hidden behind the device with asynchronous scheduling, added without."""
     host_per_seq: Duration = 0.0
+    idle: Duration = 0.0
+    """First step of an engine that had nothing to do: nothing was prepared beside an earlier step. Asynchronous
+    scheduling only; else every step waits for the host."""
     largest_graph: Annotated[int, Field(ge=0, le=2**20)] = 512
     """Tokens of the largest captured step; decode batches up to it are padded to a captured size."""
     source: str = ""

@@ -43,6 +43,7 @@ class Sources:
 
     capture_sizes: batch sizes of the engine's CUDA graphs, ascending; empty if the engine captures none
     exposed_ns, exposed_seq_ns: the engine's own time that every step waits for, fixed and for each sampled row
+    idle_ns: of the first step after idleness
     uncaptured_ns: the same in steps beyond the largest captured size
     beside: what decodes cost in one attention launch with a prompt, all layers and heads: nanoseconds of each decode,
         of each decode and token of the prompt, and over the time to read the KV at the memory's peak rate
@@ -63,6 +64,7 @@ class Sources:
     tile_rows: int = 0
     apart: bool = False
     sampling_ns: float = 0.0
+    idle_ns: float = 0.0
     engine: str = ""
     link: str = ""
     skew: float = 0.058

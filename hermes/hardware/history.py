@@ -1,0 +1,72 @@
+"""What earlier steps make of a step: clocks that sank, and an engine that had stopped.
+
+A hardware model prices a step by its batch alone, and stays pure. A model that knows more gives each client a
+`StepHistory` (method `history`); the client asks it for the duration of every single step with prompt tokens, and of
+the first step after idleness. Steps of runs have no prompt tokens; nothing here changes them.
+
+    load:  mean share of the peak arithmetic, weighted by exp(-age / over); steps without prompts count as none
+    step = priced step * (1 + slowdown * max(0, mean load during the step - free))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hermes.hardware.base import StepStats
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.operators import Work
+from hermes.units import NS_PER_S
+
+__all__ = ["Arithmetic", "StepHistory"]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Nanoseconds of a step's arithmetic at the device's peak rates, one device's share."""
+
+    per_token: float
+    per_pair: float
+    per_row: float
+
+    @classmethod
+    def of(cls, work: Work, device: DeviceDescription) -> Arithmetic:
+        """The arithmetic of one model on one device."""
+        layers, wide = NS_PER_S / device.peak(work.compute), NS_PER_S / device.peak(work.wide)
+        return cls(2 * sum(linear.weights for linear in work.linears) * layers, work.pair_flops * wide,
+                   work.head_flops * wide)
+
+    def ns(self, stats: StepStats) -> float:
+        """Of one step."""
+        pairs = stats.prefill_attn + stats.decode_ctx + stats.decode_seqs
+        tokens = stats.prefill_tokens + stats.decode_seqs
+        return self.per_token * tokens + self.per_pair * pairs + self.per_row * stats.sampled
+
+
+class StepHistory:
+    """The history of one client's steps."""
+
+    __slots__ = ("_arithmetic", "_at_ns", "_free", "_load", "_over_ns", "_slowdown", "idle_ns")
+
+    def __init__(self, device: DeviceDescription, arithmetic: Arithmetic, idle_ns: int = 0) -> None:
+        """idle_ns: what the first step after idleness takes longer."""
+        clocks = device.clocks
+        self.idle_ns, self._arithmetic = idle_ns, arithmetic
+        self._slowdown, self._free, self._over_ns = (
+            (0.0, 1.0, 1.0) if clocks is None else (clocks.slowdown, clocks.free, clocks.over * NS_PER_S))
+        self._load, self._at_ns = 0.0, 0
+
+    def step_ns(self, stats: StepStats, priced_ns: int, now_ns: int) -> int:
+        """Return the duration of a step with prompt tokens that starts now."""
+        if not self._slowdown:
+            return priced_ns
+        over = self._over_ns
+        before = self._load * math.exp((self._at_ns - now_ns) / over)
+        share = min(self._arithmetic.ns(stats) / priced_ns, 1.0)
+        away = before - share
+        mean = share + away * over / priced_ns * -math.expm1(-priced_ns / over)
+        ns = priced_ns
+        if mean > self._free:
+            ns = round(priced_ns * (1.0 + self._slowdown * (mean - self._free)))
+        self._load, self._at_ns = share + away * math.exp(-ns / over), now_ns + ns
+        return ns
