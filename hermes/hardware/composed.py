@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
@@ -18,7 +17,7 @@ from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
 from hermes.hardware.kernel_tables import load_kernels, shipped_kernels
-from hermes.hardware.links import FAR_BYTES, LinkTime, load_interconnect
+from hermes.hardware.links import LinkTime, all_reduce_times
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline
 from hermes.hardware.term_sources import HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
@@ -136,15 +135,10 @@ class Composed(ConfigModel):
         """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it."""
         if self.tp == 1:
             return None, ""
-        if isinstance(self.link, LinkTime):
-            sizes = np.array([0.0, FAR_BYTES])
-            return (sizes, (self.link.latency + sizes / self.link.bandwidth) * NS_PER_S), "given link"
-        name = self.link or device.link
-        if not name and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
-            name = PCIE_LINK
-        if not name:
+        link = self.link or device.link
+        if not link and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
+            link = PCIE_LINK
+        if not link:
             return None, ""
         with inside("link"):
-            link = load_interconnect(name, base_dir)
-            times = link.all_reduce(self.tp, device.link_bandwidth)
-        return times, f"{'assumed: ' if link.assumed else ''}link {link.name}"
+            return all_reduce_times(link, self.tp, device.link_bandwidth, base_dir)

@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.elementwise import elementwise_ns
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import (
@@ -33,6 +34,7 @@ from hermes.hardware.kernel_curves import (
 )
 from hermes.hardware.kernel_tables import KernelTables
 from hermes.hardware.models import precision
+from hermes.hardware.operator_curves import rising
 from hermes.hardware.operators import kv_value_bytes
 from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
@@ -51,6 +53,11 @@ def _spaced(last: float) -> FloatArray:
     """1, 2, 3, ... up to `last`, neighbours at most `RATIO` apart, whole numbers."""
     count = int(np.ceil(np.log(last) / np.log(RATIO))) + 1
     return np.unique(np.rint(np.geomspace(1.0, last, count)))
+
+
+def _rising(times: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArray]:
+    """The same points with falls of the times evened out."""
+    return times[0], rising(times[1])
 
 
 class _Line:
@@ -96,8 +103,7 @@ class ComposedModel:
             self._read(kernels)
         self._link = self._launched = link
         if link is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
-            self._link = kernels.all_reduce(options.tp, captured=True)
-            self._launched = kernels.all_reduce(options.tp, captured=False)
+            self._link, self._launched = (_rising(kernels.all_reduce(options.tp, captured)) for captured in (True, False))
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and self._link is not None:
@@ -192,7 +198,8 @@ class ComposedModel:
             out.update((name, self._at(times, rows)) for name, times in self._linears)
         else:
             out.update((name, roof[name]) for name, *_ in base._linears)
-        out["elementwise"] = roof["elementwise"] + base._step
+        moved = roof["elementwise"] if base.device.cache is None else elementwise_ns(base.work, base.device, rows)
+        out["elementwise"] = moved + base._step
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
         if not captured:
@@ -282,7 +289,8 @@ class ComposedModel:
         base, kernels = self.base, self.kernels
         roof = f"roofline of {base.device.name}, factors {base.device.efficiency or 'given'}"
         tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
-        found = {"elementwise": roof, "lm_head": roof if self._head is None else tables,
+        cached = roof if base.device.cache is None else f"operator tables, cache of {base.device.name}"
+        found = {"elementwise": cached, "lm_head": roof if self._head is None else tables,
                  "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
         linears = self._linears or base._linears
         found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)

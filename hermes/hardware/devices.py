@@ -12,7 +12,7 @@ from hermes.config import Bandwidth, Bytes, ConfigModel, Duration
 from hermes.config.validation import load
 from hermes.hardware.files import find, names_in
 
-__all__ = ["Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
+__all__ = ["Cache", "Clocks", "DeviceDescription", "DevicePower", "MachineSpec", "device_named_in", "load_device"]
 
 Watts = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[Bandwidth, Field(ge=1)]
@@ -43,6 +43,14 @@ class Clocks(ConfigModel):
     """Time after which arithmetic counts for a share of 1/e."""
 
 
+class Cache(ConfigModel):
+    """The second-level cache, as far as element-wise kernels use it (`hermes.hardware.elementwise`)."""
+
+    size: Annotated[Bytes, Field(ge=1)]
+    bandwidth: Rate
+    """Bytes/s of kernels whose operands fit in it."""
+
+
 class DeviceDescription(ConfigModel):
     """One accelerator, or one CPU machine."""
 
@@ -54,6 +62,8 @@ class DeviceDescription(ConfigModel):
     memory_bandwidth: Rate
     memory: Bytes
     """Bytes that a process can use."""
+    cache: Cache | None = None
+    """Left out, element-wise kernels read and write the memory."""
     link_bandwidth: Rate
     """Bytes/s from one device to its peers in the same machine, one direction (NVLink, or else PCIe)."""
     host_bandwidth: Rate

@@ -3,8 +3,8 @@
 The tables are those of layer-wise vLLM profiles (a folder with `dense.csv`, `per_sequence.csv`, `attention.csv` and,
 optionally, `skew.csv`; microseconds of one layer):
 
-    step = embedding(T) + layers * (2 layernorm + qkv + rotary + attention + o + gate_up + act + down)(T)
-           + final norm + lm_head(S) + sampler(S) + overhead
+    step = embedding(T) + layers * (2 layernorm + qkv + qk_norm + rotary + attention + o + gate_up + act + down)(T)
+           + final norm + lm_head(S) + sampler(S) + all-reduces(T) + overhead
 
 T is the tokens of the step, S the sequences that emit a token. Tables are interpolated linearly, attention in four
 dimensions (new tokens and past of the prefill, number and context of the decodes). Matrix products are stairs instead:
@@ -33,10 +33,13 @@ from pydantic import Field
 from hermes.config import ConfigModel, Duration
 from hermes.errors import InputError, inside
 from hermes.hardware.base import FloatArray, IntArray, StepStats
+from hermes.hardware.devices import load_device
+from hermes.hardware.files import names_in
 from hermes.hardware.info import HardwareInfo
-from hermes.hardware.models import load_model
+from hermes.hardware.links import LinkTime, all_reduce_times
+from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operator_curves import AttentionCube, Curve, brackets
-from hermes.hardware.operator_tables import ONCE, PER_LAYER, OperatorTables, load_operator_tables
+from hermes.hardware.operator_tables import ONCE, PER_LAYER, WHERE_THERE, OperatorTables, load_operator_tables
 from hermes.hardware.ranges import steps_outside
 from hermes.units import NS_PER_S
 
@@ -53,29 +56,39 @@ class LayerwiseModel:
     def __init__(
         self, tables: OperatorTables, num_layers: int, *, skew: Literal["single", "by_batch", "none"] = "single",
         products: Literal["stairs", "lines"] = "stairs", overhead_s: float = 0.0, asynchronous: bool = True,
-        scale: float = 1.0, name: str = "layerwise",
+        scale: float = 1.0, name: str = "layerwise", tp: int = 1,
+        reduce_ns: tuple[FloatArray, FloatArray, float] | None = None,
     ) -> None:
+        """reduce_ns: bytes and nanoseconds of one all-reduce, and the bytes of one token; two a layer."""
         self.tables, self.num_layers, self.name = tables, num_layers, name
         self.description = f"layer-wise tables {name}, {num_layers} layers"
         self.skew = tables.skew if skew != "none" else None
         self.skew_by_batch = skew == "by_batch"
         stairs = STAIRS if products == "stairs" else set()
-        self.dense = {name: Curve(*tables.dense[name], name in stairs) for name in (*ONCE, *PER_LAYER)}
+        self.dense = {name: Curve(*tables.dense[name], name in stairs) for name in tables.dense}
         self.per_sequence = {name: Curve(*curve, name in stairs) for name, curve in tables.per_sequence.items()}
         self.overhead_ns = overhead_s * NS_PER_S * scale
         self.asynchronous = asynchronous
         self._scale = scale * NS_PER_S
-        self._counts = dict.fromkeys(ONCE, 1) | {name: count * num_layers for name, count in PER_LAYER.items()}
+        self._counts = dict.fromkeys(ONCE, 1) | {
+            name: count * num_layers for name, count in (PER_LAYER | WHERE_THERE).items() if name in tables.dense}
+        self.tp, self._reduce = tp, reduce_ns
         self.attention = AttentionCube(tables.attention, self._scale * num_layers)
         self._fixed: dict[tuple[int, int], float] = {}   # (tokens, sampled) -> ns: cache of earlier results
 
     @property
     def info(self) -> HardwareInfo:
         """Properties of the model: the description that the tables were measured for."""
-        return HardwareInfo(self.name, "operator tables", self.model)
+        return HardwareInfo(self.name, "operator tables", self.model, self.tp, self.tp)
 
     def _dense_ns(self, tokens: int) -> dict[str, float]:
-        return {name: self.dense[name].at(tokens) * self._scale * count for name, count in self._counts.items()}
+        out = {name: self.dense[name].at(tokens) * self._scale * count for name, count in self._counts.items()}
+        if self._reduce is not None:
+            sizes, times, each = self._reduce
+            size = tokens * each
+            one = float(np.interp(size, sizes, times)) if size <= sizes[-1] else float(times[-1] * size / sizes[-1])
+            out["all_reduce"] = 2 * self.num_layers * one
+        return out
 
     def _per_sequence_ns(self, sampled: int) -> dict[str, float]:
         return {
@@ -115,6 +128,17 @@ class LayerwiseModel:
         out["attention"] = float(self.attention_ns(stats)[0])
         return out | self._per_sequence_ns(stats.sampled)
 
+    def terms_ns(self, stats: StepStats) -> dict[str, float]:
+        """Return nanoseconds by term; the engine's overhead only where it adds to the step."""
+        out = self.operators_ns(stats)
+        more = self.step_ns(stats) - sum(out.values())
+        return out | {"engine": more} if more > 1.0 else out
+
+    def sources_of(self) -> dict[str, str]:
+        """Return where each term comes from."""
+        names = (*self.dense, *self.per_sequence, "attention")
+        return dict.fromkeys(names, self.description) | {"all_reduce": "link", "engine": "given"}
+
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
         """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         ns = self.attention_ns(stats, num_steps) + self._fixed_ns(stats)
@@ -145,6 +169,12 @@ class Layerwise(ConfigModel):
     """Folder of the tables (dense.csv, per_sequence.csv, attention.csv, skew.csv), relative to the scenario."""
     model: Annotated[str, Field(min_length=1, max_length=4096)]
     """Model that the tables were measured for; its number of layers multiplies them."""
+    tp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices that the tables were split over; with more than one, all-reduces over `link` are added."""
+    link: LinkTime | Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """What joins the devices: a shipped description or file (`hw_profiles/links`), or latency and bandwidth."""
+    device: Annotated[str, Field(max_length=4096)] = ""
+    """The card, for a link that is a share of its rate."""
     skew: Literal["single", "by_batch", "none"] = "single"
     """Extra time of decodes of unequal context (if the folder has skew.csv): one alpha for all batches, one per batch
     (a larger step may then be cheaper by a few percent), or none."""
@@ -160,16 +190,32 @@ class Layerwise(ConfigModel):
     def build(self, base_dir: Path | None = None) -> LayerwiseModel:
         """Build the model; the folder is relative to `base_dir`. Raises `InputError` for bad tables."""
         with inside("model"):
-            layers = load_model(self.model, base_dir).num_layers
+            shape = load_model(self.model, base_dir)
         folder = (base_dir or Path()) / self.path
         with inside("path"):
             if not folder.is_dir():
                 raise InputError("a folder of operator tables", self.path)
             tables = load_operator_tables(folder)
         built = LayerwiseModel(
-            tables, layers, skew=self.skew, products=self.products, overhead_s=self.overhead,
-            asynchronous=self.asynchronous, scale=self.scale,
+            tables, shape.num_layers, tp=self.tp, reduce_ns=self._all_reduce(shape, base_dir), skew=self.skew,
+            products=self.products, overhead_s=self.overhead, asynchronous=self.asynchronous, scale=self.scale,
             name=folder.resolve().parent.name if folder.name == "profile" else folder.name,
         )
         built.model = self.model
         return built
+
+    def _all_reduce(
+        self, model: ModelDescription, base_dir: Path | None
+    ) -> tuple[FloatArray, FloatArray, float] | None:
+        """Return bytes and nanoseconds of one all-reduce, and the bytes of a token in it; None on one device."""
+        if self.tp == 1:
+            return None
+        if self.link is None:
+            raise InputError("what joins the devices, since operator tables have no all-reduce: a name in "
+                             f"hw_profiles/links ({', '.join(names_in('links'))}), a file, or latency and bandwidth",
+                             field="link")
+        with inside("device"):
+            device = load_device(self.device, base_dir) if self.device else None
+        with inside("link"):
+            times, _ = all_reduce_times(self.link, self.tp, None if device is None else device.link_bandwidth, base_dir)
+        return *times, float(model.hidden_size * precision("bf16").other_bytes)

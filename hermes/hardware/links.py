@@ -24,7 +24,7 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.files import find
 from hermes.units import NS_PER_S
 
-__all__ = ["CollectiveTimes", "LinkDescription", "LinkTime", "load_interconnect"]
+__all__ = ["CollectiveTimes", "LinkDescription", "LinkTime", "all_reduce_times", "load_interconnect"]
 
 Rate = Annotated[Bandwidth, Field(ge=1)]
 FAR_BYTES = 2.0**40
@@ -105,6 +105,24 @@ class LinkDescription(ConfigModel):
         fixed = self.latency + self.latency_per_doubling * (math.log2(ranks) - 1.0)
         sizes = np.array([0.0, FAR_BYTES])
         return sizes, (fixed + 2.0 * (ranks - 1) / ranks * sizes / rate) * NS_PER_S
+
+
+def all_reduce_times(
+    link: LinkTime | str, ranks: int, link_bandwidth: float | None, base_dir: Path | None,
+) -> tuple[tuple[FloatArray, FloatArray], str]:
+    """Return (bytes, nanoseconds) of one all-reduce over a given link, and its source in words.
+
+    link_bandwidth: of the device; None if unknown. Raises `InputError` for an unknown link, and for one that is a share
+    of an unknown rate.
+    """
+    if isinstance(link, LinkTime):
+        sizes = np.array([0.0, FAR_BYTES])
+        return (sizes, (link.latency + sizes / link.bandwidth) * NS_PER_S), "given link"
+    found = load_interconnect(link, base_dir)
+    if link_bandwidth is None and found.share is not None:
+        raise InputError(f"a device beside the link {found.name}, whose rate is a share of the device's", link)
+    times = found.all_reduce(ranks, link_bandwidth or 0.0)
+    return times, f"{'assumed: ' if found.assumed else ''}link {found.name}"
 
 
 def load_interconnect(name_or_path: str | Path, base_dir: Path | None = None) -> LinkDescription:

@@ -11,18 +11,30 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config.data_files import note_file
-from hermes.errors import InputError, Verbatim
+from hermes.errors import InputError, Verbatim, suggest
 from hermes.hardware.base import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AXES", "ONCE", "PER_LAYER", "PER_SEQUENCE", "Attention", "OperatorTables", "Skew", "line",
-           "load_operator_tables"]
+__all__ = [
+    "AXES",
+    "ONCE",
+    "PER_LAYER",
+    "PER_SEQUENCE",
+    "WHERE_THERE",
+    "Attention",
+    "OperatorTables",
+    "Skew",
+    "line",
+    "load_operator_tables",
+]
 
 ONCE, PER_LAYER = ("embedding", "final_layernorm"), {
     "layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1,
 }
+WHERE_THERE = {"qk_norm": 1}
+"""Operators of some models: they count, once a layer, where `dense.csv` has them."""
 PER_SEQUENCE = ("lm_head", "sampler")
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 US_PER_S = 1e6
@@ -167,9 +179,19 @@ def _skew(frame: pd.DataFrame) -> Skew:
     return Skew(0.0 if math.isnan(single) else single, rows, columns, by_batch)
 
 
+def _all_known(frame: pd.DataFrame, names: Sequence[str], path: Path) -> None:
+    """Refuse an operator that nothing would add: a step without it is too short."""
+    for row, name in enumerate(frame["layer"]):
+        if name not in names:
+            raise InputError(f"an operator among {', '.join(names)}", name, file=str(path), line=row + 2, field="layer",
+                             suggestion=suggest(str(name), names))
+
+
 def load_operator_tables(folder: Path) -> OperatorTables:
     """Load the tables of a layer-wise profile. Raises `InputError` that names file, line and column."""
     dense = _read(folder, "dense.csv", ("layer", "tokens", "time_us"))
+    _all_known(dense, (*ONCE, *PER_LAYER, *WHERE_THERE), folder / "dense.csv")
+    there = [name for name in WHERE_THERE if (dense["layer"] == name).any()]
     sequences = _read(folder, "per_sequence.csv", ("layer", "sequences", "time_us"))
     attention = _read(folder, "attention.csv", (*AXES, "time_us"))
     skew = None
@@ -177,7 +199,7 @@ def load_operator_tables(folder: Path) -> OperatorTables:
         columns = ("pc", "n", "t_mean_us", "t_max_us", "t_skew_us")
         skew = _skew(_read(folder, "skew.csv", columns))
     return OperatorTables(
-        _curves(dense, "tokens", (*ONCE, *PER_LAYER), folder / "dense.csv"),
+        _curves(dense, "tokens", (*ONCE, *PER_LAYER, *there), folder / "dense.csv"),
         _curves(sequences, "sequences", PER_SEQUENCE, folder / "per_sequence.csv"),
         _attention(attention, folder / "attention.csv"), skew,
     )

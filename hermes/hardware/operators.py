@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from hermes.hardware.models import ModelDescription, precision
@@ -73,8 +74,7 @@ class Work:
     pair_flops: float
     kv_bytes: float               # per context token
     query_bytes: float            # per prefill or decode token: queries read, outputs written
-    elementwise_bytes: float      # per token
-    elementwise_kernels: int
+    elementwise: tuple[tuple[float, int], ...]   # (bytes per token of a kernel, kernels of that size)
     head_flops: float             # per sampled row
     head_bytes: float
     head_row_bytes: float
@@ -82,6 +82,16 @@ class Work:
     all_reduce_bytes: float       # per token, all of them
     hops: int                     # boundaries between pipeline stages
     hop_bytes: float              # per token, all of them
+
+    @cached_property
+    def elementwise_bytes(self) -> float:
+        """Bytes per token of all element-wise kernels."""
+        return sum(size * count for size, count in self.elementwise)
+
+    @property
+    def elementwise_kernels(self) -> int:
+        """Their number, without that of the embedding."""
+        return sum(count for _, count in self.elementwise) - 1
 
     @classmethod
     def of(cls, model: ModelDescription, *, tp: int = 1, pp: int = 1, dtype: str = "bf16",
@@ -113,13 +123,17 @@ class Work:
         linears.append(linear("ffn", "experts" if model.num_experts else "ffn", model.expert_params / tp,
                               2 * hidden + matrices * inner, 2, times))
         vocab = model.vocab_size / tp if model.output_head != "none" else 0.0
-        elementwise = (2 * 4 * hidden + 2 * (heads + kv_heads) * hd + matrices * inner * times) * act
-        more_norms = model.norms_per_layer - 2    # each of them reads and writes the hidden state
-        elementwise += more_norms * 2 * hidden * act
-        kernels = 4 + more_norms
+        rotated = 2 * (heads + kv_heads) * hd * act
+        # of one layer: two norms that also add the residual, rotation, activation
+        parts = [(4 * hidden * act, 2), (rotated, 1), (matrices * inner * times * act, 1)]
+        if model.norms_per_layer > 2:    # each of them reads and writes the hidden state
+            parts.append((2 * hidden * act, model.norms_per_layer - 2))
+        # norms of query and key heads are in the rotation's kernel: compiled engines launch and read nothing more
         if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
-            elementwise += (2 * hidden + heads * hd + inner * times) * (act + kind.layer_bytes)
-            kernels += 4
+            narrowed = (act + kind.layer_bytes)
+            parts += [(hidden * narrowed, 2), (heads * hd * narrowed, 1), (inner * times * narrowed, 1)]
+        elementwise = [(float(size), count * layers) for size, count in parts]
+        elementwise.append((2.0 * hidden * act, 1))    # embedding
         shared = 2 * (tp - 1) / tp * hidden * act
         return cls(
             linears=tuple(linears), experts=model.num_experts,
@@ -129,7 +143,7 @@ class Work:
             pair_flops=4 * heads * hd * layers,
             kv_bytes=2 * kv_heads * hd * kv_value_bytes(kv_dtype, dtype) * layers,
             query_bytes=2 * heads * hd * act * layers,
-            elementwise_bytes=elementwise * layers + 2 * hidden * act, elementwise_kernels=kernels * layers,
+            elementwise=tuple(elementwise),
             head_flops=2 * hidden * vocab, head_bytes=hidden * vocab * act,
             head_row_bytes=(hidden + vocab) * act if vocab else 0.0,
             all_reduces=2 * layers if tp > 1 else 0, all_reduce_bytes=2 * layers * shared,

@@ -26,7 +26,7 @@ def attention_us(chunk: float, past: float, decodes: float, context: float) -> f
 def write_tables(folder: Path, *, skew: bool = True) -> Path:
     folder.mkdir(exist_ok=True)
     rows = [f"{name},{t},{10 * (i + 1) + t}" for i, name in enumerate((*ONCE, *PER_LAYER)) for t in (1, 16, 32, 128)]
-    (folder / "dense.csv").write_text("\n".join(["layer,tokens,time_us", *rows]))
+    (folder / "dense.csv").write_text("\n".join(["layer,tokens,time_us", *rows, ""]))
     rows = [f"{name},{s},{100 + s}" for name in ("lm_head", "sampler") for s in (1, 4, 16)]
     (folder / "per_sequence.csv").write_text("\n".join(["layer,sequences,time_us", *rows]))
     rows = []
@@ -169,3 +169,40 @@ def test_bad_tables_are_refused_in_one_line(tables, name, old, new, says):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="path: expected a folder of operator tables"):
         Layerwise(path="nowhere", model="llama-3.1-8b").build(tmp_path)
+
+
+def test_norms_of_heads_count_where_the_tables_have_them(tmp_path):
+    plain = write_tables(tmp_path / "a")
+    more = write_tables(tmp_path / "b")
+    with open(more / "dense.csv", "a") as file:
+        file.write("".join(f"qk_norm,{t},{5 + t}\n" for t in (1, 16, 32, 128)))
+    before, after = (LayerwiseModel(load_operator_tables(folder), 3) for folder in (plain, more))
+    stats = StepStats(decode_seqs=16, decode_ctx=160, decode_ctx_max=10, sampled=16)
+    assert after.step_ns(stats) - before.step_ns(stats) == pytest.approx(3 * 21_000, abs=2)
+
+
+def test_an_operator_that_nothing_adds_is_refused(tmp_path):
+    folder = write_tables(tmp_path / "a")
+    with open(folder / "dense.csv", "a") as file:
+        file.write("qk_nrm,1,5\n")
+    with pytest.raises(InputError, match="qk_norm"):
+        load_operator_tables(folder)
+
+
+def test_split_tables_add_all_reduces_over_a_link(tmp_path):
+    folder = write_tables(tmp_path / "a")
+    options = {"path": str(folder), "model": "llama-3.1-8b"}
+    stats = StepStats(decode_seqs=16, decode_ctx=160, decode_ctx_max=10, sampled=16)
+    alone = Layerwise(**options).build()
+    split = Layerwise(**options, tp=2, link={"latency": 32e-6, "bandwidth": 15e9}).build()
+    by_hand = 2 * 32 * (32e-6 + 16 * 4096 * 2 / 15e9) * 1e9
+    assert split.step_ns(stats) - alone.step_ns(stats) == pytest.approx(by_hand, abs=2)
+    assert split.terms_ns(stats)["all_reduce"] == pytest.approx(by_hand)
+    assert sum(split.terms_ns(stats).values()) == pytest.approx(split.step_ns(stats), abs=1)
+    assert split.info.devices == 2
+    with pytest.raises(InputError, match="joins the devices"):
+        Layerwise(**options, tp=2).build()
+    with pytest.raises(InputError, match="a device beside"):
+        Layerwise(**options, tp=2, link="pcie-host-memory").build()
+    shared = Layerwise(**options, tp=2, link="pcie-host-memory", device="rtx-pro-6000").build()
+    assert shared.terms_ns(stats)["all_reduce"] == pytest.approx(by_hand, rel=0.01)
