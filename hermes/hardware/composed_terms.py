@@ -26,6 +26,7 @@ from hermes.hardware.kernel_curves import (
     GRAPH_LAUNCH_NS,
     DecodeTimes,
     Roof,
+    cold_decode_times,
     decode_times,
     gemm_times,
     largest_sum,
@@ -36,6 +37,7 @@ from hermes.hardware.models import precision
 from hermes.hardware.operators import kv_value_bytes
 from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
+from hermes.hardware.row_curves import elementwise_times, row_times
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
@@ -88,6 +90,8 @@ class ComposedModel:
         self._linears: list[tuple[str, FloatArray]] = []
         self._last: dict[str, float] = {}
         self._head: FloatArray | None = None
+        self._elementwise: FloatArray | None = None
+        self._sampler: FloatArray | None = None
         self._prefill: tuple[_Line, _Line] | None = None
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
@@ -150,10 +154,15 @@ class ComposedModel:
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
                 self._linears.append((name, times * layers))
             self._limit("tokens", float(gemm.m[-1]))
-        wide = kernels.gemm("bf16")
+        wide = kernels.gemm(self.base.work.wide)
         if wide is not None and model.output_head != "none":
-            self._head = gemm_times(wide, self._wide, 2.0, self._rows, model.vocab_size / tp, hidden)
-        kv = "fp8" if kv_value_bytes(options.kv_dtype, options.dtype) == 1 else "bf16"
+            self._head = gemm_times(wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden)
+        self._elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+        sampler = kernels.rows("sampling", "fp32")
+        if sampler is not None:
+            self._sampler = row_times(sampler, self._rows, model.vocab_size)
+        kv_bytes = kv_value_bytes(options.kv_dtype, options.dtype)
+        kv = {1.0: "fp8", 4.0: "fp32"}.get(kv_bytes, "bf16")
         dims = kernels.head_dims("decode", kv)
         if not dims or not model.causal:
             return
@@ -168,8 +177,9 @@ class ComposedModel:
         self._limit("decode_ctx", largest_sum(decode) / kv_heads)
         self._prefill = (
             _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers))
-        self._decode = decode_times(
-            decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0, _spaced(2048))
+        shape = heads, kv_heads, hd, measured, kv_bytes, _spaced(2048)
+        self._decode = cold_decode_times(decode, *shape) if kernels.file.cold else (
+            decode_times(decode, self._wide, *shape))
 
     def rows(self, tokens: int) -> int:
         """Tokens that the linear operators compute: the next captured size."""
@@ -192,7 +202,8 @@ class ComposedModel:
             out.update((name, self._at(times, rows)) for name, times in self._linears)
         else:
             out.update((name, roof[name]) for name, *_ in base._linears)
-        out["elementwise"] = roof["elementwise"] + base._step
+        out["elementwise"] = roof["elementwise"] + base._step if self._elementwise is None else (
+            self._at(self._elementwise, rows))
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
         if not captured:
@@ -200,6 +211,8 @@ class ComposedModel:
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
             out["sampling"] = self.sources.sampling_ns * sampled
+            if self._sampler is not None and self.sources.sampling_ns > 0:
+                out["sampling"] = self._at(self._sampler, sampled)
         if self._reduces:
             link = self._link if captured else self._launched
             if link is None:
@@ -256,12 +269,14 @@ class ComposedModel:
     def _measured_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
         """The same before a scenario's change."""
         seqs = stats.decode_seqs
+        launch = self._launch_ns(seqs)
+        floor = launch if self._decode is not None and self._decode.added else self._floor
         if stats.prefill_tokens and not self.sources.apart:
             prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
             if prompt > self._one_tile:
                 tiles = seqs * (self._empty + self._empty_token * prompt)
-                return self._launch_ns(seqs), 0.0, max(tiles, self._floor), max(self._beside, self._per_token)
-        return self._launch_ns(seqs), 0.0, self._floor, self._per_token
+                return launch, 0.0, max(tiles, floor), max(self._beside, self._per_token)
+        return launch, 0.0, floor, self._per_token
 
     def _decodes_ns(self, stats: StepStats) -> float:
         """Attention of the decodes of one step."""
@@ -282,8 +297,10 @@ class ComposedModel:
         base, kernels = self.base, self.kernels
         roof = f"roofline of {base.device.name}, factors {base.device.efficiency or 'given'}"
         tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
-        found = {"elementwise": roof, "lm_head": roof if self._head is None else tables,
-                 "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
+        found = {"elementwise": roof if self._elementwise is None else tables,
+                 "lm_head": roof if self._head is None else tables, "engine": self.sources.engine,
+                 "sampling": tables if self._sampler is not None else (
+                     "assumed: a sort of the vocabulary, 335 bytes a logit")}
         linears = self._linears or base._linears
         found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
