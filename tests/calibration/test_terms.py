@@ -20,12 +20,12 @@ from hermes import simulate
 from hermes.calibration.collect.terms_numpy import attention
 from hermes.calibration.collect.terms_timing import copies_of
 from hermes.calibration.fit.engine import EngineFit, fit_engine
-from hermes.calibration.fit.kernels import fit_terms
+from hermes.calibration.fit.kernels import fit_power, fit_terms
 from hermes.calibration.journal import Journal, read_journal
 from hermes.calibration.kernel_files import save_kernels
 from hermes.calibration.plan import save_plan
 from hermes.calibration.steps import STATS, MeasuredSteps, StepsHeader, tidy_rows
-from hermes.calibration.terms import load_terms, pack_terms
+from hermes.calibration.terms import MeasuredTerms, load_terms, pack_terms
 from hermes.calibration.terms_plan import GEMMS, TermsMeasurement, TermsPlan, rank_gemms
 from hermes.cli import main
 from hermes.cli.calibrate.show_terms import hardware_lines
@@ -109,6 +109,11 @@ def by_hand(medians: pd.DataFrame, rows: int, sampled: int, new: int, decodes: i
     return 2 * layer + once + one("lm_head", rows=sampled, n=500, k=64) + one("sampling", rows=sampled, width=500)
 
 
+def everything(measured: MeasuredTerms) -> pd.DataFrame:
+    """Medians of all points, those included whose repetitions a busy machine scattered too far for a fit."""
+    return MeasuredTerms(measured.header, measured.rows.assign(excluded="")).medians()
+
+
 STEP = StepStats(prefill_seqs=1, prefill_tokens=128, prefill_attn=128 * 129 // 2, prefill_max=128, decode_seqs=8,
                  decode_ctx=8 * 255, decode_ctx_max=255, sampled=8)
 
@@ -128,7 +133,7 @@ def test_from_a_plan_to_a_scenario_on_a_cpu(folder, capsys):
     planned = json.loads(capsys.readouterr().out)
     assert set(planned["terms"]) == {*GEMMS, "norm", "residual", "embedding", "rotary", "activation", "sampling",
                                      "prefill", "decode", "beside", "power", "all_reduce"}
-    assert main(["calibrate", "run", "plan.yaml", "-q", "--budget", "1.5", "--json"]) == 0
+    assert main(["calibrate", "run", "plan.yaml", "-q", "--budget", "1", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert not first["complete"]
     assert 0 < first["measured"] < len(planned["points"])
@@ -157,15 +162,15 @@ def test_from_a_plan_to_a_scenario_on_a_cpu(folder, capsys):
     made = json.loads(capsys.readouterr().out)
     assert made["hardware"] == ["hardware:", "  kind: composed", "  kernels: ./kernels.yaml"]
     assert {"gemm/fp32", "prefill/16/fp32", "decode/16/fp32", "all_reduce/launched"} <= set(made["tables"])
-    assert {term: found["mape"] for term, found in made["errors"].items() if found["mape"] > 0.6} == {}
+    assert {term: found["median"] for term, found in made["errors"].items() if abs(found["median"]) > 0.3} == {}
 
-    wanted = by_hand(measured.medians(), rows=128, sampled=8, new=128, decodes=8, context=256)
+    wanted = by_hand(everything(measured), rows=128, sampled=8, new=128, decodes=8, context=256)
     # 136 rows lie between the measured 128 and 256
     assert priced() == pytest.approx(wanted, rel=TOLERANCE)
-    alone = StepStats(decode_seqs=1, decode_ctx=9, decode_ctx_max=9, sampled=1)
-    two = Composed(model="./tiny.json", device="./device.yaml", dtype="fp32", tp=2).build(Path()).terms_ns(alone)
-    found = measured.medians().query("term == 'all_reduce' and ranks == 2 and bytes == 256")["time_s"].iloc[0]
-    assert two["all_reduce"] == pytest.approx(2 * 2 * found * 1e9, rel=0.01)
+    found = measured.medians().query("term == 'all_reduce'").iloc[0]   # the first size that was not too noisy
+    stats = StepStats(decode_seqs=int(found["bytes"] // 256), decode_ctx=9, decode_ctx_max=9, sampled=1)
+    two = Composed(model="./tiny.json", device="./device.yaml", dtype="fp32", tp=2).build(Path()).terms_ns(stats)
+    assert two["all_reduce"] == pytest.approx(2 * 2 * found["time_s"] * 1e9, rel=0.01)
 
     summary = simulate(load_scenario(Path("scenario.yaml"))).summary
     assert summary["requests"]["completed"] == 20
@@ -197,7 +202,7 @@ def test_the_same_with_torch(folder, capsys):
     measured = load_terms(Path("terms.yaml"))
     assert measured.header.engine.startswith("torch")
     assert (measured.rows["term"] == "all_reduce").any()   # by Gloo
-    wanted = by_hand(measured.medians(), rows=128, sampled=8, new=128, decodes=8, context=256)
+    wanted = by_hand(everything(measured), rows=128, sampled=8, new=128, decodes=8, context=256)
     assert priced() == pytest.approx(wanted, rel=TOLERANCE)
 
 
@@ -279,8 +284,8 @@ def seconds_of(point: dict[str, Any]) -> float:
     return found + (decodes > 0) * 5e-6 + 1e-8 * lanes + 1e-10 * decodes * point.get("context", 0) * point["heads"]
 
 
-def made_up(folder: Path, seconds, **settings: Any) -> Path:
-    """A journal of these times, as a collector writes it."""
+def made_up(folder: Path, seconds, watts=None, **settings: Any) -> Path:
+    """A journal of these times, and watts where given, as a collector writes it."""
     settings = SETTINGS | settings
     environment = settings.pop("environment", {"device": "a card", "date": "2026-11-21", "engine": "made up 1",
                                                "beside": "apart"})
@@ -289,7 +294,9 @@ def made_up(folder: Path, seconds, **settings: Any) -> Path:
     with Journal(path, plan.model_dump(mode="json"), environment) as journal:
         for point in plan.points:
             if point["term"] == "power":
-                journal.point(point["name"], [], failed="not available", seconds=0.0)
+                row = watts(point) if watts else None
+                more = {} if row else {"failed": "not available"}
+                journal.point(point["name"], [row] if row else [], seconds=0.0, **more)
                 continue
             rows = [{"repetition": n, "time_s": seconds(point), "cpu_time_s": seconds(point)} for n in range(3)]
             journal.point(point["name"], rows, seconds=0.01, cv=0.0, **{"class": "excellent"})
@@ -351,6 +358,23 @@ def test_all_reduces_become_a_link(folder, capsys):
     assert link.bandwidth == pytest.approx(1e9, rel=1e-3)   # 2 (n - 1) / n is 1 for two
     sizes, ns = link.all_reduce(4, 1e9)
     assert np.interp(2**20, sizes, ns) == pytest.approx(2e4 + 1.5 * 2**20, rel=0.01)
+
+
+def test_watts_by_utilisation_are_found(folder, capsys):
+    """120 W at work, 80 more at the memory's full rate (20 GB/s), 300 more at the arithmetic's (0.12 Tflop/s)."""
+    def watts(point):
+        busy = {"idle": 0.0, "memory": 0.9 * 80, "arithmetic": 0.5 * 300}[point["load"]] * point.get("share", 0.0)
+        rate = {"idle": 0.0, "memory": 0.9 * 20e9, "arithmetic": 0.5 * 1.2e11}[point["load"]] * point.get("share", 0.0)
+        return {"repetition": 0, "time_s": 4.0, "power_w": 40.0 if point["load"] == "idle" else 120.0 + busy,
+                "rate": rate}
+
+    made_up(folder, seconds_of, watts, hardware="./device.yaml")
+    assert main(["calibrate", "pack", "terms.journal.jsonl", "-o", "terms.yaml"]) == 0
+    assert main(["fit", "terms.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "power: {serving: 120.0, memory: 80.0, compute: 300.0, most: 270.0}" in out
+    assert "idle_w: 40" in out
+    assert fit_power([], 1.0, 1.0) is None
 
 
 def test_the_lines_of_a_scenario_are_valid(folder):

@@ -23,6 +23,7 @@ from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, StepStats
 from hermes.hardware.composed import Beside
 from hermes.hardware.composed_terms import ComposedModel
+from hermes.hardware.devices import DevicePower
 from hermes.hardware.efficiency import load_efficiency
 from hermes.hardware.kernel_tables import KernelsFile, KernelTables
 from hermes.hardware.links import CollectiveTimes, LinkDescription
@@ -31,10 +32,11 @@ from hermes.hardware.roofline import RooflineModel, RooflineOptions
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
-__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_link", "fit_terms", "model_of"]
+__all__ = ["BesideFit", "FittedTerms", "Watts", "fit_beside", "fit_link", "fit_power", "fit_terms", "model_of"]
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 FEWEST_BESIDE = 6   # points for the three figures of decodes beside a prompt
+FEWEST_LOADS = 4    # for the three figures of watts
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class FittedTerms:
     """Nanoseconds by table, nan where not measured, and the tables' axes."""
     beside: BesideFit | None
     watts: list[Watts]
+    power: DevicePower | None
+    """Fitted to `watts`; None with too few of them."""
     errors: dict[str, Errors]
     """By term: the composed model with these tables, beside the measured points."""
     notes: list[str]
@@ -102,7 +106,10 @@ def fit_terms(terms: MeasuredTerms, name: str) -> FittedTerms:
         notes.append("decodes beside a prompt: launched apart, write `mixed_attention: apart` in the device description"
                      if header.launch == "apart" else "decodes beside a prompt: too few points; figures of other cards")
     built = {tp: model_of(terms, _tables(file, arrays), tp, beside) for tp in header.tensor_parallel}
-    return FittedTerms(file, arrays, beside, _watts(found), _checked(found, built), notes)
+    watts = _watts(found)
+    power = fit_power(watts, header.description.memory_bandwidth,
+                      header.description.peak(precision(header.dtype).compute))
+    return FittedTerms(file, arrays, beside, watts, power, _checked(found, built), notes)
 
 
 def _points(found: pd.DataFrame) -> list[Any]:
@@ -235,6 +242,23 @@ def fit_link(terms: MeasuredTerms, name: str) -> LinkDescription:
 def _watts(found: pd.DataFrame) -> list[Watts]:
     return [Watts(row.load, row.share, row.power_w, row.rate)
             for row in _points(found[found["term"] == "power"].sort_values(["load", "share"]))]
+
+
+def fit_power(watts: Sequence[Watts], bandwidth: float, flops: float) -> DevicePower | None:
+    """Fit a device's watts by utilisation to those under held loads; None with too few loads.
+
+    Non-negative least squares on relative errors of serving + memory * share of the memory's rate + compute * share of
+    the arithmetic; `most` is the highest that was read. A load that rests half of the time draws the mean of both.
+    """
+    loads = [found for found in watts if found.load != "idle"]
+    if len(loads) < FEWEST_LOADS or {found.load for found in loads} != {"memory", "arithmetic"}:
+        return None
+    features = np.array([[1.0, found.rate / bandwidth if found.load == "memory" else 0.0,
+                          found.rate / flops if found.load == "arithmetic" else 0.0] for found in loads])
+    read = np.array([found.power_w for found in loads])
+    (serving, memory, compute), _ = solve(features, read, np.ones(len(read)), relative=True)
+    return DevicePower(serving=round(float(serving), 1), memory=round(float(memory), 1),
+                       compute=round(float(compute), 1), most=round(float(read.max()), 1))
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------

@@ -86,13 +86,16 @@ def fitted_terms(
 
     written: the files, the tables first
     """
+    from hermes.config.yaml_writer import to_flow
+
     lines = hardware_lines(made, engine, written[0] if written else None)
     if as_json:
         print_json({
             "tables": made.file.tables, "errors": {term: asdict(found) for term, found in made.errors.items()},
             "beside": None if made.beside is None else made.beside.beside.model_dump(),
             "step": None if engine is None else engine.step.model_dump(),
-            "watts": [asdict(found) for found in made.watts], "notes": made.notes, "hardware": lines,
+            "watts": [asdict(found) for found in made.watts],
+            "power": None if made.power is None else made.power.model_dump(), "notes": made.notes, "hardware": lines,
         })
         return
     errors = dict(made.errors)
@@ -112,6 +115,10 @@ def fitted_terms(
         print(f"watts: {load}: {found.power_w:.0f} W{unit.get(found.load, '')}")
     for note in (*made.notes, *terms.header.notes):
         print(f"note: {note}")
+    idle = next((found for found in made.watts if found.load == "idle"), None)
+    if made.power is not None and idle is not None:
+        power = to_flow({name: value for name, value in made.power.model_dump().items() if value})
+        print(f"in the device description:\n    idle_w: {idle.power_w:.0f}\n    power: {power}")
     print("in a scenario, for the clients on this card:")
     print("\n".join(f"    {line}" for line in lines))
     for path in written:
