@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hermes.calibration.kernel_files import coded
+
 VERSION = "aiconfigurator-core 0.12.0"
 SYSTEMS = {
     "a100-80gb": ("a100_sxm", "0.14.0"), "h100-sxm": ("h100_sxm", "0.24.0"), "h200": ("h200_sxm", "0.24.0"),
@@ -25,22 +27,14 @@ GEMM = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nv
 KV = {"bfloat16": "bf16", "fp8": "fp8"}
 HEAD_DIMS = (64, 128, 256)
 FEWEST = 0.9    # a table with fewer of its points is left out
-SCALE = 1000.0
 NS_PER_MS = 1e6
-
-
-def coded(milliseconds: np.ndarray) -> np.ndarray:
-    """Times as int16, 1000 * ln(nanoseconds): steps of 0.1%; -1 where nothing was measured."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.rint(SCALE * np.log(milliseconds * NS_PER_MS))
-    return np.where(np.isfinite(logs), logs, -1).astype(np.int16)
 
 
 def table(rows: pd.DataFrame, axes: list[str], values: list[np.ndarray]) -> np.ndarray:
     """The rows' times on a grid, shape of the axes; the fastest where a point was measured by several kernels."""
     found = rows.groupby(axes)["latency"].min()
     grid = found.reindex(pd.MultiIndex.from_product(values, names=axes)) if len(axes) > 1 else found.reindex(values[0])
-    return coded(grid.to_numpy().reshape([len(v) for v in values]))
+    return coded(NS_PER_MS * grid.to_numpy().reshape([len(v) for v in values]))
 
 
 def gemm(folder: Path, arrays: dict[str, np.ndarray]) -> None:

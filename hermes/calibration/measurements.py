@@ -1,4 +1,4 @@
-"""Plan files: the user's description of a measurement in YAML (`measure: llm`, `link`, `retrieval`, `ivf`,
+"""Plan files: the user's description of a measurement in YAML (`measure: llm`, `terms`, `link`, `retrieval`, `ivf`,
 `validation`).
 
 A measurement makes the plan of points for its collector (`hermes.calibration.plan`). Paths in the file are relative to
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from hermes.calibration.engines import planner
 from hermes.calibration.link_plan import LinkMeasurement
 from hermes.calibration.plan import PointPlan, request_for
 from hermes.calibration.retrieval_plan import RetrievalMeasurement
+from hermes.calibration.terms_plan import TermsMeasurement
 from hermes.config import ConfigModel, field_docs
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node, load_yaml
@@ -25,8 +26,8 @@ from hermes.errors import InputError, suggest
 from hermes.scenario.loading import apply_override
 
 __all__ = [
-    "MEASUREMENTS", "IvfMeasurement", "LlmMeasurement", "Measurement", "ValidationMeasurement", "load_measurement",
-    "load_validation", "template",
+    "MEASUREMENTS", "CardPlan", "IvfMeasurement", "LlmMeasurement", "Measurement", "ValidationMeasurement",
+    "card_plans", "load_measurement", "load_validation", "template",
 ]
 
 Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -62,6 +63,8 @@ class LlmMeasurement(ConfigModel):
     """Longest sequence."""
     threads: Annotated[int, Field(ge=1, le=4096)] = 1
     """CPU threads of the engine."""
+    parts: Annotated[list[Literal["grid", "engine"]], Field(min_length=1)] = ["grid", "engine"]
+    """grid: batches of all kinds, for a step profile; engine: full chunks beside decodes, and decode batches."""
     points: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Most points of the grid; null: the engine's own choice."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -71,7 +74,7 @@ class LlmMeasurement(ConfigModel):
 
     def plan(self, base_dir: Path, python: str | None = None) -> PointPlan:
         """Return the plan. Raises `InputError` naming the key."""
-        given = self.model_dump(exclude={"measure", "engine", "output"})
+        given = self.model_dump(exclude={"measure", "engine", "output"}) | {"parts": tuple(self.parts)}
         made: PointPlan = planner(self.engine).plan(request_for(**given, base_dir=base_dir))
         return made
 
@@ -145,10 +148,12 @@ class ValidationMeasurement(ConfigModel):
     """Measurements of every calibrated step."""
 
 
-Measurement = LlmMeasurement | LinkMeasurement | RetrievalMeasurement | IvfMeasurement | ValidationMeasurement
+Measurement = (
+    LlmMeasurement | TermsMeasurement | LinkMeasurement | RetrievalMeasurement | IvfMeasurement | ValidationMeasurement
+)
 MEASUREMENTS: dict[str, type[Measurement]] = {
-    "llm": LlmMeasurement, "link": LinkMeasurement, "retrieval": RetrievalMeasurement, "ivf": IvfMeasurement,
-    "validation": ValidationMeasurement,
+    "llm": LlmMeasurement, "terms": TermsMeasurement, "link": LinkMeasurement, "retrieval": RetrievalMeasurement,
+    "ivf": IvfMeasurement, "validation": ValidationMeasurement,
 }
 
 
@@ -200,3 +205,46 @@ def template(kind: str, overrides: Iterable[str] = ()) -> str:
         lines += ["", f"# {text}"] if text else [""]
         lines.append(to_yaml({key: value}).rstrip("\n"))
     return "\n".join(lines) + "\n"
+
+
+# -- everything that the composed model needs of a card ----------------------------------------------------------------
+
+
+class CardPlan(NamedTuple):
+    """One of the plan files of a card."""
+
+    file: str
+    text: str
+    points: int
+    estimate_s: float
+
+
+_OF_CARD: dict[str, tuple[str, dict[str, str]]] = {
+    "plan-terms.yaml": ("terms", {}),
+    "plan-engine.yaml": ("llm", {"engine": "vllm", "parts": "[engine]", "max_num_batched_tokens": "8192"}),
+    "plan-link.yaml": ("link", {}),
+}
+
+
+def card_plans(overrides: Iterable[str] = (), base_dir: Path | None = None) -> list[CardPlan]:
+    """Return the plan files of a card: single operators, whole steps of its engine, host links.
+
+    An override goes to every plan that has its key. Raises `InputError` for one that none has.
+    """
+    given = dict.fromkeys(override.partition("=")[0] for override in overrides)
+    fields = {file: set(MEASUREMENTS[kind].model_fields) for file, (kind, _) in _OF_CARD.items()}
+    for key in given:
+        if key in ("measure", "output") or not any(key in known for known in fields.values()):
+            known = sorted(set.union(*fields.values()) - {"measure", "output"})
+            raise InputError(f"a key of a card's plans: {', '.join(known)}", key, field="--set",
+                             suggestion=suggest(key, known))
+    out = []
+    for file, (kind, more) in _OF_CARD.items():
+        own = [f"{key}={value}" for key, value in more.items() if key not in given]
+        settings = [*own, *(text for text in overrides if text.partition("=")[0] in fields[file])]
+        made = _validated(as_node({"measure": kind}), settings, base_dir or Path())
+        if isinstance(made, IvfMeasurement | ValidationMeasurement):
+            raise TypeError(f"{kind} has no points")
+        plan = made.plan(base_dir or Path())
+        out.append(CardPlan(file, template(kind, settings), len(plan.points), plan.estimate_s))
+    return out

@@ -26,8 +26,16 @@ from hermes.hardware.files import find
 from hermes.hardware.models import ModelDescription, load_model
 
 __all__ = [
-    "ENGINES", "Plan", "PlanMemory", "Planner", "PointPlan", "Request", "load_plan", "request_for", "save_plan",
+    "CHUNK_CONTEXTS", "ENGINES", "PARTS", "Plan", "PlanMemory", "Planner", "PointPlan", "Request", "load_plan",
+    "request_for", "save_plan",
 ]
+
+PARTS = ("grid", "engine")
+"""Parts of an LLM engine's plan: a grid of batches, which step profiles are fitted to; and what tells the engine's own
+time from its kernels: full chunks beside decodes, and decode batches of all sizes."""
+
+CHUNK_CONTEXTS = (128, 1024, 4096, 16384)
+"""Tokens of the decodes beside full chunks, as far as they fit."""
 
 ENGINES: Registry[Any] = Registry("calibration_engines", "a calibration engine")
 """Planners by engine name."""
@@ -125,7 +133,9 @@ class Request:
     max_context: int = 8192
     threads: int = 1
     points: int | None = None
-    """Most points; None: the planner's own grid."""
+    """Most points of the grid; None: the planner's own choice."""
+    parts: tuple[str, ...] = ("grid",)
+    """`PARTS` of the plan."""
     seed: int = 0
 
 

@@ -9,6 +9,9 @@ A point is one batch, repeated:
   few of both.
 - Level 1 refines it to powers of two, and adds several prompts in a step, chunks that sample nothing, unequal contexts.
 - Level 2 draws batches at random, log-uniformly, between the bounds: held-out errors on them are those of a simulation.
+
+Points of the part `engine` say so (`"part": "engine"`), at level 1: a chunk that fills the step beside 0, 1, 2, 4, ...
+decodes at several contexts, first and with a past; decode batches of 1, 2, 3, 4, 6, 8, ... sequences.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.calibration.plan import ENGINES, Plan, PlanMemory, Request
+from hermes.calibration.plan import CHUNK_CONTEXTS, ENGINES, Plan, PlanMemory, Request
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import ModelDescription, precision
 
-__all__ = ["Batch", "TorchPlanner", "batch_of"]
+__all__ = ["Batch", "TorchPlanner", "batch_of", "batch_sizes", "check_dense", "powers"]
 
 DTYPES = ("bf16", "fp16", "fp32")
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")   # as hermes.calibration.collect.torch_model
@@ -100,7 +103,15 @@ def batch_of(point: dict[str, Any]) -> Batch:
     )
 
 
-def _powers(low: int, high: int, factor: int) -> list[int]:
+def check_dense(model: ModelDescription) -> None:
+    """Raise `InputError` for a model that is no dense decoder of the Llama family."""
+    if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
+            and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
+        raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
+                         model.name, field="model")
+
+
+def powers(low: int, high: int, factor: int) -> list[int]:
     """Return `low`, `low * factor`, ... below `high`, and `high`."""
     out = []
     while low < high:
@@ -112,11 +123,11 @@ def _powers(low: int, high: int, factor: int) -> list[int]:
 def _grid(request: Request, factor: int) -> Iterator[Batch]:
     """Yield decodes by batch and context, and prompts by length and past."""
     seqs, tokens, longest = request.max_num_seqs, request.max_num_batched_tokens, request.max_context
-    for count in _powers(1, seqs, factor):
-        for context in _powers(16, longest - 1, factor):
+    for count in powers(1, seqs, factor):
+        for context in powers(16, longest - 1, factor):
             yield Batch(decodes=((context, count),))
-    for n in _powers(16, min(tokens, longest), factor):
-        for past in [0, *_powers(128, longest - n, factor)] if n < longest else [0]:
+    for n in powers(16, min(tokens, longest), factor):
+        for past in [0, *powers(128, longest - n, factor)] if n < longest else [0]:
             yield Batch(prefills=((n, past, 1, 1),))
 
 
@@ -129,18 +140,18 @@ def _coarse(request: Request) -> Iterator[Batch]:
 
 def _fine(request: Request) -> Iterator[Batch]:
     tokens, longest = request.max_num_batched_tokens, request.max_context
-    for n in _powers(32, tokens, 4):
+    for n in powers(32, tokens, 4):
         yield Batch(prefills=((n, longest // 4, 1, 0),))
         for count in (2, 4, 8):
             if n // count:
                 yield Batch(prefills=((n // count, 0, count, 1),))
-    for count in _powers(2, request.max_num_seqs, 4):
+    for count in powers(2, request.max_num_seqs, 4):
         for low, high in ((64, longest // 2), (longest // 16, longest - 1)):
             if low < high:
                 yield Batch(decodes=((low, count - 1), (high, 1)))
                 yield Batch(decodes=((low, count - count // 2), (high, count // 2)))
-    for count in _powers(1, request.max_num_seqs, 4):
-        for n in _powers(16, tokens - count, 4) if tokens - count > 16 else []:
+    for count in powers(1, request.max_num_seqs, 4):
+        for n in powers(16, tokens - count, 4) if tokens - count > 16 else []:
             for past in (0, 512):
                 yield Batch(((256, count),), ((n, past, 1, 0 if past else 1),))
     yield from _grid(request, 2)
@@ -174,6 +185,26 @@ def _random_batch(draw: random.Random, request: Request) -> Batch:
     return Batch(tuple(sorted(decodes)), tuple(prefills))
 
 
+def batch_sizes(most: int) -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, ... up to `most`."""
+    found = powers(1, most, 2)
+    return sorted({*found, *(size + size // 2 for size in found if size > 1 and size + size // 2 < most)})
+
+
+def _of_engine(request: Request) -> Iterator[Batch]:
+    """Yield chunks that fill a step beside decodes, and decode batches."""
+    budget, longest, seqs = request.max_num_batched_tokens, request.max_context, request.max_num_seqs
+    contexts = [context for context in CHUNK_CONTEXTS if context < longest]
+    for count in (0, *powers(1, min(seqs, budget) - 1, 2)) if min(seqs, budget) > 1 else (0,):
+        for context in contexts if count else contexts[:1]:
+            for past in (0, budget) if budget + budget <= longest else (0,):
+                decodes = ((context, count),) if count else ()
+                yield Batch(decodes, ((min(budget - count, longest - past), past, 1, 0),))
+    for count in batch_sizes(seqs):
+        for context in contexts[:2]:
+            yield Batch(decodes=((context, count),))
+
+
 @ENGINES.register("torch")
 class TorchPlanner:
     """Makes plans for `hermes.calibration.collect.torch_llm`."""
@@ -182,7 +213,7 @@ class TorchPlanner:
         """Return the grid, within memory and bounds."""
         model = request.model
         self._check(request)
-        limit = self._kv_limit_tokens(request)
+        limit = self.kv_limit_tokens(request)
         points = list(self._points(request, limit))
         if not points:
             raise InputError(f"a grid that fits into {limit} tokens of KV cache", request.max_context,
@@ -207,10 +238,7 @@ class TorchPlanner:
 
     def _check(self, request: Request) -> None:
         model = request.model
-        if not (model.gated_ffn and model.causal and model.norm == "rms" and not model.num_experts
-                and not model.linear_bias and not model.embedding_norm and model.output_head != "none"):
-            raise InputError("a dense decoder with RMSNorm, rotary embedding and SwiGLU (Llama, Mistral, Qwen2, Qwen3)",
-                             model.name, field="model")
+        check_dense(model)
         kind = request.config_json.get("model_type")
         if kind not in MODEL_TYPES:
             raise InputError(f"one of {', '.join(MODEL_TYPES)}", kind, field="model: model_type")
@@ -229,6 +257,17 @@ class TorchPlanner:
     def _points(self, request: Request, limit: int) -> Iterator[dict[str, Any]]:
         """Yield points of all levels, without duplicates, at most as many as requested."""
         seen: set[str] = set()
+        if "engine" in request.parts:
+            for batch in _of_engine(request):
+                if batch.name() not in seen and self._fits(batch, request, limit):
+                    seen.add(batch.name())
+                    yield self._point(request, batch, 1) | {"part": "engine"}
+        if "grid" in request.parts:
+            yield from self._of_grid(request, limit, seen)
+
+    def _of_grid(self, request: Request, limit: int, others: set[str]) -> Iterator[dict[str, Any]]:
+        """Yield the grid, without batches that are among the `others`."""
+        seen: set[str] = set()
         most = request.points or DEFAULT_POINTS
         levels: list[Iterable[Batch]] = [_coarse(request), _fine(request), self._random(request)]
         for level, batches in enumerate(levels):
@@ -240,7 +279,7 @@ class TorchPlanner:
             for batch in candidates:
                 if len(seen) >= cap:
                     break
-                if batch.name() not in seen and self._fits(batch, request, limit):
+                if batch.name() not in seen | others and self._fits(batch, request, limit):
                     seen.add(batch.name())
                     yield self._point(request, batch, level)
 
@@ -272,7 +311,7 @@ class TorchPlanner:
         model, tp = request.model, request.tensor_parallel
         return model.kv_bytes_per_token(precision(request.dtype).other_bytes, tp) / tp
 
-    def _kv_limit_tokens(self, request: Request) -> int:
+    def kv_limit_tokens(self, request: Request) -> int:
         """Return the tokens of KV cache that fit beside weights and activations."""
         weights = request.model.weight_bytes(request.dtype, request.tensor_parallel)
         activations = self._activation_bytes(request, request.max_num_batched_tokens, request.max_num_seqs)

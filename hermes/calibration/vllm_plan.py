@@ -5,19 +5,23 @@
 
 Kinds of workload: prompts alone (whole, and in chunks with a past), decodes of equal contexts at several lengths while
 the batch shrinks, decodes of unequal contexts, and everything mixed. Each is served under several pairs of limits:
-level 0 spans them, level 1 refines. Requests arrive by number of steps, not by time, so that a point is the same
+level 0 spans them, level 1 refines. Points of the part `engine` (`"part": "engine"`, level 0) are served under the
+largest limits: chunks that fill the step beside 0, 1, 2, 4, ... decodes at several contexts, and steady decode batches
+of 1, 2, 3, 4, 6, 8, ... sequences. Requests arrive by number of steps, not by time, so that a point is the same
 sequence of batches on any machine, and a repetition measures the very same steps again.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
 from hermes.calibration.collect.online import REFERENCE_OUTPUT, REFERENCE_PROMPT, REFERENCE_SEQS
-from hermes.calibration.plan import ENGINES, Plan, PlanMemory, Request
+from hermes.calibration.plan import CHUNK_CONTEXTS, ENGINES, Plan, PlanMemory, Request
+from hermes.calibration.torch_plan import TorchPlanner, batch_sizes, powers
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.models import precision
@@ -28,6 +32,8 @@ DTYPES = ("bf16", "fp16", "fp32")
 OVERHEAD_S = 0.002       # per step, for the estimate
 POINT_S = 1.0            # prompt tokens of a workload: the roofline computes them in this time,
 TOKENS = (4096, 131072)  # within these bounds
+FULL_CHUNKS = 3          # chunks of the prompt beside decodes
+STEADY_STEPS = 16        # of a steady decode batch
 SHRINKING_STEPS = 24     # over which a batch of decodes shrinks to none, so that all its sizes occur
 CPU_BLOCK_SIZE = 128     # the CPU build's own default
 KV_SPARE = 1.25
@@ -158,6 +164,37 @@ def _cases(limits: Limits, longest: int, tokens: int, seed: int) -> dict[str, Re
     }
 
 
+def _chunks(seqs: int, context: int, budget: int, longest: int) -> Requests:
+    """`seqs` decodes of equal context; once all of them decode, a prompt that fills some steps beside them."""
+    begin = math.ceil(seqs * context / budget) + 2 if seqs else 0
+    prompt = min(FULL_CHUNKS * (budget - seqs), longest - 1)
+    steps = begin + math.ceil(prompt / (budget - seqs)) + 4
+    return [[0, context, steps] for _ in range(seqs)] + [[begin, prompt, 1]]
+
+
+def _steady(seqs: int, context: int, budget: int) -> Requests:
+    """`seqs` decodes that stay together for some steps."""
+    return [[0, context, math.ceil(seqs * context / budget) + STEADY_STEPS]] * seqs
+
+
+def _engine_cases(request: Request, limit: int) -> Iterator[tuple[str, Requests]]:
+    """Yield the workloads of the part `engine` within `limit` tokens of KV cache."""
+    budget, seqs, longest = request.max_num_batched_tokens, request.max_num_seqs, request.max_context
+    cases = {}
+    beside = powers(1, min(seqs, budget) - 1, 2) if min(seqs, budget) > 1 else []
+    for count in (0, *beside):
+        for context in CHUNK_CONTEXTS if count else CHUNK_CONTEXTS[:1]:
+            cases[f"full chunks beside {count} at {context}" if count else "full chunks alone"] = _chunks(
+                count, context, budget, longest)
+    for count in batch_sizes(seqs):
+        for context in CHUNK_CONTEXTS[:2]:
+            cases[f"decode batch {count} at {context}"] = _steady(count, context, budget)
+    for name, requests in cases.items():
+        lengths = [prompt + output for _, prompt, output in requests]
+        if max(lengths) <= longest and sum(lengths) + CPU_BLOCK_SIZE * len(lengths) <= limit:
+            yield name, requests
+
+
 def _limits(max_num_batched_tokens: int, max_num_seqs: int, seed: int) -> tuple[list[Limits], list[Limits]]:
     """Return the pairs that span the requested range, then all others of the grid in a random order."""
     budgets = sorted({b for b in (64, 128, 256, 512, 1024, 2048, 4096, 8192) if b < max_num_batched_tokens}
@@ -187,7 +224,7 @@ class VllmPlanner:
                              [request.max_num_batched_tokens, request.max_context], field="max_context")
         cost = _Cost(request)
         tokens = self._tokens(cost)
-        points = list(self._points(request, cost, tokens))[: request.points]
+        points = list(self._points(request, cost, tokens))
         memory = self._memory(request, points)
         reference = self._point(cost, 0, (request.max_num_batched_tokens, request.max_num_seqs), "reference",
                                 [[0, REFERENCE_PROMPT, REFERENCE_OUTPUT]] * REFERENCE_SEQS, 1)
@@ -210,6 +247,14 @@ class VllmPlanner:
         return int(min(max(2 ** math.floor(math.log2(tokens)), TOKENS[0]), TOKENS[1]))
 
     def _points(self, request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
+        if "engine" in request.parts:
+            largest = request.max_num_batched_tokens, request.max_num_seqs
+            for case, requests in _engine_cases(request, TorchPlanner().kv_limit_tokens(request)):
+                yield self._point(cost, 0, largest, case, requests, request.repetitions) | {"part": "engine"}
+        if "grid" in request.parts:
+            yield from itertools.islice(self._grid(request, cost, tokens), request.points)
+
+    def _grid(self, request: Request, cost: _Cost, tokens: int) -> Iterator[dict[str, Any]]:
         spanning, rest = _limits(request.max_num_batched_tokens, request.max_num_seqs, request.seed)
         for level, pairs in enumerate((spanning, rest)):
             for limits in pairs:

@@ -61,6 +61,9 @@ class Composed(ConfigModel):
     """A model description: shipped name, YAML file, or Hugging Face config.json; the client's where left out."""
     device: Annotated[str, Field(max_length=4096)] = ""
     """A device description: shipped name or YAML file; the client's where left out."""
+    kernels: Annotated[str, Field(max_length=4096)] = ""
+    """Kernel tables: a shipped name, or a YAML file that `hermes fit` made of measured terms; those of the device where
+    left out."""
     engine: Annotated[str, Field(max_length=100)] = ""
     """Engine whose own time each step contains; the client's where left out."""
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -97,15 +100,17 @@ class Composed(ConfigModel):
         """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
         base = Roofline(model=self.model, device=self.device, tp=self.tp, dtype=self.dtype,
                         kv_dtype=self.kv_dtype).build(base_dir)
-        with inside("device"):
-            name = base.device.name
-            kernels = load_kernels(name) if name in shipped_kernels() else None
+        name = self.kernels or base.device.kernels or base.device.name
+        with inside("kernels" if self.kernels else "device"):
+            given_tables = bool(self.kernels or base.device.kernels)
+            kernels = load_kernels(name, base_dir) if given_tables or name in shipped_kernels() else None
         step = self.step
         if step is None:
             with inside("engine"):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
-        link, text = self._all_reduce(base.device, base_dir)
+        measured = given_tables and kernels is not None and self.tp in kernels.all_reduce_ranks
+        link, text = self._all_reduce(base.device, base_dir, measured)
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -130,13 +135,16 @@ class Composed(ConfigModel):
                              suggestion=suggest(unknown[0], names))
         return model
 
-    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None) -> tuple[
+    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None, measured: bool) -> tuple[
             tuple[FloatArray, FloatArray] | None, str]:
-        """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it."""
+        """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it.
+
+        measured: whether tables that the user names have all-reduces, which go before an assumed link
+        """
         if self.tp == 1:
             return None, ""
         link = self.link or device.link
-        if not link and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
+        if not link and not measured and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
             link = PCIE_LINK
         if not link:
             return None, ""

@@ -27,6 +27,7 @@ from hermes.hardware.kernel_curves import (
     GRAPH_LAUNCH_NS,
     DecodeTimes,
     Roof,
+    cold_decode_times,
     decode_times,
     gemm_times,
     largest_sum,
@@ -38,6 +39,7 @@ from hermes.hardware.operator_curves import rising
 from hermes.hardware.operators import kv_value_bytes
 from hermes.hardware.ranges import Ranges, steps_outside
 from hermes.hardware.roofline import RooflineModel
+from hermes.hardware.row_curves import elementwise_times, row_times
 from hermes.hardware.term_sources import HostTime, Sources
 from hermes.units import NS_PER_S
 
@@ -95,6 +97,8 @@ class ComposedModel:
         self._linears: list[tuple[str, FloatArray]] = []
         self._last: dict[str, float] = {}
         self._head: FloatArray | None = None
+        self._elementwise: FloatArray | None = None
+        self._sampler: FloatArray | None = None
         self._prefill: tuple[_Line, _Line] | None = None
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
@@ -103,7 +107,8 @@ class ComposedModel:
             self._read(kernels)
         self._link = self._launched = link
         if link is None and kernels is not None and options.tp in kernels.all_reduce_ranks:
-            self._link, self._launched = (_rising(kernels.all_reduce(options.tp, captured)) for captured in (True, False))
+            self._link = _rising(kernels.all_reduce(options.tp, captured=True))
+            self._launched = _rising(kernels.all_reduce(options.tp, captured=False))
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and self._link is not None:
@@ -156,10 +161,15 @@ class ComposedModel:
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
                 self._linears.append((name, times * layers))
             self._limit("tokens", float(gemm.m[-1]))
-        wide = kernels.gemm("bf16")
+        wide = kernels.gemm(self.base.work.wide)
         if wide is not None and model.output_head != "none":
-            self._head = gemm_times(wide, self._wide, 2.0, self._rows, model.vocab_size / tp, hidden)
-        kv = "fp8" if kv_value_bytes(options.kv_dtype, options.dtype) == 1 else "bf16"
+            self._head = gemm_times(wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden)
+        self._elementwise = elementwise_times(kernels, self.base.work.wide, model, tp, self._rows)
+        sampler = kernels.rows("sampling", "fp32")
+        if sampler is not None:
+            self._sampler = row_times(sampler, self._rows, model.vocab_size)
+        kv_bytes = kv_value_bytes(options.kv_dtype, options.dtype)
+        kv = {1.0: "fp8", 4.0: "fp32"}.get(kv_bytes, "bf16")
         dims = kernels.head_dims("decode", kv)
         if not dims or not model.causal:
             return
@@ -174,8 +184,9 @@ class ComposedModel:
         self._limit("decode_ctx", largest_sum(decode) / kv_heads)
         self._prefill = (
             _Line(found.pairs, found.of_pairs * layers), _Line(found.tokens, found.of_tokens * layers))
-        self._decode = decode_times(
-            decode, self._wide, heads, kv_heads, hd, measured, 1.0 if kv == "fp8" else 2.0, _spaced(2048))
+        shape = heads, kv_heads, hd, measured, kv_bytes, _spaced(2048)
+        self._decode = cold_decode_times(decode, *shape) if kernels.file.cold else (
+            decode_times(decode, self._wide, *shape))
 
     def rows(self, tokens: int) -> int:
         """Tokens that the linear operators compute: the next captured size."""
@@ -198,8 +209,11 @@ class ComposedModel:
             out.update((name, self._at(times, rows)) for name, times in self._linears)
         else:
             out.update((name, roof[name]) for name, *_ in base._linears)
-        moved = roof["elementwise"] if base.device.cache is None else elementwise_ns(base.work, base.device, rows)
-        out["elementwise"] = moved + base._step
+        if self._elementwise is not None:
+            out["elementwise"] = self._at(self._elementwise, rows)
+        else:
+            moved = roof["elementwise"] if base.device.cache is None else elementwise_ns(base.work, base.device, rows)
+            out["elementwise"] = moved + base._step
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
         captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
         if not captured:
@@ -207,6 +221,8 @@ class ComposedModel:
         if sampled:
             out["lm_head"] = roof["lm_head"] if self._head is None else self._at(self._head, sampled)
             out["sampling"] = self.sources.sampling_ns * sampled
+            if self._sampler is not None and self.sources.sampling_ns > 0:
+                out["sampling"] = self._at(self._sampler, sampled)
         if self._reduces:
             link = self._link if captured else self._launched
             if link is None:
@@ -263,12 +279,14 @@ class ComposedModel:
     def _measured_lines(self, stats: StepStats) -> tuple[float, float, float, float]:
         """The same before a scenario's change."""
         seqs = stats.decode_seqs
+        launch = self._launch_ns(seqs)
+        floor = launch if self._decode is not None and self._decode.added else self._floor
         if stats.prefill_tokens and not self.sources.apart:
             prompt = stats.prefill_max or stats.prefill_tokens / stats.prefill_seqs
             if prompt > self._one_tile:
                 tiles = seqs * (self._empty + self._empty_token * prompt)
-                return self._launch_ns(seqs), 0.0, max(tiles, self._floor), max(self._beside, self._per_token)
-        return self._launch_ns(seqs), 0.0, self._floor, self._per_token
+                return launch, 0.0, max(tiles, floor), max(self._beside, self._per_token)
+        return launch, 0.0, floor, self._per_token
 
     def _decodes_ns(self, stats: StepStats) -> float:
         """Attention of the decodes of one step."""
@@ -290,8 +308,9 @@ class ComposedModel:
         roof = f"roofline of {base.device.name}, factors {base.device.efficiency or 'given'}"
         tables = roof if kernels is None else f"kernel tables {kernels.file.name} ({kernels.file.engine})"
         cached = roof if base.device.cache is None else f"operator tables, cache of {base.device.name}"
-        found = {"elementwise": cached, "lm_head": roof if self._head is None else tables,
-                 "engine": self.sources.engine, "sampling": "assumed: a sort of the vocabulary, 335 bytes a logit"}
+        found = {"elementwise": cached if self._elementwise is None else tables,
+                 "lm_head": roof if self._head is None else tables, "engine": self.sources.engine,
+                 "sampling": tables if self._sampler is not None else "fitted: top-p, 335 bytes of traffic a logit"}
         linears = self._linears or base._linears
         found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),

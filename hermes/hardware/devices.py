@@ -78,6 +78,9 @@ class DeviceDescription(ConfigModel):
     """How engines' attention on this device serves decodes beside prompts: in one launch whose tiles belong to one
     query head each (FlashAttention 2), or to the query heads that share a KV head (FlashAttention 3, Hopper), or in
     launches of their own (Blackwell's data-centre cards)."""
+    kernels: Annotated[str, Field(max_length=4096)] = ""
+    """Kernel tables measured on this device: a shipped name, or a YAML file relative to this one. Empty: the shipped
+    tables of the device's name, if there are any."""
     tdp_w: Watts | None = None
     """Watts that the device may draw for long (thermal design power)."""
     idle_w: Watts | None = None
@@ -113,7 +116,10 @@ class MachineSpec(NamedTuple):
 def load_device(name_or_path: str | Path, base_dir: Path | None = None) -> DeviceDescription:
     """Load a shipped device by name (`h100-sxm`), or a file by path relative to `base_dir`. Raises `InputError`."""
     path = find(name_or_path, base_dir, "devices", "a device description")
-    return load(DeviceDescription, path)
+    device = load(DeviceDescription, path)
+    if device.kernels.endswith((".yaml", ".yml")):
+        device = device.model_copy(update={"kernels": str(path.parent.resolve() / device.kernels)})
+    return device
 
 
 def device_named_in(text: str) -> DeviceDescription | None:

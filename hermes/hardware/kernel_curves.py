@@ -21,7 +21,10 @@ from hermes.hardware.base import FloatArray
 from hermes.hardware.kernel_tables import AttentionTable, GemmTable
 from hermes.hardware.operator_curves import rising
 
-__all__ = ["DecodeTimes", "PrefillTimes", "Roof", "decode_times", "gemm_times", "largest_sum", "prefill_times"]
+__all__ = [
+    "DecodeTimes", "PrefillTimes", "Roof", "cold_decode_times", "decode_times", "gemm_times", "largest_sum",
+    "prefill_times",
+]
 
 LARGE_BYTES = 2.0**29       # KV beyond every second-level cache
 BEST = 0.9                  # quantile of the measured efficiencies that counts: waste differs, the memory does not
@@ -162,12 +165,14 @@ def prefill_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, 
 class DecodeTimes(NamedTuple):
     """Attention of one layer's decodes: the larger of `launch` (over `seqs`; rises) and the time to read the KV.
 
-    That is `GRAPH_LAUNCH_NS` + per_token * sum of contexts.
+    That is `GRAPH_LAUNCH_NS` + per_token * sum of contexts. Where `added`, it is the sum of both instead, without the
+    constant.
     """
 
     seqs: FloatArray
     launch: FloatArray
     per_token: float
+    added: bool = False
 
 
 def largest_sum(table: AttentionTable) -> float:
@@ -196,3 +201,28 @@ def decode_times(table: AttentionTable, roof: Roof, heads: int, kv_heads: int, h
     launch = np.exp(np.interp(np.log(kv_heads * seqs), np.log(lanes), shortest)) - alone
     per_sum = kv_heads * 2 * head_dim * value_bytes
     return DecodeTimes(seqs, rising(launch), per_sum / roof.bytes / efficiency)
+
+
+def cold_decode_times(table: AttentionTable, heads: int, kv_heads: int, head_dim: int, measured_dim: int,
+                      value_bytes: float, seqs: FloatArray) -> DecodeTimes:
+    """Times of `seqs` decodes from a table whose launches read KV that no cache held.
+
+    Such times are a launch for each number of sequences plus the KV's bytes at one rate: relative least squares, the
+    rate from the launches that can fill a card. Beyond the largest launch in proportion.
+    """
+    lanes, ns = _by_lanes(table, heads, kv_heads, by_kv=True)
+    read = lanes[:, None] * table.length[None, :] * 2 * measured_dim * value_bytes
+    wide = ~np.isnan(ns) & (lanes >= min(FEWEST_LANES, lanes[-1]))[:, None]
+    weights = np.where(np.isnan(ns), 0.0, 1.0 / ns**2)
+    ns = np.nan_to_num(ns)
+
+    def mean(values: FloatArray) -> FloatArray:
+        return np.asarray((weights * values).sum(axis=1) / weights.sum(axis=1))
+
+    x, y = read - mean(read)[:, None], ns - mean(ns)[:, None]
+    spread = float((weights * x * x)[wide].sum())
+    per_byte = max(float((weights * x * y)[wide].sum()) / spread, 0.0) if spread > 0 else 0.0
+    found = np.maximum(mean(ns - per_byte * read), 0.0)
+    at = kv_heads * seqs
+    launch = np.interp(at, lanes, found) * np.maximum(at / lanes[-1], 1.0)
+    return DecodeTimes(seqs, rising(launch), per_byte * kv_heads * 2 * head_dim * value_bytes, added=True)

@@ -7,9 +7,11 @@ CARD.npz holds them, one array a table:
     prefill/HEAD_DIM/KV_DTYPE   [heads, length, batch] causal attention of `batch` new prompts of `length` tokens
     decode/HEAD_DIM/KV_DTYPE    [heads, length, batch] attention of `batch` decodes over `length` tokens each
     all_reduce/captured         [ranks, bytes]         inside a CUDA graph; all_reduce/launched: from the host
+    rows/OPERATOR/DTYPE         [rows, width]          norm, qk_norm, residual, rotary, activation, embedding, sampling
 
 `.../heads` holds pairs (query heads, key-value heads), of one device. A time is stored as int16, 1000 * ln(nanoseconds)
 (steps of 0.1%); -1 stands where nothing was measured. Times here are nanoseconds, float64, nan where not measured.
+Tables that `hermes fit` makes of measured terms are `cold`, and have `rows`; the shipped ones are neither.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from hermes.errors import InputError
 from hermes.hardware.base import FloatArray
 from hermes.hardware.files import find, names_in
 
-__all__ = ["AttentionTable", "GemmTable", "KernelTables", "load_kernels", "shipped_kernels"]
+__all__ = [
+    "AttentionTable", "GemmTable", "KernelTables", "KernelsFile", "RowTable", "load_kernels", "shipped_kernels",
+]
 
 _SCALE = 1000.0
 
@@ -44,6 +48,9 @@ class KernelsFile(ConfigModel):
     tables: Annotated[list[str], Field(min_length=1)]
     sha256: str
     """Of the .npz file."""
+    cold: bool = False
+    """Whether each launch read weights and KV that no cache held, and costs what it costs in a captured step. Tables
+    without it hold warm caches and launches from the host, which the decodes' attention corrects for."""
     source: str
     license: str
 
@@ -64,6 +71,14 @@ class AttentionTable(NamedTuple):
     length: FloatArray
     batch: FloatArray
     ns: FloatArray                 # shape (heads, length, batch)
+
+
+class RowTable(NamedTuple):
+    """Times of an operator whose work is a number of rows of one width."""
+
+    rows: FloatArray
+    width: FloatArray
+    ns: FloatArray                 # shape (rows, width)
 
 
 class KernelTables:
@@ -87,6 +102,13 @@ class KernelTables:
             return None
         heads = [(int(q), int(kv)) for q, kv in self._arrays[f"{key}/heads"]]
         return AttentionTable(heads, self._axis(f"{key}/length"), self._axis(f"{key}/batch"), self._times(key))
+
+    def rows(self, operator: str, dtype: str) -> RowTable | None:
+        """An element-wise operator or the sampler, or None where it was not measured."""
+        key = f"rows/{operator}/{dtype}"
+        if key not in self._arrays:
+            return None
+        return RowTable(self._axis(f"{key}/rows"), self._axis(f"{key}/width"), self._times(key))
 
     def head_dims(self, phase: str, kv_dtype: str) -> list[int]:
         """Head dimensions with a table, ascending."""

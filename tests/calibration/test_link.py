@@ -156,7 +156,7 @@ def test_mistakes_are_one_line(arguments, message, capsys, tmp_path, monkeypatch
 @pytest.mark.parametrize(("text", "message"), [
     ("measure: link\ndevice: tpu\n", "plan.yaml:2:9: device: expected text that matches"),
     ("measure: link\nlargest: [1]\n", "plan.yaml:2:10: largest"), ("measure: lnk\n", "did you mean 'link'"),
-    ("device: cpu\n", "plan.yaml:1:1: measure: expected one of llm, link"),
+    ("device: cpu\n", "plan.yaml:1:1: measure: expected one of llm, terms, link"),
     ("- 3\n", "plan.yaml:1:1: expected a mapping"),
     ("measure: validation\n", "hermes validate-engine"), ("measure: [link\n", "valid YAML"),
 ])
@@ -172,14 +172,15 @@ def test_mistakes_in_a_plan_file_name_the_line(text, message, capsys, tmp_path, 
 @pytest.mark.parametrize("what", MEASUREMENTS)
 def test_a_plan_that_was_written_is_read_back(what, capsys, tmp_path):
     path = tmp_path / "p.yaml"
-    sets = ["--set", "model=llama-3.1-8b"] if what == "llm" else ["--set", "seed=3"] if what != "link" else []
+    named = what in ("llm", "terms")
+    sets = ["--set", "model=llama-3.1-8b"] if named else ["--set", "seed=3"] if what != "link" else []
     assert main(["calibrate", "plan", what, "-o", str(path), *sets]) == 0
     assert "next: hermes" in capsys.readouterr().out
     found = load_measurement(path)
     assert found.measure == what
     docs = path.read_text().count("#")
     assert docs > 3    # it says what its keys mean
-    if what == "llm":
+    if named:
         assert main(["calibrate", "plan", what, "-o", str(path)]) == 2
         assert "model: expected a value (required)" in capsys.readouterr().err
     else:

@@ -76,6 +76,23 @@ def test_plans_stay_within_their_bounds(tiny, bounds):
     assert any(s.sampled == 0 for s in stats)
 
 
+def test_the_part_of_the_engine(tiny):
+    """A chunk that fills the step beside 0, 1, 2, 4, ... decodes at several contexts; all batches of decodes."""
+    bounds = {"max_num_batched_tokens": 256, "max_num_seqs": 64, "max_context": 2048}
+    made = TorchPlanner().plan(request(tiny, parts=("engine",), **bounds))
+    assert {point["part"] for point in made.points} == {"engine"}
+    stats = [batch_of(point).stats() for point in made.points]
+    full = [s for s in stats if s.prefill_tokens + s.decode_seqs == 256 and s.prefill_tokens]
+    assert {s.decode_seqs for s in full} == {0, 1, 2, 4, 8, 16, 32, 63}
+    assert {s.decode_ctx // s.decode_seqs for s in full if s.decode_seqs} == {128, 1024}
+    assert {s.prefill_past for s in full} == {0, 256}
+    assert {s.decode_seqs for s in stats if not s.prefill_tokens} == {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
+    both = TorchPlanner().plan(request(tiny, parts=("grid", "engine"), points=50, **bounds))
+    names = {point["name"] for point in made.points}
+    assert sum("part" in point for point in both.points) == len(names)
+    assert sum("part" not in point for point in both.points) == 50
+
+
 def test_a_short_plan_is_broad(tiny):
     """The first points alone span the measured range of tokens, sequences and contexts."""
     made = TorchPlanner().plan(request(tiny, points=400))
@@ -219,6 +236,7 @@ def test_collectors_import_on_a_bare_machine():
 CHECKS = (
     "attention_is_right", "a_wrong_backend_is_not_chosen", "chunks_and_batches_change_nothing",
     "static_decodes_are_the_same", "ranks_are_slices", "online_schedule", "regions_never_overlap",
+    "one_launch_is_both_launches", "pages_are_those_of_the_pool", "timing_reads_every_copy",
 )
 
 
@@ -237,6 +255,26 @@ def test_attention_against_attention_written_out(check):
     for name, difference in check("attention_is_right").items():
         assert difference < (1e-5 if "float32" in name else 0.03), name
     assert check("a_wrong_backend_is_not_chosen") > 0.1
+
+
+@needs_torch
+def test_a_prompt_and_decodes_in_one_launch(check):
+    """The terms collector's operator computes the same as two launches; so do vLLM's pages over our pools."""
+    found = check("one_launch_is_both_launches")
+    assert found["launches"] == ["apart", "one"]
+    assert found["size"] == [43, 8, 16]
+    assert found["off"] < 1e-5
+    assert check("pages_are_those_of_the_pool")["off"] < 1e-5
+
+
+@needs_torch
+def test_timing_walks_through_all_copies(check):
+    """Of five copies none is read twice before the others, and a repetition is as long as asked."""
+    found = check("timing_reads_every_copy")
+    assert max(found["counts"]) - min(found["counts"]) <= 1
+    assert min(found["counts"]) >= 5
+    assert all(1.5e-4 < seconds < 2e-3 for seconds in found["times"])
+    assert found["how"].startswith("CUDA events around a graph of")
 
 
 @needs_torch
@@ -306,7 +344,7 @@ def test_regions_of_the_cache(check):
 # -- the command -------------------------------------------------------------------------------------------------------
 
 SETTINGS = {"max_context": 256, "max_num_seqs": 8, "max_num_batched_tokens": 128, "warmup_s": 0.0, "points": 40,
-            "repetitions": 3, "clock": "cpu"}
+            "repetitions": 3, "clock": "cpu", "parts": ["grid"]}
 
 
 def plan_file(folder: Path, **settings: Any) -> Path:
@@ -318,7 +356,7 @@ def plan_file(folder: Path, **settings: Any) -> Path:
 def test_a_dry_run_measures_nothing(tiny, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = plan_file(tmp_path, model=tiny.name, max_context=256)   # paths are relative to the file
-    command = ["calibrate", "run", str(path), "--dry-run", "--set", "points=50"]
+    command = ["calibrate", "run", str(path), "--dry-run", "--set", "points=50", "--set", "parts=[grid]"]
     assert main([*command, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["points"] == len(printed["grid"]) == 50

@@ -13,7 +13,7 @@ from long_runs import quick_and_full
 from hermes.calibration.engines import planner
 from hermes.calibration.plan import request_for
 from hermes.calibration.steps import STATS, load_steps
-from hermes.calibration.vllm_plan import batches
+from hermes.calibration.vllm_plan import VllmPlanner, batches
 from hermes.errors import InputError
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu" / "points.json.gz"
@@ -110,3 +110,24 @@ def test_the_collected_steps_are_whole():
     lost = rows["cpu_time_s"] < 0.9 * rows["time_s"]
     assert rows["excluded"][lost].ne("").all()
     assert rows["excluded"].eq("").mean() > 0.9
+
+
+def test_the_part_of_the_engine():
+    """Full chunks beside 0, 1, 2, 4, ... decodes at several contexts, and steady batches of all sizes."""
+    request = request_for("llama-3.1-8b", "cuda", max_num_batched_tokens=512, max_num_seqs=16, max_context=4096,
+                          parts=("engine",))
+    made = VllmPlanner().plan(request)
+    assert {point["part"] for point in made.points} == {"engine"}
+    beside, alone = set(), set()
+    for point in made.points:
+        limits = point["max_num_batched_tokens"], point["max_num_seqs"]
+        for stats in batches(point["requests"], limits):
+            assert stats.prefill_tokens + stats.decode_seqs <= 512
+            if stats.prefill_tokens + stats.decode_seqs == 512 and stats.prefill_seqs == 1 and "full" in point["name"]:
+                beside.add((stats.decode_seqs, stats.prefill_past > 0))
+            if not stats.prefill_tokens and "batch" in point["name"]:
+                alone.add(stats.decode_seqs)
+    assert beside >= {(n, past) for n in (0, 1, 2, 4, 8, 15) for past in (False, True)}
+    assert alone >= {1, 2, 3, 4, 6, 8, 12, 16}
+    longest = max(p + o for point in made.points for _, p, o in point["requests"])
+    assert longest <= 4096

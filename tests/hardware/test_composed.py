@@ -1,10 +1,13 @@
 """Hardware model `composed`: named terms, their sources, and what adds up."""
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.hardware import StepStats, load_model
 from hermes.hardware.base import BATCH_STATS
@@ -185,3 +188,34 @@ def test_a_run_of_steps_crosses_from_the_launch_to_the_reading():
     run = model.run_ns(decodes(4, 1), 4000)
     assert (np.diff(run) >= 0).all()
     assert run[0] == run[1] < run[-1]
+
+
+def test_kernel_tables_by_path(tmp_path):
+    """A client's own tables, those beside a device file, and the shipped ones of another card."""
+    shipped = resource_dir("hw_profiles") / "kernels"
+    for suffix in (".yaml", ".npz"):
+        shutil.copy(shipped / f"h100-sxm{suffix}", tmp_path / f"mine{suffix}")
+    stats = prompt(1000)
+    theirs = Composed(model="qwen3-14b", device="rtx-4090").build()
+    own = Composed(model="qwen3-14b", device="rtx-4090", kernels="./mine.yaml").build(tmp_path)
+    assert own.terms_ns(stats)["qkv"] != theirs.terms_ns(stats)["qkv"]
+    assert "h100-sxm" in own.sources_of()["qkv"]
+    named = Composed(model="qwen3-14b", device="rtx-4090", kernels="h100-sxm").build()
+    assert named.terms_ns(stats) == own.terms_ns(stats)
+
+    card = (shipped.parent / "devices" / "rtx-4090.yaml").read_text()
+    (tmp_path / "card.yaml").write_text(card + "kernels: mine.yaml\n")
+    (tmp_path / "elsewhere").mkdir()
+    beside = Composed(model="qwen3-14b", device="../card.yaml").build(tmp_path / "elsewhere")
+    assert beside.terms_ns(stats) == own.terms_ns(stats)
+    with pytest.raises(InputError, match=r"kernels: expected kernel tables: an existing file"):
+        Composed(model="qwen3-14b", device="rtx-4090", kernels="./nothing.yaml").build(tmp_path)
+
+
+def test_measured_all_reduces_of_given_tables_go_before_assumed_ones():
+    """An RTX 4090 has no NVLink: what is assumed of PCIe gives way to tables that its user names."""
+    def reduced(**options):
+        model = Composed(model="qwen3-14b", device="rtx-4090", tp=2, **options).build()
+        return model.terms_ns(prompt(1000))["all_reduce"]
+
+    assert reduced(kernels="h100-sxm") < reduced() / 10

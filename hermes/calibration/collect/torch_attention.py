@@ -8,7 +8,7 @@ before it is trusted. numpy and torch only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -155,7 +155,7 @@ def _trial(shape: Any, dtype: Any, device: Any, parts: Sequence[tuple[int, int, 
     def ints(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    total = max(start + used for start, used, _ in parts)
+    total = -(-max(start + used for start, used, _ in parts) // 16) * 16   # whole pages
     count = sum(n for _, _, n in parts)
     generator = torch.Generator(device=device).manual_seed(1)
     q = torch.randn(count, shape.heads, shape.head_dim, dtype=dtype, device=device, generator=generator)
@@ -178,12 +178,21 @@ def difference(attention: Attention, shape: Any, dtype: Any, device: Any) -> flo
     return max(worst, float((attention.prefill(q, k, v, chunks) - written_out(q, k, v, chunks)).abs().max()))
 
 
-def choose(shape: Any, longest: int, dtype: Any, device: Any) -> tuple[Attention, list[str]]:
-    """Return the fastest correct backend, and notes on the others."""
+def choose(shape: Any, longest: int, dtype: Any, device: Any,
+           first: Sequence[Callable[[], Attention]] = (FlashVarlen,)) -> tuple[Attention, list[str]]:
+    """Return the fastest correct backend, and notes on the others.
+
+    first: backends to try on a GPU, the fastest first
+    """
     notes = []
     tolerance = 1e-4 if dtype == torch.float32 else 0.03
     per_sequence = PerSequence(shape, longest, dtype, device)
-    candidates: list[Attention] = [FlashVarlen()] if device.type == "cuda" else []
+    candidates: list[Attention] = []
+    for make in first if device.type == "cuda" else ():
+        try:
+            candidates.append(make())
+        except (ImportError, StopIteration, RuntimeError) as error:
+            notes.append(f"attention by {getattr(make, '__name__', 'a backend')}: {' '.join(str(error).split())[:200]}")
     for candidate in [*candidates, per_sequence]:
         try:
             off = difference(candidate, shape, dtype, device)
@@ -191,7 +200,7 @@ def choose(shape: Any, longest: int, dtype: Any, device: Any) -> tuple[Attention
             notes.append(f"attention by {candidate.name}: {' '.join(str(error).split())[:200]}")
             continue
         if off <= tolerance:
-            if candidate is per_sequence and candidates:
+            if candidate is per_sequence and device.type == "cuda":
                 notes.append("attention is launched per sequence: decode steps are bound by launches")
             return candidate, notes
         notes.append(f"attention by {candidate.name}: wrong by {off:.3g}")

@@ -35,17 +35,43 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="llm, link, retrieval, ivf or validation.", show_default=False)],
+        str, typer.Argument(metavar="WHAT", help="llm, terms, link, retrieval, ivf or validation; card: all of a card.",
+                            show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PLAN.yaml", help="The file.")] = Path("plan.yaml"),
     overrides: Sets = [],  # noqa: B006  (typer copies it)
 ) -> None:
-    """Write a plan file: every key with its default and its meaning."""
+    """Write a plan file: every key with its default and its meaning.
+
+    `card` writes the plans of all terms of the composed hardware model into the folder PLAN, with their minutes.
+    """
+    if what == "card":
+        _plan_card(output, overrides)
+        return
     from hermes.calibration.measurements import template
     from hermes.config.writing import write_text
 
     write_text(output, template(what, overrides))
     command = "validate-engine" if what == "validation" else "calibrate run --dry-run"
     print(f"written to {output}; next: hermes {command} {shlex.quote(str(output))}")
+
+
+def _plan_card(output: Path, overrides: list[str]) -> None:
+    """Write the plans of a card into a folder; print the minutes of each, and their sum."""
+    from hermes.calibration.measurements import card_plans
+    from hermes.config.writing import write_text
+    from hermes.errors import InputError
+
+    if output.suffix in (".yaml", ".yml"):
+        raise InputError("a folder, for `card`", str(output), field="--output")
+    plans = card_plans(overrides, output)
+    for made in plans:
+        write_text(output / made.file, made.text)
+    total = sum(made.estimate_s for made in plans)
+    rows = [[str(output / made.file), made.points, f"{made.estimate_s / 60:.1f}"] for made in plans]
+    print_table("", ["plan", "points", "minutes"], [*rows, ["sum", sum(m.points for m in plans), f"{total / 60:.1f}"]])
+    print("(the engine's start is not in them)\nmeasure each: hermes calibrate run FILE --python PATH\n"
+          f"then: hermes fit {shlex.quote(str(output / 'terms.yaml'))} --steps "
+          f"{shlex.quote(str(output / 'steps.yaml'))} -o KERNELS.yaml")
 
 
 def run(
@@ -71,7 +97,7 @@ def run(
 
     asked = load_measurement(plan, overrides)
     if isinstance(asked, ValidationMeasurement):
-        raise InputError("llm, link, retrieval or ivf (a validation: hermes validate-engine)", asked.measure,
+        raise InputError("llm, terms, link, retrieval or ivf (a validation: hermes validate-engine)", asked.measure,
                          field="measure", file=str(plan))
     target = output or plan.parent / asked.output
     if isinstance(asked, IvfMeasurement):
@@ -97,10 +123,10 @@ def run(
 def pack(
     journal: JournalFile, output: Output = None,
     clock: Annotated[
-        str | None, typer.Option(metavar="CLOCK", help="For LLM steps: the clock of time_s, wall or cpu.")] = None,
+        str | None, typer.Option(metavar="CLOCK", help="Steps and terms: the clock of time_s, wall or cpu.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a collector's journal, complete or cut off, to measured steps, searches or links."""
+    """Convert a collector's journal, complete or cut off, to measured steps, terms, searches or links."""
     from hermes.cli.calibrate import show
 
     show.pack(journal, output or Path(f"{journal.name.split('.')[0]}.yaml"), clock, as_json)

@@ -34,8 +34,12 @@ def plan(made: PointPlan, written: Path | None, budget: float | None, as_json: b
     from hermes.calibration.link_plan import LinkPlan
     from hermes.calibration.plan import Plan
     from hermes.calibration.retrieval_plan import RetrievalPlan
+    from hermes.calibration.terms_plan import TermsPlan
+    from hermes.cli.calibrate.show_terms import terms_plan
 
-    if isinstance(made, LinkPlan):
+    if isinstance(made, TermsPlan):
+        data = terms_plan(made, as_json)
+    elif isinstance(made, LinkPlan):
         data = _link_plan(made, as_json)
     elif isinstance(made, RetrievalPlan):
         data = _retrieval_plan(made, as_json)
@@ -115,7 +119,7 @@ def pack(
     journal: Path, output: Path, clock: str | None, as_json: bool, *, measured: Measured | None = None,
     profile: Path | None = None,
 ) -> None:
-    """Write the contents of a journal (steps, searches, links) to `output`, and print them.
+    """Write the contents of a journal (steps, terms, searches, links) to `output`, and print them.
 
     Args:
         measured: The session that has just written the journal.
@@ -148,6 +152,13 @@ def pack(
         if profile is not None:
             save_retrieval_profile(fitted, profile)
         fitted_searches(searches, fitted, [output, profile], complete, as_json)
+    elif engine == "terms":
+        from hermes.calibration.terms import pack_terms, save_terms
+        from hermes.cli.calibrate.show_terms import measured_terms
+
+        terms = pack_terms(journal, output.stem, command, clock)
+        save_terms(terms, output)
+        measured_terms(terms, output, as_json, measured, AGAIN)
     else:
         from hermes.calibration.pack import pack as packed
         from hermes.calibration.steps import save_steps

@@ -1,0 +1,208 @@
+"""Measured terms (`hermes-terms/1`): single operators, collectives and watts of one card, as `hermes fit` reads them.
+
+As with measured steps (`hermes.calibration.steps`), `NAME.yaml` holds the source and `NAME.parquet` beside it a row per
+repetition. Points that could not be measured are listed with the reason; nothing stands in for them.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from hermes.calibration.collect.contention import LIMIT, contended, steady
+from hermes.calibration.records import Records, read_records
+from hermes.calibration.table_files import read_rows, sha256, typed_rows, write_header, write_rows
+from hermes.calibration.terms_plan import TermsPlan
+from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import load_yaml
+from hermes.core.noise import tally
+from hermes.errors import InputError
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.models import ModelDescription
+
+__all__ = ["COLUMNS", "MeasuredTerms", "TermsHeader", "load_terms", "pack_terms", "save_terms"]
+
+SIZES = ("rows", "n", "k", "width", "batch", "new", "past", "context", "heads", "kv_heads", "head_dim", "ranks",
+         "bytes")
+CLOCKS = {
+    "wall": "wall clock, many runs of an operator together",
+    "cpu": "CPU time of all threads, many runs of an operator together (all-reduces: wall clock)",
+    "cuda-events": "CUDA events around many launches",
+}
+COLUMNS: dict[str, str] = {
+    "point": "string", "term": "string", "load": "string", "captured": "int64", "share": "float64",
+    **dict.fromkeys(SIZES, "int64"),
+    "time_s": "float64",       # of one run
+    "cpu_time_s": "float64",   # CPU time of one run; NaN on a GPU
+    "power_w": "float64",      # watts of one device under a load; NaN elsewhere
+    "rate": "float64",         # bytes/s moved or flop/s computed by a load; NaN elsewhere
+    "repetition": "int64", "sequence": "int64",
+    "excluded": "string",      # reason against using the row in a fit
+}
+"""Columns of the Parquet file; sizes that a term does not have are 0 (`hermes.calibration.terms_plan.TermPoint`)."""
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class TermsHeader(ConfigModel):
+    """Source of measured terms."""
+
+    format: Literal["hermes-terms/1"] = "hermes-terms/1"
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    file: Annotated[str, Field(max_length=400)] = ""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    rows: Count = 0
+    hardware: str
+    """The device's name for itself."""
+    description: DeviceDescription
+    """Its data sheet, as the plan had it."""
+    engine: str
+    """Library and version of the kernels."""
+    model: ModelDescription
+    tensor_parallel: list[Annotated[int, Field(ge=1)]]
+    dtype: str
+    date: datetime.date | str
+    clock: str
+    launch: Literal["one launch", "apart"]
+    """How a prompt and decodes of one step were served."""
+    planned: Count
+    """Points of the plan."""
+    measured: Count
+    estimated_s: Seconds
+    """Planned seconds of the points that were reached."""
+    taken_s: Seconds
+    """Seconds that they took."""
+    source: str
+    source_sha256: str = ""
+    collected_by: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    environment: dict[str, Any] = Field(default_factory=dict)
+    unavailable: list[str] = Field(default_factory=list)
+    """Points that could not be measured, with reasons."""
+    notes: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MeasuredTerms:
+    """A header and its rows (columns as in `COLUMNS`)."""
+
+    header: TermsHeader
+    rows: pd.DataFrame
+
+    def medians(self) -> pd.DataFrame:
+        """Return one row per point that a fit may use: its sizes, and the medians of its repetitions."""
+        used = self.rows[self.rows["excluded"] == ""]
+        sizes = ["term", "load", "captured", "share", *SIZES]
+        groups = used.groupby("point", sort=False)
+        return pd.concat([groups[sizes].first(), groups[["time_s", "power_w", "rate"]].median()], axis=1).reset_index()
+
+
+def pack_terms(journal: Path, name: str, command: str = "", clock: str | None = None) -> MeasuredTerms:
+    """Return the terms of a journal, complete or cut off.
+
+    Args:
+        clock: "cpu" takes CPU time for `time_s`, "wall" the wall clock; by default the plan's clock.
+
+    Raises `InputError` for a file that is not a journal of such a plan, or has no rows.
+    """
+    plan, found = read_records(journal, TermsPlan)
+    if clock is not None and (clock not in ("wall", "cpu") or plan.clock == "cuda-events"):
+        expected = "no choice (CUDA events were measured)" if plan.clock == "cuda-events" else "wall or cpu"
+        raise InputError(expected, clock, field="clock")
+    chosen = clock or plan.clock
+    rows, classes = _rows(plan, found, chosen, journal)
+    environment = dict(found.environment)
+    notes = list(environment.pop("notes", []))
+    reached = {record["point"] for record in found.points}
+    if len(reached) < len(plan.points):
+        notes.append(f"{len(plan.points) - len(reached)} of {len(plan.points)} planned points were not reached (time "
+                     "budget)")
+    return MeasuredTerms(validate(TermsHeader, {
+        "name": name, "hardware": str(environment.get("device", plan.device)),
+        "description": plan.description.model_dump(), "engine": str(environment.get("engine", plan.backend)),
+        "model": plan.model.model_dump(), "tensor_parallel": plan.tensor_parallel, "dtype": plan.dtype,
+        "date": str(environment.get("date", "unknown")), "clock": CLOCKS[chosen],
+        "launch": environment.get("beside", "apart"), "planned": len(plan.points),
+        "measured": int(rows["point"].nunique()),
+        "estimated_s": round(sum(p["estimate_s"] for p in plan.points if p["name"] in reached), 2),
+        "taken_s": round(sum(record.get("seconds", 0.0) for record in found.points), 2),
+        "source": f"measured by {plan.collector}", "source_sha256": sha256(journal), "collected_by": command,
+        "options": {"repetitions": plan.repetitions, "warmup_s": plan.warmup_s, "threads": plan.threads,
+                    "clock": chosen, "noise": classes, "drift": _drift(found)},
+        "environment": environment,
+        "unavailable": [f"{record['point']}: {record['failed']}" for record in found.points if "failed" in record],
+        "notes": notes,
+    }, str(journal)), rows)
+
+
+def _rows(plan: TermsPlan, found: Records, clock: str, journal: Path) -> tuple[pd.DataFrame, str]:
+    """Return all rows in the order of their measurement, and the classes of the last attempts."""
+    points = {point["name"]: point for point in plan.points}
+    records = [record for record in found.points if record["rows"]]
+    last = {record["point"]: record.get("attempt", 0) for record in records}
+    out, classes = [], []
+    for record in records:
+        point, verdict = points[record["point"]], record.get("class", "single")
+        superseded = record.get("attempt", 0) < last[record["point"]]
+        reason = f"{verdict}, measured again" if superseded else "rejected" if verdict == "rejected" else ""
+        classes += [] if superseded else [verdict]
+        kept = {row["repetition"] for row in steady(record["rows"])} if clock == "wall" else None
+        for row in record["rows"]:
+            waited = kept is not None and contended(row) and row["repetition"] not in kept
+            out.append(_row(point, row, clock) | {
+                "excluded": reason or (f"waited for a core for more than {LIMIT:.0%} of the time" if waited else "")})
+    if not out:
+        raise InputError("at least one measured point", file=str(journal))
+    rows = pd.DataFrame(out).assign(sequence=np.arange(len(out)))
+    return typed_rows(rows, COLUMNS, str(journal)), tally(classes)
+
+
+def _row(point: Mapping[str, Any], row: Mapping[str, Any], clock: str) -> dict[str, Any]:
+    seconds = row.get("cpu_time_s", row["time_s"]) if clock == "cpu" else row["time_s"]
+    return {
+        "point": point["name"], "term": point["term"], "load": point.get("load", ""),
+        "captured": int(point.get("captured", False)), "share": float(point.get("share", 0.0)),
+        **{size: int(point.get(size, 0)) for size in SIZES},
+        "time_s": max(seconds, 1e-9),   # the CPU clock may stand still during a run of nanoseconds
+        "cpu_time_s": row.get("cpu_time_s", np.nan), "power_w": row.get("power_w", np.nan),
+        "rate": row.get("rate", np.nan), "repetition": row.get("repetition", 0),
+    }
+
+
+def _drift(found: Records) -> dict[str, Any]:
+    """Compare the reference point's first visit with its last."""
+    visits = [float(np.median([row["time_s"] for row in record["rows"]])) for record in found.references]
+    if len(visits) < 2:
+        return {}
+    return {"reference_visits": len(visits), "last_over_first": round(visits[-1] / visits[0], 4)}
+
+
+def save_terms(terms: MeasuredTerms, path: Path) -> TermsHeader:
+    """Write `path` (a header, .yaml) and the Parquet file of the same name; return the header as written. Same terms,
+    same bytes."""
+    rows = typed_rows(terms.rows, COLUMNS, str(path))
+    header = terms.header.model_copy(update=write_rows(rows, path))
+    write_header(header.model_dump(), path)
+    return header
+
+
+def load_terms(path: Path) -> MeasuredTerms:
+    """Load terms by the path of their header. Raises `InputError` unless header and table form a matching pair."""
+    header = validate(TermsHeader, load_yaml(path))
+    rows, data = read_rows(path, header.file, header.sha256)
+    missing = sorted(set(COLUMNS) - set(rows.columns))
+    if missing:
+        raise InputError(f"the columns {', '.join(COLUMNS)}", f"missing {missing}", file=str(data))
+    found = typed_rows(rows, COLUMNS, str(data))
+    if not (found["time_s"] > 0).all():
+        raise InputError("times above 0", file=str(data), field="time_s")
+    return MeasuredTerms(header, found)

@@ -1,0 +1,394 @@
+"""Plans of single operators for `hermes.calibration.collect.terms`: what the composed hardware model adds up.
+
+A point is one operator at one size (`TermPoint`). Terms and their sizes:
+
+    qkv, o_proj, gate_up, down, lm_head            rows x n x k          weights cold
+    norm, qk_norm, residual, rotary, activation,
+    embedding, sampling                            rows x width          input warm, as the operator before left it
+    prefill                                        batch x new, past     new KV warm, the past cold
+    decode                                         batch x context       KV cold
+    beside                                         a prompt of `new` tokens beside `batch` decodes over `context`
+    all_reduce                                     ranks x bytes         from the host, and inside a CUDA graph
+    power                                          idle; loads of memory or arithmetic for a share of the time
+
+Level 0 spans every range coarsely, level 1 refines it: a budget that ends early leaves coarse tables, but whole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hermes.calibration.plan import PointPlan, Request, request_for
+from hermes.calibration.torch_plan import DTYPES, KV_SHARE, check_dense, powers
+from hermes.config import Bytes, ConfigModel
+from hermes.config.validation import validate
+from hermes.errors import InputError
+from hermes.hardware.devices import DeviceDescription
+from hermes.hardware.models import ModelDescription, precision
+
+__all__ = ["GEMMS", "ROW_OPERATORS", "TermPoint", "TermsMeasurement", "TermsPlan", "rank_gemms", "terms_table"]
+
+GEMMS = ("qkv", "o_proj", "gate_up", "down", "lm_head")
+ROW_OPERATORS = ("norm", "qk_norm", "residual", "rotary", "activation", "embedding", "sampling")
+ATTENTION = ("prefill", "decode", "beside")
+
+SAMPLE_S = 2e-3          # a repetition takes at least this long: short operators are repeated within it
+GRAPH_S = 0.15           # recording a CUDA graph
+FILL_BYTES_S = 2e9       # drawing operands
+CACHE_BYTES = 128e6      # walked through where the plan leaves it to the device; for the estimate
+LAUNCH_S = 10e-6
+EFFICIENCY = 0.4         # of peak rates, for the estimate
+LINK_BYTES_S, HOP_S = 5e9, 30e-6
+GROUP_S = {"torch": 4.0, "numpy": 0.5}   # starting the processes of a group of ranks
+POINT_S = 4e-3           # a point: its line in the journal, its first runs
+HOLD_S = 4.0             # of each load whose watts are read
+SHARES = {"memory": (0.25, 0.5, 1.0), "arithmetic": (0.5, 1.0)}
+
+Count = Annotated[int, Field(ge=1, le=2**31)]
+Size = Annotated[int, Field(ge=0, le=2**50)]
+Point = dict[str, Any]
+
+
+class TermPoint(ConfigModel):
+    """One operator at one size; sizes that the term does not have are 0."""
+
+    name: str
+    level: Annotated[int, Field(ge=0, le=9)] = 0
+    estimate_s: Annotated[float, Field(ge=0)] = 0.0
+    term: Literal[
+        "qkv", "o_proj", "gate_up", "down", "lm_head", "norm", "qk_norm", "residual", "rotary", "activation",
+        "embedding", "sampling", "prefill", "decode", "beside", "all_reduce", "power",
+    ]
+    rows: Size = 0
+    n: Size = 0
+    """Columns of the result of a product."""
+    k: Size = 0
+    """Columns of its input."""
+    width: Size = 0
+    """Values of a row."""
+    batch: Size = 0
+    """Prompts, or decodes."""
+    new: Size = 0
+    """New tokens of each prompt."""
+    past: Size = 0
+    context: Size = 0
+    """Tokens that each decode attends to, its own included."""
+    heads: Size = 0
+    kv_heads: Size = 0
+    head_dim: Size = 0
+    ranks: Size = 0
+    bytes: Size = 0
+    """That each rank contributes."""
+    captured: bool = False
+    """Inside a CUDA graph."""
+    load: Literal["", "idle", "memory", "arithmetic"] = ""
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the time that the load runs."""
+
+
+class TermsPlan(PointPlan):
+    """Operators of one model on one kind of device."""
+
+    row_columns: ClassVar[dict[str, str]] = {
+        "repetition": "int64", "time_s": "float64", "cpu_time_s": "float64", "waited_s": "float64",
+        "power_w": "float64", "rate": "float64",
+    }
+    point: ClassVar[type[ConfigModel] | None] = TermPoint
+
+    engine: Literal["terms"] = "terms"
+    collector: str = "hermes.calibration.collect.terms"
+    backend: Literal["torch", "numpy"]
+    model: ModelDescription
+    device: Literal["cpu", "cuda"]
+    hardware: str = ""
+    description: DeviceDescription
+    """What `hardware` names; fits need its peak rates."""
+    dtype: str
+    tensor_parallel: list[Count]
+    repetitions: Annotated[int, Field(ge=2, le=1000)]
+    threads: Count = 1
+    cache_bytes: Size = 0
+    """Bytes of operands that repetitions walk through where they have to be cold; 0: twice the device's cache."""
+    sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
+    """Least time of a repetition."""
+    hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
+    reference: dict[str, Any] | None = None
+    reference_every_s: Annotated[float, Field(ge=0, le=1e6)] = 60.0
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """Shapes of one rank."""
+
+    model: ModelDescription
+    tp: int
+
+    @property
+    def heads(self) -> int:
+        return self.model.num_heads // self.tp
+
+    @property
+    def kv_heads(self) -> int:
+        return max(self.model.num_kv_heads // self.tp, 1)
+
+    def gemms(self) -> dict[str, tuple[int, int]]:
+        """Return (n, k) by term."""
+        model, dim = self.model, self.model.head_dim
+        inner = model.intermediate_size // self.tp
+        return {
+            "qkv": ((self.heads + 2 * self.kv_heads) * dim, model.hidden_size),
+            "o_proj": (model.hidden_size, self.heads * dim), "gate_up": (2 * inner, model.hidden_size),
+            "down": (model.hidden_size, inner), "lm_head": (model.vocab_size // self.tp, model.hidden_size),
+        }
+
+    def widths(self) -> dict[str, int]:
+        """Return the values of a row by operator."""
+        model = self.model
+        turned = (self.heads + self.kv_heads) * model.head_dim
+        found = {"norm": model.hidden_size, "residual": model.hidden_size, "embedding": model.hidden_size,
+                 "rotary": turned, "activation": model.intermediate_size // self.tp, "sampling": model.vocab_size}
+        return found | ({"qk_norm": turned} if model.qk_norm else {})
+
+    def shape(self) -> Point:
+        return {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.model.head_dim}
+
+
+def rank_gemms(model: ModelDescription, tp: int) -> dict[str, tuple[int, int]]:
+    """Return (n, k) of one rank's matrix products by term."""
+    return _Rank(model, tp).gemms()
+
+
+class TermsMeasurement(ConfigModel):
+    """Single operators, collectives and watts of a card: the terms of the composed hardware model."""
+
+    measure: Literal["terms"] = "terms"
+    model: str
+    """A shipped model, or the path of a config.json; its shapes are measured."""
+    backend: Literal["torch", "numpy"] = "torch"
+    """torch, or numpy (a CPU, single precision)."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """cpu or cuda."""
+    hardware: str | None = None
+    """Device description: peak rates for the estimates, and for decodes beside a prompt; null: cpu-core, h100-sxm."""
+    dtype: str | None = None
+    """Precision; null: bf16 on a GPU, fp32 on a CPU."""
+    ranks: Annotated[list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1, max_length=20)] = [1]
+    """Numbers of devices that share a layer: the shapes of one of them, and all-reduces of all."""
+    clock: Literal["wall", "cpu"] | None = None
+    """On a CPU: wall or cpu; null: wall."""
+    repetitions: Annotated[int, Field(ge=2, le=1000)] = 5
+    """Measurements of every operator."""
+    warmup_s: Annotated[float, Field(ge=0, le=3600)] = 20.0
+    """Seconds of work before the first measurement."""
+    max_num_batched_tokens: Count = 8192
+    """Most tokens of a step."""
+    max_num_seqs: Count = 256
+    """Most sequences of a step."""
+    max_context: Count = 8192
+    """Longest sequence."""
+    threads: Annotated[int, Field(ge=1, le=4096)] = 1
+    """CPU threads of an operator."""
+    cache: Bytes = 0
+    """Bytes that repetitions walk through, so that weights and KV are in no cache; 0: twice the device's cache."""
+    sample_s: Annotated[float, Field(gt=0, le=10)] = SAMPLE_S
+    """Least seconds of a repetition: short operators are repeated within it."""
+    hold_s: Annotated[float, Field(gt=0, le=600)] = HOLD_S
+    """Seconds of each load whose watts are read."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the operands."""
+    output: str = "terms.yaml"
+    """Measured terms; plan and journal beside them."""
+
+    def plan(self, base_dir: Path, python: str | None = None) -> TermsPlan:
+        """Return the plan. Raises `InputError` naming the key."""
+        passed = {"hardware", "dtype", "clock", "repetitions", "warmup_s", "max_num_batched_tokens", "max_num_seqs",
+                  "max_context", "threads", "seed"}
+        request = request_for(self.model, self.device, base_dir=base_dir, **self.model_dump(include=passed))
+        self._check(request)
+        points = list(_points(request, sorted(set(self.ranks))))
+        cost = _Cost(request, self)
+        for point in points:
+            point["estimate_s"] = round(cost.seconds(point), 4)
+        middle = [point for point in points if point["term"] == "o_proj"]
+        return validate(TermsPlan, {
+            "backend": self.backend, "model": request.model.model_dump(), "device": self.device,
+            "hardware": request.hardware_name, "description": request.hardware.model_dump(), "dtype": request.dtype,
+            "clock": request.clock, "warmup_s": self.warmup_s, "tensor_parallel": sorted(set(self.ranks)),
+            "repetitions": self.repetitions, "threads": self.threads, "cache_bytes": self.cache,
+            "sample_s": self.sample_s, "hold_s": self.hold_s, "points": points,
+            "reference": middle[len(middle) // 2] | {"name": "reference"},
+        })
+
+    def _check(self, request: Request) -> None:
+        model = request.model
+        check_dense(model)
+        if self.backend == "numpy" and (self.device != "cpu" or request.dtype != "fp32"):
+            raise InputError("torch (numpy computes in fp32 on a CPU)", self.backend, field="backend")
+        if request.dtype not in DTYPES:
+            raise InputError(f"one of {', '.join(DTYPES)}", request.dtype, field="dtype")
+        for tp in self.ranks:
+            model.check_tp(tp)
+            if model.intermediate_size % tp or model.vocab_size % tp:
+                raise InputError(f"divisors of the inner width {model.intermediate_size} and the vocabulary "
+                                 f"{model.vocab_size}", tp, field="ranks")
+        if self.max_num_batched_tokens < 256 or self.max_context < 256:
+            raise InputError("at least 256 tokens", min(self.max_num_batched_tokens, self.max_context),
+                             field="max_num_batched_tokens")
+
+
+# -- points ------------------------------------------------------------------------------------------------------------
+
+
+def _points(request: Request, ranks: list[int]) -> Iterator[Point]:
+    """Yield the points, without duplicates: of a size that both levels have, the coarse one."""
+    seen: set[str] = set()
+    for level in (0, 1):
+        for tp in ranks:
+            for point in _of_rank(request, _Rank(request.model, tp), level):
+                sizes = " ".join(f"{key}={value}" for key, value in point.items() if key != "term")
+                name = f"{point['term']} {sizes}"
+                if name not in seen:
+                    seen.add(name)
+                    yield {"name": name, "level": level, **point}
+
+
+def _of_rank(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+    yield from _rows(request, rank, level)
+    yield from _attention(request, rank, level)
+    if rank.tp > 1:
+        yield from _all_reduces(request, rank, level)
+    if level == 0:
+        yield {"term": "power", "load": "idle"}
+    for load, shares in SHARES.items():
+        for share in shares if level else (1.0,):
+            yield {"term": "power", "load": load, "share": share}
+
+
+def _between(values: Iterable[int]) -> list[int]:
+    """Add a value halfway between neighbours that are a factor of two apart: kernels change their tiles there too."""
+    found = sorted(set(values))
+    return sorted({*found, *(a + (b - a) // 2 for a, b in pairwise(found) if b > a + 1)})
+
+
+def _rows(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+    tokens = powers(1, request.max_num_batched_tokens, 2 if level else 8)
+    sampled = powers(1, request.max_num_seqs, 2 if level else 8)
+    for term, (n, k) in rank.gemms().items():
+        for rows in sampled if term == "lm_head" else _between(tokens) if level else tokens:
+            yield {"term": term, "rows": rows, "n": n, "k": k}
+    for term, width in rank.widths().items():
+        for rows in sampled if term == "sampling" else tokens:
+            yield {"term": term, "rows": rows, "width": width}
+
+
+def _attention(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+    shape, step = rank.shape(), 2 if level else 8
+    tokens, longest, seqs = request.max_num_batched_tokens, request.max_context, request.max_num_seqs
+    most = _kv_tokens(request)
+    lengths = sorted({*powers(16, min(tokens, longest), step), 128})
+    for batch in powers(1, max(min(seqs, tokens // 128), 2), 2 if level else 4):
+        for new in lengths:
+            if batch * new <= max(tokens, 2 * new):
+                yield {"term": "prefill", "batch": batch, "new": new, "past": 0, **shape}
+    for new in powers(128, min(tokens, longest), 8 if level else 64):
+        for past in powers(512, longest - new, 4) if longest - new >= 512 and level else ():
+            yield {"term": "prefill", "batch": 1, "new": new, "past": past, **shape}
+    contexts = powers(16, longest, 4 if level else 16)
+    for batch in powers(1, seqs, step):
+        for context in contexts:
+            if batch * context <= most:
+                yield {"term": "decode", "batch": batch, "context": context, **shape}
+    for new in (64, 512, 2048, tokens) if level else (256,):
+        for batch in (1, 8, 32, 128) if level else (8,):
+            for context in (128, 1024, 8192) if level else (256,):
+                fits = new <= longest and context <= longest and new + batch <= tokens + 256 and batch <= seqs
+                if fits and batch * context + new <= most:
+                    yield {"term": "beside", "batch": batch, "new": new, "context": context, **shape}
+
+
+def _all_reduces(request: Request, rank: _Rank, level: int) -> Iterator[Point]:
+    row = rank.model.hidden_size * int(precision(request.dtype).other_bytes)
+    for rows in powers(1, request.max_num_batched_tokens, 2 if level else 8):
+        for captured in (False, True) if request.device == "cuda" else (False,):
+            yield {"term": "all_reduce", "ranks": rank.tp, "bytes": rows * row, "captured": captured}
+
+
+def _kv_tokens(request: Request) -> int:
+    """Return the most tokens of one layer's KV that a point may read: a quarter of the memory, and on a CPU 1 GB."""
+    width = precision(request.dtype).other_bytes
+    layer = request.model.kv_bytes_per_token(width) / request.model.num_layers
+    memory = request.hardware.memory * KV_SHARE / 4
+    return int((min(memory, 1e9) if request.device == "cpu" else memory) // layer)
+
+
+# -- estimates ---------------------------------------------------------------------------------------------------------
+
+
+class _Cost:
+    """Seconds of a point: a roofline at a share of the peak, and what the collector does around it."""
+
+    def __init__(self, request: Request, asked: TermsMeasurement) -> None:
+        kind = precision(request.dtype)
+        self.width, self.cuda = kind.other_bytes, request.device == "cuda"
+        self.flops = EFFICIENCY * request.hardware.peak(kind.compute)
+        self.bandwidth = EFFICIENCY * request.hardware.memory_bandwidth
+        self.samples, self.sample_s, self.hold_s = request.repetitions + 2, asked.sample_s, asked.hold_s
+        self.cache = float(asked.cache or CACHE_BYTES)
+        self.group_s = GROUP_S[asked.backend]
+        self._groups: set[int] = set()
+
+    def seconds(self, point: Point) -> float:
+        if point["term"] == "power":
+            return self.hold_s if self.cuda else 0.0
+        if point["term"] == "all_reduce":
+            start = 0.0 if point["ranks"] in self._groups else self.group_s
+            self._groups.add(point["ranks"])
+            once = float(point["bytes"] * point["ranks"]) / LINK_BYTES_S + HOP_S
+            return start + self.samples * max(self.sample_s, once)
+        flops, moved = self._work(point)
+        once = max(flops / self.flops, moved / self.bandwidth) + LAUNCH_S
+        operands = moved if point["term"] in ROW_OPERATORS else max(moved, self.cache)
+        walked = operands / self.bandwidth if point["term"] in (*GEMMS, "decode") and self.cuda else 0.0
+        around = POINT_S + operands / FILL_BYTES_S + GRAPH_S * self.cuda
+        return self.samples * float(max(once, self.sample_s, walked)) + around
+
+    def _work(self, point: Point) -> tuple[float, float]:
+        """Return (flops, bytes)."""
+        width, term = self.width, point["term"]
+        if term in GEMMS:
+            rows, n, k = point["rows"], point["n"], point["k"]
+            return 2.0 * rows * n * k, width * (n * k + rows * (n + k))
+        if term in ROW_OPERATORS:
+            values = point["rows"] * point["width"]
+            return (100.0 if term == "sampling" else 10.0) * values, 4 * width * values
+        batch, heads, dim = point["batch"], point["heads"], point["head_dim"]
+        new, past, context = point.get("new", 0), point.get("past", 0), point.get("context", 0)
+        prompts = 1 if term == "beside" else batch if term == "prefill" else 0
+        decodes = batch if term != "prefill" else 0
+        pairs = prompts * new * (past + new) + decodes * context
+        read = prompts * (past + new) + decodes * context
+        return 4.0 * pairs * heads * dim, 2.0 * width * dim * (
+            read * point["kv_heads"] + (prompts * new + decodes) * heads)
+
+
+def terms_table(plan: TermsPlan) -> list[list[Any]]:
+    """Return rows of (term, points, range, minutes) in the order of the plan."""
+    groups: dict[str, list[Point]] = {}
+    for point in plan.points:
+        groups.setdefault(point["term"], []).append(point)
+    size = dict.fromkeys((*GEMMS, *ROW_OPERATORS), "rows") | {
+        "prefill": "new", "decode": "context", "beside": "batch", "all_reduce": "bytes"}
+    out = []
+    for term, found in groups.items():
+        axis = size.get(term, "")
+        values = [point[axis] for point in found] if axis else []
+        loads = ", ".join(dict.fromkeys(point["load"] for point in found if "load" in point))
+        span = f"{axis} {min(values)} to {max(values)}" if values else loads
+        out.append([term, len(found), span, round(sum(p["estimate_s"] for p in found) / 60, 2)])
+    return out
