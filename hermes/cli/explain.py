@@ -1,4 +1,4 @@
-"""`hermes explain`: the terms of a step, with the source of each."""
+"""`hermes explain`: the terms of a step with the source of each, or where the time of a request went."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ def explain(
     context: Annotated[int, typer.Option(min=1, max=10**9, help="Cached tokens of each of them.")] = 1000,
     prompt: Annotated[int, typer.Option(min=0, max=10**9, help="New tokens of a prompt in the same step.")] = 0,
     past: Annotated[int, typer.Option(min=0, max=10**9, help="Cached tokens of that prompt.")] = 0,
+    request: Annotated[int | None, typer.Option(
+        min=0, show_default=False, help="Simulate, and print where the time of this request went.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print how long a step takes on each kind of LLM client, by term, and where each term comes from.
 
-    A hardware model fitted to whole steps has one term.
+    A hardware model fitted to whole steps has one term. With --request, print the time of a request by stage, queue and
+    cause instead.
     """
+    if request is not None:
+        _request(scenario, overrides, request, as_json)
+        return
     from hermes.clients.llm import LLMClient
     from hermes.errors import InputError
     from hermes.hardware.monotone import Batch
@@ -51,6 +57,47 @@ def explain(
         print_table(title, ["term", "ms", "%", "source"], [
             [row["term"], f"{row['seconds'] * 1e3:.4g}", f"{100 * row['seconds'] / step['step_s']:.1f}", row["source"]]
             for row in step["terms"]])
+        for note in step["notes"]:
+            print(note)
+
+
+def _request(scenario: str, overrides: list[str], request: int, as_json: bool) -> None:
+    """Print the parts of a request's time."""
+    from hermes.api import simulate
+    from hermes.errors import inside
+    from hermes.results.request_times import request_times
+    from hermes.scenario import load_scenario
+
+    results = simulate(load_scenario(scenario, overrides))
+    with inside("--request"):
+        parts = request_times(results, request)
+    row = results.requests[results.requests["request"] == request].iloc[0]
+    if as_json:
+        print_json({"request": request, "ttft_s": row["ttft_s"], "e2e_s": row["e2e_s"],
+                    "parts": [part._asdict() for part in parts]})
+        return
+    title = (f"request {request}: {row['prompt_tokens']:,} prompt and {row['output_tokens']:,} output tokens, "
+             f"TTFT {row['ttft_s'] * 1e3:.4g} ms, E2E {row['e2e_s'] * 1e3:.4g} ms")
+    print_table(title, ["stage", "client", "part", "ms", "%", "steps", "cause"], [
+        [part.stage, part.client, part.part, f"{part.seconds * 1e3:.4g}", f"{100 * part.seconds / row['e2e_s']:.1f}",
+         part.steps or "", part.cause] for part in parts])
+
+
+def _notes(hardware: Any) -> list[str]:
+    """Return what a step depends on beside its batch, and how far the tables reach."""
+    out = []
+    history = hardware.history() if hasattr(hardware, "history") else None
+    if history is not None:
+        if history.idle_ns:
+            out.append(f"the first step of an idle engine: {history.idle_ns / 1e6:.3g} ms more")
+        clocks = hardware.base.device.clocks
+        if clocks is not None:
+            out.append(f"steps with prompts: {clocks.slowdown:.0%} of the arithmetic's share of the last "
+                       f"{clocks.over * 1e3:.3g} ms beyond {clocks.free:.0%} longer")
+    reach = hardware.ranges() if hasattr(hardware, "ranges") else {}
+    if reach:
+        out.append("measured up to " + ", ".join(f"{last:,.0f} {name}" for name, last in reach.items()))
+    return out
 
 
 def _step(hardware: Any, stats: Any) -> dict[str, Any]:
@@ -58,8 +105,8 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     total = hardware.step_ns(stats) / 1e9
     if not hasattr(hardware, "terms_ns"):
         text = getattr(hardware, "description", "") or getattr(hardware, "name", type(hardware).__name__)
-        return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}]}
+        return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}], "notes": []}
     sources = hardware.sources_of()
     rows = [{"term": name, "seconds": ns / 1e9, "source": sources.get(name, "")}
             for name, ns in hardware.terms_ns(stats).items()]
-    return {"step_s": total, "terms": rows}
+    return {"step_s": total, "terms": rows, "notes": _notes(hardware)}

@@ -1,0 +1,128 @@
+"""Where the time of one request went: stage by stage, waiting by its cause, tokens by the company they had."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from hermes.errors import InputError
+from hermes.hardware.base import FloatArray
+from hermes.results.results import Results
+
+__all__ = ["Part", "request_times"]
+
+NOTHING_S = 1e-9
+STEP_IN_FLIGHT = "until the step in flight ended"
+PLANNED = "the next step was planned before it came"
+SLOTS, BLOCKS, BUDGET = "all slots of the batch were taken", "KV blocks were taken", "the steps were full of other work"
+IDLE = "front end, or nothing ran"
+
+
+class Part(NamedTuple):
+    """A part of a request's time."""
+
+    stage: str
+    client: str
+    part: str
+    """queue, prompt, decode, service, moved or after."""
+    seconds: float
+    steps: int
+    cause: str
+
+
+def request_times(results: Results, request: int) -> list[Part]:
+    """Return the parts of a request's time in order; those of branches that run at the same time overlap.
+
+    Raises `InputError` for a request that does not exist or was rejected.
+    """
+    stages = results.stages[results.stages["request"] == request].sort_values("assigned_s", kind="stable")
+    if not len(stages):
+        count = len(results.requests)
+        raise InputError(f"a request that was served, 0 to {count - 1}", request)
+    out: list[Part] = []
+    for stage in stages.to_dict("records"):
+        out += _stage(results, stage)
+    row = results.requests[results.requests["request"] == request].iloc[0]
+    after = float(row["finish_s"] - stages["end_s"].max())
+    if after > 0:
+        out.append(Part("", "", "after", after, 0, "front end, after the last stage"))
+    return out
+
+
+def _stage(results: Results, stage: Mapping[Hashable, Any]) -> Iterator[Part]:
+    kind, client, moved = str(stage["kind"]), str(stage["client"]), float(stage["communication_s"])
+    asked, start, first, end = (float(stage[f"{name}_s"]) for name in ("assigned", "start", "first_token", "end"))
+    runs = results.runs[results.runs["client"] == client]
+    if not len(runs) or not np.isfinite(first):
+        if start > asked:
+            yield Part(kind, client, "queue", start - asked, 0, "for its turn")
+        yield Part(kind, client, "service", end - start - moved, 0, "")
+    else:
+        limits = results.clients[results.clients["name"] == client].iloc[0]
+        for cause, seconds, steps in _waiting(runs, limits, asked, start, int(stage["prompt_tokens"])):
+            yield Part(kind, client, "queue", seconds, steps, cause)
+        if first > start:
+            inside = _between(runs, start, first)
+            others = int(inside["prefill_seqs"].max()) - 1 if len(inside) else 0
+            beside = f"up to {others} other prompts in its steps" if others > 0 else "alone, or beside decodes"
+            yield Part(kind, client, "prompt", first - start, int(inside["num_steps"].sum()), beside)
+        again = f"; preempted {stage['preemptions']} times" if stage["preemptions"] else ""
+        for cause, seconds, steps in _tokens(_between(runs, first, end), first, end):
+            yield Part(kind, client, "decode", seconds, steps, cause + again)
+    if moved > 0:
+        yield Part(kind, client, "moved", moved, 0, "transfer of its data")
+
+
+def _between(runs: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
+    """Runs of steps that overlap an interval."""
+    return runs[(runs["end_s"] > begin + 1e-12) & (runs["start_s"] < end - 1e-12)]
+
+
+def _inside(runs: pd.DataFrame, begin: float, end: float) -> FloatArray:
+    """Seconds of each run inside an interval."""
+    return np.asarray(np.minimum(runs["end_s"].to_numpy(), end) - np.maximum(runs["start_s"].to_numpy(), begin))
+
+
+def _waiting(
+    runs: pd.DataFrame, limits: pd.Series, asked: float, start: float, prompt: int
+) -> Iterator[tuple[str, float, int]]:
+    """(cause, seconds, steps) of waiting: what every step that ran meanwhile lacked for this request."""
+    if start <= asked:
+        return
+    meanwhile = _between(runs, asked, start)
+    seconds, steps = _inside(meanwhile, asked, start), meanwhile["num_steps"].to_numpy()
+    needed = -(-prompt // max(int(limits["block_size"]), 1))
+    lacks = (   # the first that holds
+        (STEP_IN_FLIGHT, meanwhile["start_s"] < asked),
+        (PLANNED, meanwhile["left_waiting"] == 0),
+        (SLOTS, meanwhile["running"] >= limits["max_num_seqs"]),
+        (BLOCKS, limits["num_blocks"] - meanwhile["used_blocks"] < needed),
+        (BUDGET, meanwhile["running"] >= 0),
+    )
+    left = np.ones(len(meanwhile), dtype=bool)
+    for cause, holds in lacks:
+        here = left & holds.to_numpy()
+        left &= ~here
+        if here.any():
+            yield cause, float(seconds[here].sum()), int(steps[here].sum())
+    rest = start - asked - float(seconds.sum())
+    if rest > NOTHING_S:
+        yield IDLE, rest, 0
+
+
+def _tokens(runs: pd.DataFrame, first: float, end: float) -> Iterator[tuple[str, float, int]]:
+    """(cause, seconds, steps) of the tokens after the first: steps without prompts of other requests, and with."""
+    if end <= first:
+        return
+    seconds = _inside(runs, first, end)
+    steps = np.rint(seconds / (runs["end_s"] - runs["start_s"]).to_numpy() * runs["num_steps"].to_numpy())
+    beside = runs["prefill_tokens"].to_numpy() > 0
+    for here, cause in ((~beside, "no prompt in these steps"), (beside, "prompts of others in these steps")):
+        if here.any():
+            yield cause, float(seconds[here].sum()), int(steps[here].sum())
+    rest = end - first - float(seconds.sum())
+    if rest > NOTHING_S:
+        yield "between steps", rest, 0
