@@ -111,7 +111,7 @@ class ComposedModel:
             self._launched = _rising(kernels.all_reduce(options.tp, captured=False))
         self._reduces = base.work.all_reduces
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
-        if self._reduces and self._link is not None:
+        if self._reduces and self._link is not None and link is None:   # a formula has no last point
             self._limit("tokens", float(self._link[0][-1]) / self._reduced_bytes)
         self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside

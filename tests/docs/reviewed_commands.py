@@ -20,10 +20,8 @@ NOT_RUN = {
         "needs the journal of another machine; tests/calibration/test_harness.py",
     r"hermes profile import aiconfigurator .*":
         "needs 114 MB of kernel tables; tests/calibration/test_import_priced.py",
-    r"hermes fit (steps/qwen-pro|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
+    r"hermes fit (steps/qwen-l40s|h100-tp4)\.yaml .*|hermes fit-roofline a\.yaml .*":
         "fits what the import of kernel tables gives; tests/calibration/test_fit.py and test_roofline_fit.py",
-    r"hermes profile show \./qwen3-32b-rtx-pro-6000-tp2\.yaml|hermes run qwen3-32b-rtx-pro-6000\.yaml":
-        "needs the profile fitted on kernel tables; the scenario that ships is run instead",
     r"hermes profile import (vllm-cpu|splitwise) .*|hermes fit (cpu|splitwise)\.yaml .*":
         "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
