@@ -50,7 +50,7 @@ def accuracy(
     for name in only or SETS:
         found = measure(data, name)
         if found is None:
-            absent.append(f"{name}: no {SETS[name].folder} in {data}")
+            absent.append(f"{name}: {SETS[name].absent(data)}")
         rows += found or []
     table = lines(rows)
     wrong = missed(wanted, rows) if wanted else []
