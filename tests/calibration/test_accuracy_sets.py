@@ -1,5 +1,6 @@
 """Readers of reference sets, on small made-up data, and on the recorded ones where they are."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import pandas as pd
 import pytest
 
 from hermes.calibration.accuracy import table
-from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, closed_loop, figures
+from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, client_of, closed_loop, figures
 from hermes.calibration.accuracy.cpu_runs import cpu_runs
 from hermes.cli import main
 from hermes.errors import InputError
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-BARS = Path(__file__).resolve().parents[1] / "golden" / "accuracy-bars.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT.parent / "shared" / "data"
+BARS = ROOT / "tests" / "golden" / "accuracy-bars.yaml"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the reference sets are not at {DATA}")
 LINK = {"latency": 40e-6, "bandwidth": 150e9}
 HEAD = "arrival_s,prompt_len,output_len,first_token_s,finish_s,mnbt,mns\n"
@@ -24,10 +26,11 @@ def deployment(users, **changes):
     row = pd.Series({
         "config": "a TP2", "pd": "Aggregated", "gpus": 2, "tp": 2, "concurrency": users, "input_tokens": 600,
         "output_tokens": 20, "num_prompts": 2 * users, "ttft_p50_ms": 0.0, "tpot_mean_ms": 0.0} | changes)
-    found = figures(row, LINK, int(row.num_prompts))
+    found = figures(row, client_of(row, LINK))
     times = {f"{name}_{stat}_ms": 1e3 * found[name, stat] for name in ("ttft", "e2e") for stat in ("mean", "p50")}
     if users == 1:   # the first of two prompts is cached
-        times["ttft_p50_ms"] = 1e3 * figures(row, LINK, 7)["ttft", "p50"]
+        more = pd.Series(row.to_dict() | {"num_prompts": 7})
+        times["ttft_p50_ms"] = 1e3 * figures(more, client_of(row, LINK))["ttft", "p50"]
     return row.to_dict() | times | {"tpot_mean_ms": 1e3 * found["tpot", "mean"],
                                     "total_tokens_per_s": found["tokens/s", "mean"]}
 
@@ -102,9 +105,22 @@ def test_splitwise_sim_lies_in_the_data_or_beside_it(tmp_path):
 @needs_data
 def test_recorded_sets_keep_their_bars_but_for_one(capsys):
     names = [word for name in ("splitwise", "cpu", "llm-d") for word in ("--only", name)]
-    main(["accuracy", "--data", str(DATA), *names, "--bars", str(BARS), "--json"])
+    assert main(["accuracy", "--data", str(DATA), *names, "--bars", str(BARS), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    missed = {(miss["set"], miss["metric"]) for miss in found["missed"]} & {
-        (line["about"][0], line["about"][4]) for line in found["lines"]}
+    missed = {(miss["set"], miss["metric"]) for miss in found["missed"]}
     assert missed == {("llm-d, 1-user link", "tokens/s")}, "TP4 and TP8: one user does not show the all-reduce of eight"
     assert found["left_out"] == []
+
+
+def test_single_assumptions_are_varied(closed, tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("llm_d_causes", ROOT / "scripts" / "llm_d_causes.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.main([str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    script.CHANGES = {"as it is": {}, "no room": {"memory": {"utilization": 0.3}}}
+    assert script.main([str(closed([deployment(1), deployment(8)]))]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("a TP2: 40.")
+    assert [line.split()[-1] for line in out[1:4]] == ["8", "+0.0%", "-"]
+    assert float(out[4].split()[-1]) == pytest.approx(40, abs=1), "the latency that its other row shows"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ import pandas as pd
 from hermes.calibration.accuracy.replay import replay
 from hermes.calibration.accuracy.row import Case, Row, rows_of, statistics
 from hermes.calibration.importers.base import read_csv
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 
-__all__ = ["AllReduce", "all_reduce_of_one_user", "closed_loop", "figures"]
+__all__ = ["AllReduce", "all_reduce_of_one_user", "client_of", "closed_loop", "deployments", "figures"]
 
 TEXTS = ("config", "pd")
 NUMBERS = (
@@ -33,6 +34,7 @@ NUMBERS = (
 THROUGHPUT = "tokens/s"
 FAST, SLOW = {"latency": 0.0, "bandwidth": 1e15}, {"latency": 1e-5, "bandwidth": 1e15}
 NARROW = {"latency": 0.0, "bandwidth": 1e11}
+NO_CHANGE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,24 @@ class AllReduce:
 
 def closed_loop(data: Path) -> Iterator[Row]:
     """Throughput and latencies by deployment and number of users."""
+    for alone, others in deployments(data):
+        kind = "llm-d" if alone.pd == "Aggregated" else "llm-d pool"
+        for row in (alone, *others):
+            yield from _rows(f"{kind}, default link", row, None)
+        found = all_reduce_of_one_user(alone)
+        for row in others:
+            yield from _rows(f"{kind}, 1-user link", row, found.link)
+
+
+def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any]]]]:
+    """Yield the rows of each deployment: that of a single user, and the others. Raises `InputError`."""
     path = data / "h100" / "llm-d-prism" / "measured.csv"
     for name, rows in read_csv(path, NUMBERS, TEXTS).groupby("config", sort=False):
-        alone = rows[rows.concurrency == 1]
+        alone = [row for _, row in rows.iterrows() if row.concurrency == 1]
         if len(alone) != 1:
             raise InputError("one row of a single user (concurrency 1) of each deployment", len(alone), file=str(path),
                              field=str(name))
-        found = all_reduce_of_one_user(alone.iloc[0])
-        for how, link in (("default link", None), ("1-user link", found.link)):
-            for _, row in rows.iterrows():
-                if link is None or row.concurrency > 1:
-                    yield from _rows(f"llm-d{_kind(row)}, {how}", row, link)
-
-
-def _kind(row: pd.Series[Any]) -> str:
-    return "" if row.pd == "Aggregated" else " pool"
+        yield alone[0], [row for _, row in rows.iterrows() if row.concurrency > 1]
 
 
 def _rows(name: str, row: pd.Series[Any], link: Mapping[str, float] | None) -> Iterator[Row]:
@@ -74,22 +79,22 @@ def _rows(name: str, row: pd.Series[Any], link: Mapping[str, float] | None) -> I
         ("ttft", "p50"): row.ttft_p50_ms / 1e3, ("tpot", "mean"): row.tpot_mean_ms / 1e3,
         ("e2e", "mean"): row.e2e_mean_ms / 1e3, ("e2e", "p50"): row.e2e_p50_ms / 1e3,
     }
-    yield from rows_of(case, measured, figures(row, link, int(row.num_prompts)))
+    yield from rows_of(case, measured, figures(row, client_of(row, link)))
 
 
-def figures(row: pd.Series[Any], link: Mapping[str, float] | None, requests: int) -> dict[tuple[str, str], float]:
-    """Return the predicted statistics of a deployment and a number of users.
+def figures(row: pd.Series[Any], client: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """Return the predicted statistics of a deployment and a number of users. client: as `client_of` gives it.
 
     A deployment of several servers is a pool in which each request goes to the one with the fewest requests. Servers
     that were meant for one phase each served both, at 64 users and more (README of the data).
     """
-    users, servers = int(row.concurrency), int(row.gpus) // int(row.tp)
+    users, requests = int(row.concurrency), int(row.num_prompts)
     before = int(users == 1)   # the prompt that the load generator sends before it measures
     prompts = pd.DataFrame({
         "arrival_s": 0.0, "prompt_tokens": int(row.input_tokens), "output_tokens": int(row.output_tokens),
         "prefix_group": np.maximum(np.arange(requests + before) - before, 0), "prefix_tokens": int(row.input_tokens),
     })
-    served = replay(_client(row, link, servers), prompts, {"kind": "closed_loop", "users": users},
+    served = replay(client, prompts, {"kind": "closed_loop", "users": users},
                     {"kind": "least_loaded", "load": "requests"}).requests.iloc[before:]
     tokens = (served["prompt_tokens"] + served["output_tokens"]).sum()
     seconds = served["finish_s"].max() - served["arrival_s"].min()
@@ -98,32 +103,45 @@ def figures(row: pd.Series[Any], link: Mapping[str, float] | None, requests: int
     return found
 
 
-def _client(row: pd.Series[Any], link: Mapping[str, float] | None, servers: int) -> dict[str, Any]:
+def client_of(
+    row: pd.Series[Any], link: Mapping[str, float] | None, change: Mapping[str, Mapping[str, Any]] = NO_CHANGE,
+) -> dict[str, Any]:
+    """Return the servers of a deployment as a group of clients.
+
+    link: its all-reduce, None for the default.
+    change: other options of the client's parts, such as `{"memory": {"utilization": 0.9}}`.
+    """
     pool = row.pd != "Aggregated"
-    return {
+    client: dict[str, Any] = {
         "model": "llama-3.1-70b", "device": "h100-sxm", "engine": "vllm-0.15", "parallel": {"tp": int(row.tp)},
-        "count": servers, "scheduler": {"kind": "chunked", "async_scheduling": False},
+        "count": int(row.gpus) // int(row.tp),
+        "scheduler": {"kind": "chunked", "async_scheduling": False},
         "memory": {"utilization": 0.9, "block_size": 128} if pool else {"utilization": 0.95, "block_size": 16},
         "hardware": {"kind": "composed", "top_p": False} | ({} if link is None else {"link": dict(link)}),
     }
+    return client | {part: client[part] | dict(options) for part, options in change.items()}
 
 
-def all_reduce_of_one_user(row: pd.Series[Any]) -> AllReduce:
+def all_reduce_of_one_user(
+    row: pd.Series[Any], change: Mapping[str, Mapping[str, Any]] = NO_CHANGE,
+) -> AllReduce:
     """Return the all-reduce with which a single user sees the measured times (median TTFT, mean TPOT).
 
     Both times are linear in latency and 1 / bandwidth: three predictions give the two slopes. Values that would have to
-    be negative are 0.
+    be negative are 0. change: as for `client_of`. Raises `InputError` where the request does not fit.
     """
     measured = np.array([row.ttft_p50_ms, row.tpot_mean_ms]) / 1e3
-    base, slow, narrow = (_alone(row, link) for link in (FAST, SLOW, NARROW))
+    base, slow, narrow = (_alone(client_of(row, link, change), row) for link in (FAST, SLOW, NARROW))
+    if not np.isfinite(base).all():
+        raise InputError("memory for the request of a single user", Verbatim("no room for it"), field=str(row.config))
     slopes = np.column_stack([(slow - base) / SLOW["latency"], (narrow - base) * NARROW["bandwidth"]])
     latency, inverse = np.linalg.solve(slopes, measured - base)
     return AllReduce(max(float(latency), 0.0), 1.0 / max(float(inverse), 1e-15))
 
 
-def _alone(row: pd.Series[Any], link: Mapping[str, float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _alone(client: Mapping[str, Any], row: pd.Series[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return TTFT and TPOT of one prompt on an idle server, seconds."""
     prompt = pd.DataFrame({"arrival_s": [0.0], "prompt_tokens": [int(row.input_tokens)],
                            "output_tokens": [int(row.output_tokens)]})
-    served = replay(_client(row, link, 1), prompt).requests
+    served = replay({**client, "count": 1}, prompt).requests
     return np.array([served["ttft_s"].iloc[0], served["tpot_s"].iloc[0]])
