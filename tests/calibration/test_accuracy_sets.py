@@ -53,17 +53,17 @@ def test_the_all_reduce_is_found_on_one_user_and_tested_on_the_others(closed):
     assert found.latency_s == pytest.approx(40e-6, rel=0.01)
     assert found.bandwidth_bytes_per_s == pytest.approx(150e9, rel=0.01)
     errors = {(row.case.set, row.case.case, row.metric, row.stat): row.error for row in closed_loop(closed(rows))}
-    tested = {key: error for key, error in errors.items() if key[0] == "llm-d, 1-user link"}
+    tested = {key: error for key, error in errors.items() if key[0] == "llm-d, 1 user"}
     assert {key[1] for key in tested} == {"a TP2, 3 users"}, "the row it was found on is no test"
     assert max(map(abs, tested.values())) < 0.002
-    assert errors["llm-d, default link", "a TP2, 1 users", "tpot", "mean"] < -0.1
+    assert errors["llm-d, tables", "a TP2, 1 users", "tpot", "mean"] < -0.1
 
 
 def test_several_servers_are_a_pool(closed):
     pool = {"pd": "1:1", "gpus": 4, "config": "two TP2"}
     rows = list(closed_loop(closed([deployment(1, **pool), deployment(4, **pool)])))
-    assert {row.case.set for row in rows} == {"llm-d pool, default link", "llm-d pool, 1-user link"}
-    assert max(abs(row.error) for row in rows if "1-user" in row.case.set) < 0.01
+    assert {row.case.set for row in rows} == {"llm-d x2, tables", "llm-d x2, 1 user"}
+    assert max(abs(row.error) for row in rows if "1 user" in row.case.set) < 0.01
 
 
 def test_a_deployment_without_a_single_user_is_one_line(closed):
@@ -108,7 +108,7 @@ def test_recorded_sets_keep_their_bars_but_for_one(capsys):
     assert main(["accuracy", "--data", str(DATA), *names, "--bars", str(BARS), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     missed = {(miss["set"], miss["metric"]) for miss in found["missed"]}
-    assert missed == {("llm-d, 1-user link", "tokens/s")}, "TP4 and TP8: one user does not show the all-reduce of eight"
+    assert missed == {("llm-d, 1 user", "tokens/s")}, "TP4 and TP8: one user does not show the all-reduce of eight"
     assert found["left_out"] == []
 
 

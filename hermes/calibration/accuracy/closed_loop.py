@@ -53,12 +53,12 @@ class AllReduce:
 def closed_loop(data: Path) -> Iterator[Row]:
     """Throughput and latencies by deployment and number of users."""
     for alone, others in deployments(data):
-        kind = "llm-d" if alone.pd == "Aggregated" else "llm-d pool"
+        kind = "llm-d" if alone.pd == "Aggregated" else f"llm-d x{int(alone.gpus) // int(alone.tp)}"
         for row in (alone, *others):
-            yield from _rows(f"{kind}, default link", row, None)
+            yield from _rows(f"{kind}, tables", row, None)
         found = all_reduce_of_one_user(alone)
         for row in others:
-            yield from _rows(f"{kind}, 1-user link", row, found.link)
+            yield from _rows(f"{kind}, 1 user", row, found.link)
 
 
 def deployments(data: Path) -> Iterator[tuple[pd.Series[Any], list[pd.Series[Any]]]]:

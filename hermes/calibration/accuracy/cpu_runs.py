@@ -49,5 +49,5 @@ def _run(path: Path) -> Iterator[Row]:
         "ttft": run.first_token_s - run.arrival_s, "e2e": run.finish_s - run.arrival_s,
         "tpot": ((run.finish_s - run.first_token_s) / (run.output_len - 1).clip(lower=1))[several],
     })
-    case = Case("vLLM on a CPU", path.stem.removeprefix("online-"), "vllm-0.32", "cpu, one thread", "small-llama")
+    case = Case("vLLM on a CPU", path.stem.removeprefix("online-"), "vllm-0.32", "cpu", "small-llama")
     yield from rows_of(case, measured, statistics({name: found[f"{name}_s"] for name in ("ttft", "tpot", "e2e")}))

@@ -42,7 +42,7 @@ class SplitwiseCase:
 def splitwise(root: Path) -> Iterator[Row]:
     """Statistics of each case."""
     for case in splitwise_cases(root / "reference" / "splitwise"):
-        about = Case("splitwise-sim", case.name, "splitwise-sim", "h100-sxm tp8", case.model)
+        about = Case("splitwise-sim", case.name, "-", "h100-sxm tp8", case.model)
         for row in compare(replayed(case), case.answers, "splitwise").rows:
             if row.metric in METRICS and row.stat in STATISTICS and row.reference_s:
                 yield Row(about, row.metric, row.stat, row.reference_s, float(row.ours_s or 0.0))
