@@ -1,15 +1,12 @@
 """Comparison with splitwise-sim, request by request: scenarios/validation/splitwise-*.yaml on its own traces.
 
-The folder of the reference holds, for a case splitwise-MODEL-WORKLOAD-RATE, splitwise-sim's input trace
-(rr_WORKLOAD_RATE_2min.csv) and its results, one request a row (mixed_pool_MODEL_WORKLOAD_RATErps.csv). The trace
-replaces the scenario's own workload; nothing else is changed.
+`hermes.calibration.accuracy.splitwise` describes the folder of the reference and simulates a case.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,31 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from hermes.api import simulate
-from hermes.config.data_files import resource_dir
-from hermes.errors import InputError, suggest
+from hermes.calibration.accuracy.splitwise import SplitwiseCase, replayed, scenarios, splitwise_cases
 from hermes.results import Results
 from hermes.results.compare import compare
-from hermes.workload.importers import import_trace
-from hermes.workload.traces import write_trace
 
-__all__ = ["Case", "Outcome", "Row", "cases", "run", "scenarios"]
+__all__ = ["Outcome", "Row", "run", "scenarios", "splitwise_cases"]
 
 METRICS, STATS = ("ttft", "tbt", "e2e"), ("mean", "p50", "p90", "p99")
 TOLERANCES = {"conv": 0.01, "code": 0.03}
-NAMES = {"llama-2-70b": "llama2-70b"}   # splitwise-sim's, where they differ
 CLOSE_S = 2e-6                          # its answers are written with nine digits
-
-
-@dataclass
-class Case:
-    """One comparison."""
-
-    name: str
-    scenario: Path
-    trace: Path
-    answers: Path
-    tolerance: float
 
 
 @dataclass
@@ -88,42 +69,11 @@ class Outcome:
         return complete and self.worst <= self.tolerance
 
 
-def scenarios() -> list[Path]:
-    """Return the scenarios of the cases with results of splitwise-sim."""
-    return sorted((resource_dir("scenarios") / "validation").glob("splitwise-*-*-*.yaml"))
-
-
-def cases(reference: Path, wanted: list[str] | None = None) -> list[Case]:
-    """Return the cases with scenarios, in order of their names; raises `InputError` for an unknown one."""
-    found = []
-    for path in scenarios():
-        model, workload, rate = path.stem.removeprefix("splitwise-").rsplit("-", 2)
-        answers = f"mixed_pool_{NAMES.get(model, model)}_{workload}_{rate}rps.csv"
-        found.append(Case(path.stem, path, reference / f"rr_{workload}_{rate}_2min.csv", reference / answers,
-                          TOLERANCES[workload]))
-    known = [case.name for case in found]
-    for name in wanted or ():
-        if name not in known:
-            raise InputError(f"one of {', '.join(known)}", name, field="case", suggestion=suggest(name, known))
-    chosen = [case for case in found if not wanted or case.name in wanted]
-    for case in chosen:
-        for path in (case.trace, case.answers):
-            if not path.is_file():
-                raise InputError("a file with splitwise-sim's trace or answers", str(path), field="--data")
-    return chosen
-
-
-def run(case: Case, stepping: str = "runs", extra: Sequence[str] = ()) -> Outcome:
+def run(case: SplitwiseCase, stepping: str = "runs", extra: Sequence[str] = ()) -> Outcome:
     """Simulate a case on splitwise-sim's trace, and compare. extra: more changes to the scenario, as for --set."""
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder) / "trace.parquet"
-        columns = {"arrival": "arrival_timestamp", "prompt": "prompt_size", "output": "token_size"}
-        write_trace(import_trace("csv", case.trace, **columns), trace, source=case.trace.name)
-        replay = f"{{kind: trace, path: '{trace}'}}"
-        overrides = ["workload.duration=null", f"workload.arrivals={replay}", f"workload.lengths={replay}", *extra]
-        started = time.perf_counter()
-        results = simulate(case.scenario, overrides=overrides, stepping=stepping)
-        wall_s = time.perf_counter() - started
+    started = time.perf_counter()
+    results = replayed(case, stepping, extra)
+    wall_s = time.perf_counter() - started
     table = compare(results, case.answers, "splitwise")
     rows = [
         Row(row.metric, row.stat, *(math.nan if x is None else x for x in (row.ours_s, row.reference_s, row.error)))
@@ -134,7 +84,7 @@ def run(case: Case, stepping: str = "runs", extra: Sequence[str] = ()) -> Outcom
     off = np.maximum(np.abs(ours["ttft"] - theirs["ttft"]), np.abs(ours["e2e"] - theirs["e2e"]))
     lenders = sum(name.startswith("prompt") for name in results.clients["name"])
     return Outcome(
-        case.name, case.tolerance, table.reference, table.ours, rows, int(placed.sum()),
+        case.name, TOLERANCES[case.workload], table.reference, table.ours, rows, int(placed.sum()),
         int((placed & (off <= CLOSE_S)).sum()), int((ours["token"] < lenders).sum()),
         int((theirs["token"] < lenders).sum()), wall_s,
     )

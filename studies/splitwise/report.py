@@ -59,7 +59,7 @@ def tidy(frame: pd.DataFrame) -> pd.DataFrame:
 def compare(folder: Path) -> pd.DataFrame:
     """Every statistic of the cases that splitwise-sim's answers are there for, on its own traces."""
     rows = []
-    for case in reference.cases(folder):
+    for case in reference.splitwise_cases(folder):
         outcome = reference.run(case)
         rows += [{
             "case": case.name.removeprefix("splitwise-"), "metric": f"{row.metric.upper()} {row.stat}",

@@ -95,7 +95,9 @@ def test_vllm_cpu_steps_keep_every_row_and_mark_the_spoiled_ones():
     configurations = steps.rows.configuration
     assert configurations.nunique() == raw[["mnbt", "mns"]].drop_duplicates().shape[0] == 24
     excluded = steps.rows.excluded
-    assert excluded.str.startswith("warm-up").sum() == 24
+    assert (excluded == "warm-up: first step of a configuration").sum() == 24
+    tokens = steps.rows.prefill_tokens + steps.rows.decode_seqs
+    assert (excluded[~tokens.duplicated()] != "").all(), "kernels are made for a new size"
     assert 0 < excluded.str.startswith("contended").sum() < 0.02 * len(raw)
     assert (steps.rows.overhead_s[excluded == ""] <= 2e-3).all()
     assert (steps.rows.overhead_s > 0).all()
@@ -110,6 +112,17 @@ def test_the_spike_rule_takes_the_spike_alone(tmp_path):
     excluded = list(cpu(path, config).steps().rows.excluded)
     assert [bool(reason) for reason in excluded] == [True, False, False, True, False, False, False]
     assert excluded[0].startswith("warm-up")
+
+
+def test_the_first_step_of_a_size_is_warm_up(tmp_path):
+    sizes = [4, 4, 5, 4, 5, 64, 64]
+    lines = [f"{0.02 * i:.2f},0,0.019,0,0,0,0,{n},{100 * n},{n},100,64,8,0.02" for i, n in enumerate(sizes)]
+    path, config = tmp_path / "steps.csv", tmp_path / "config.json"
+    path.write_text(CPU_HEAD + "\n".join(lines) + "\n")
+    config.write_text("{}")
+    excluded = cpu(path, config).steps().rows.excluded
+    assert list(excluded != "") == [True, False, True, False, False, True, False]
+    assert excluded[2] == excluded[5] == "warm-up: first step of a number of tokens"
 
 
 def test_a_bad_cpu_file_is_one_line(tmp_path):

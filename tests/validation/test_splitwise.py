@@ -25,7 +25,7 @@ needs_reference = pytest.mark.skipif(
 @pytest.mark.parametrize("stepping", ["runs", "every_step"])
 @pytest.mark.parametrize("name", NAMES)
 def test_within_tolerance(name: str, stepping: str) -> None:
-    (case,) = splitwise.cases(REFERENCE, [name])
+    (case,) = splitwise.splitwise_cases(REFERENCE, [name])
     outcome = splitwise.run(case, stepping)
     assert outcome.completed == outcome.requests > 2000
     assert len(outcome.rows) == 12
@@ -38,7 +38,7 @@ def test_within_tolerance(name: str, stepping: str) -> None:
 
 @needs_reference
 def test_other_rules_would_be_noticed() -> None:
-    (case,) = splitwise.cases(REFERENCE, ["splitwise-bloom-176b-conv-20"])
+    (case,) = splitwise.splitwise_cases(REFERENCE, ["splitwise-bloom-176b-conv-20"])
     for change in ("router.max_pending_tokens=100", "clients.1.memory.weights=300 GB", "network.bandwidth=100 GiB/s"):
         outcome = splitwise.run(case, extra=[change])
         assert outcome.on_time < outcome.requests, change
@@ -72,6 +72,6 @@ def test_another_case_is_only_another_file(tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--data"):
-        splitwise.cases(tmp_path)
+        splitwise.splitwise_cases(tmp_path)
     with pytest.raises(InputError, match="did you mean"):
-        splitwise.cases(tmp_path, ["splitwise-llama-2-70b-conv-21"])
+        splitwise.splitwise_cases(tmp_path, ["splitwise-llama-2-70b-conv-21"])

@@ -15,9 +15,12 @@ from hermes.results import Results
 __all__ = ["replay"]
 
 
-def replay(client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[str, Any] | None = None) -> Results:
-    """Results of one client that serves `requests`, a trace (`hermes.workload.traces`): its rows are served in order,
-    at their `arrival_s`, or by `arrivals` where given."""
+def replay(
+    client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[str, Any] | None = None,
+    router: Mapping[str, Any] | None = None,
+) -> Results:
+    """Results of one client, or a group of equal ones behind `router`, that serves `requests`, a trace
+    (`hermes.workload.traces`): its rows are served in order, at their `arrival_s`, or by `arrivals` where given."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requests.csv"
         requests.to_csv(path, index=False)
@@ -25,4 +28,7 @@ def replay(client: Mapping[str, Any], requests: pd.DataFrame, arrivals: Mapping[
         workload: dict[str, Any] = {"arrivals": dict(arrivals or trace), "lengths": trace}
         if arrivals is not None:
             workload["requests"] = len(requests)
-        return simulate({"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]})
+        scenario: dict[str, Any] = {"name": "accuracy", "seed": 1, "workload": workload, "clients": [dict(client)]}
+        if router is not None:
+            scenario["router"] = dict(router)
+        return simulate(scenario)

@@ -9,10 +9,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from hermes.calibration.accuracy.closed_loop import closed_loop
+from hermes.calibration.accuracy.cpu_runs import cpu_runs
 from hermes.calibration.accuracy.gpu_runs import recorded_runs
 from hermes.calibration.accuracy.h100_sets import blis_experiments, blis_training, residency
 from hermes.calibration.accuracy.row import Row
 from hermes.calibration.accuracy.schedules import schedules
+from hermes.calibration.accuracy.splitwise import splitwise
 from hermes.calibration.accuracy.steady_decodes import steady_decodes
 from hermes.config import ConfigModel
 
@@ -20,25 +23,46 @@ __all__ = ["SETS", "Bar", "Bars", "Line", "lines", "measure", "missed"]
 
 
 class _Set(NamedTuple):
-    folder: str                                  # of the data
+    """A set's folder and reader.
+
+    beside: whether the folder may also lie beside the data; the reader gets the folder that it is in.
+    """
+
+    folder: str
     rows: Callable[[Path], Iterator[Row]]
+    beside: bool = False
+
+    def root(self, data: Path) -> Path | None:
+        """Return the folder that the set's folder lies in, or None."""
+        places = (data, data.resolve().parent) if self.beside else (data,)
+        return next((place for place in places if (place / self.folder).is_dir()), None)
+
+    def absent(self, data: Path) -> str:
+        """Return the reason why the set cannot be read, or ""."""
+        if self.root(data) is not None:
+            return ""
+        return f"no {self.folder} in {data}{' or beside it' if self.beside else ''}"
 
 
 SETS = {
     "schedules": _Set("vllm-schedules", schedules),
+    "splitwise": _Set("reference/splitwise", splitwise, beside=True),
+    "cpu": _Set("vllm-cpu", cpu_runs),
     "rtx": _Set("vllm-runs", recorded_runs),
     "residency": _Set("h100/residency-vllm", residency),
     "blis": _Set("h100/sim-to-real-accuracy-validation", blis_experiments),
     "training": _Set("h100/training", blis_training),
+    "llm-d": _Set("h100/llm-d-prism", closed_loop),
     "ml-energy": _Set("h100/ml-energy", steady_decodes),
 }
 """Reference sets by name."""
 
 
 def measure(data: Path, name: str) -> list[Row] | None:
-    """Return the rows of a set, or None where `data` has no folder of it."""
+    """Return the rows of a set, or None where it is absent."""
     chosen = SETS[name]
-    return list(chosen.rows(data)) if (data / chosen.folder).is_dir() else None
+    root = chosen.root(data)
+    return None if root is None else list(chosen.rows(root))
 
 
 class Line(NamedTuple):
