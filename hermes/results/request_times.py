@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray
 from hermes.results.results import Results
 
 __all__ = ["Part", "request_times"]
@@ -81,7 +81,7 @@ def _between(runs: pd.DataFrame, begin: float, end: float) -> pd.DataFrame:
     return runs[(runs["end_s"] > begin + 1e-12) & (runs["start_s"] < end - 1e-12)]
 
 
-def _inside(runs: pd.DataFrame, begin: float, end: float) -> FloatArray:
+def _inside(runs: pd.DataFrame, begin: float, end: float) -> npt.NDArray[np.float64]:
     """Seconds of each run inside an interval."""
     return np.asarray(np.minimum(runs["end_s"].to_numpy(), end) - np.maximum(runs["start_s"].to_numpy(), begin))
 
