@@ -22,7 +22,6 @@ from hermes.calibration.accuracy.closed_loop import all_reduce_of_one_user, clie
 from hermes.errors import HermesError, InputError
 
 USERS = (8, 32, 64, 128, 256)
-READ_ONCE = {"read": 0.0}   # at least one read of the KV for all query heads of a device
 CHANGES: dict[str, dict[str, Any]] = {
     "as the table has it": {},
     "scheduling hidden behind the device": {"scheduler": {"async_scheduling": True}},
@@ -32,7 +31,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "KV for 31,456 tokens (TP2: 2.9 requests)": {"memory": {"num_blocks": 1966, "block_size": 16, "utilization": None}},
     "no prefix caching": {"memory": {"prefix_caching": False}},
     "the vocabulary is sorted": {"hardware": {"top_p": True}},
-    "a decode beside a prompt reads its KV once": {"hardware": {"beside": READ_ONCE}},
 }
 ROUNDS = 4
 
