@@ -163,8 +163,9 @@ def test_from_a_plan_to_a_scenario_on_a_cpu(folder, capsys):
     assert made["hardware"] == ["hardware:", "  kind: composed", "  kernels: ./kernels.yaml"]
     assert {"gemm/fp32", "prefill/16/fp32", "decode/16/fp32", "all_reduce/launched"} <= set(made["tables"])
     # all-reduces of two processes on a busy machine fall as bytes grow, which the model evens out: exact figures below
-    assert {term: found["median"] for term, found in made["errors"].items()
-            if term != "all_reduce" and abs(found["median"]) > 0.3} == {}
+    # and microseconds of attention scatter by a third; products must not
+    assert {term: found["median"] for term, found in made["errors"].items() if term != "all_reduce"
+            and abs(found["median"]) > (0.3 if term in GEMMS else 0.8)} == {}
 
     wanted = by_hand(everything(measured), rows=128, sampled=8, new=128, decodes=8, context=256)
     # 136 rows lie between the measured 128 and 256
