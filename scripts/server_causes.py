@@ -60,7 +60,8 @@ def main() -> None:
             gpu_runs.simulate = lambda scenario, change=change: simulate(scenario | {"clients": [
                 change(client) if client.get("hardware", {}).get("kind") != "layerwise" else client
                 for client in scenario["clients"]]})
-            for rows in (h100_sets.residency, h100_sets.blis_experiments, h100_sets.blis_training, gpu_runs.recorded_runs):
+            for rows in (h100_sets.residency, h100_sets.blis_experiments, h100_sets.blis_training,
+                         gpu_runs.recorded_runs):
                 for row in rows(data):
                     note(found, name, row)
     names = list(dict.fromkeys(name for figures in found.values() for name in figures))

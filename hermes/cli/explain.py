@@ -105,7 +105,8 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     total = hardware.step_ns(stats) / 1e9
     if not hasattr(hardware, "terms_ns"):
         text = getattr(hardware, "description", "") or getattr(hardware, "name", type(hardware).__name__)
-        return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}], "notes": []}
+        return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}],
+                "notes": getattr(hardware, "notes", [])}
     sources = hardware.sources_of()
     rows = [{"term": name, "seconds": ns / 1e9, "source": sources.get(name, "")}
             for name, ns in hardware.terms_ns(stats).items()]

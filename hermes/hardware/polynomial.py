@@ -81,6 +81,7 @@ class PolynomialModel:
         self.name = profile.name
         source = profile.provenance
         self.description = f"polynomial {profile.name}: {source.model}, {source.hardware}, TP{source.tensor_parallel}"
+        self.notes = [source.contains()]
         phases = profile.phases
         factor = scale * NS_PER_S
         extra: list[tuple[float, Term]] = [(profile.overhead_s * factor, ())]

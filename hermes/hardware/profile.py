@@ -51,6 +51,12 @@ class Provenance(ConfigModel):
     notes: list[str] = Field(default_factory=list)
     """Limits of the data, and other facts that a reader must know."""
 
+    def contains(self) -> str:
+        """Return what a fit to whole steps has in its one term."""
+        link = f", the link between {self.tensor_parallel} devices" if self.tensor_parallel > 1 else ""
+        return (f"whole steps of {self.engine}: its kernels{link} and what was measured of its own time are in one "
+                "term; limits: hermes profile show")
+
 
 class GroupError(ConfigModel):
     """Held-out error of one configuration."""

@@ -272,6 +272,17 @@ class RooflineModel:
             out["adapter"] = (embed > 0) * (maximum(c, m) + hidden * minimum(c, m) + self._adapter_latency)
         return out
 
+    def terms_ns(self, stats: StepStats) -> dict[str, float]:
+        """Return nanoseconds by operator, with the decodes' context, those that take any; `step_ns` is their sum."""
+        out = self.operators_ns(stats)
+        out["decode_attention"] += self._slope * (stats.decode_ctx + stats.decode_seqs)
+        return {name: float(ns) for name, ns in out.items() if ns}
+
+    def sources_of(self) -> dict[str, str]:
+        """Return where each term comes from, by its name in `terms_ns`."""
+        text = f"roofline of {self.device.name}, factors {self.device.efficiency or 'given'}"
+        return dict.fromkeys(self.operators_ns(StepStats(prefill_tokens=1)), text)
+
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
         ns = sum(self.operators_ns(stats).values()) + self._slope * (stats.decode_ctx + stats.decode_seqs)

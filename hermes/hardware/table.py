@@ -229,6 +229,7 @@ class TableModel:
         self.name = tables.name
         source = tables.provenance
         self.description = f"table {tables.name}: {source.model}, {source.hardware}, TP{source.tensor_parallel}"
+        self.notes = [source.contains()]
         factor = scale * NS_PER_S
         prefill, decode = tables.prefill, tables.decode
         self.prefill = _curve(prefill, factor, extrapolate, monotone)

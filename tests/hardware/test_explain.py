@@ -44,6 +44,20 @@ def test_a_fit_to_whole_steps_has_one_term(capsys):
     assert [[row["term"] for row in step["terms"]] for step in steps] == [["whole step"]] * len(steps)
 
 
+def test_a_fit_says_what_it_contains(capsys):
+    (step, *_) = explained(capsys, "quickstart")
+    assert "whole steps of vllm 0.24.0: its kernels, the link between 4 devices" in step["notes"][0]
+
+
+@pytest.mark.parametrize("hardware", [
+    "{kind: roofline, model: llama-3.1-70b, device: h100-sxm, tp: 4}", "{kind: composed}"])
+def test_terms_of_every_analytical_kind_add_up(scenario, capsys, hardware):
+    (step,) = explained(capsys, scenario, "--set", f"clients.0.hardware={hardware}", "--prompt", "300")
+    assert len(step["terms"]) > 5
+    assert all(row["source"] for row in step["terms"])
+    assert sum(row["seconds"] for row in step["terms"]) == pytest.approx(step["step_s"], rel=1e-6)
+
+
 def test_one_term_is_overridden_alone(scenario, capsys):
     slow = ["--set", "clients.0.hardware={kind: composed, link: {latency: 32 us, bandwidth: 15 GB/s}}"]
     (before,), (after,) = explained(capsys, scenario), explained(capsys, scenario, *slow)
