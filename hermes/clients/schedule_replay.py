@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
@@ -27,7 +27,7 @@ from hermes.core.columns import RowLog
 from hermes.core.record import RUN_FIELDS
 from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool
@@ -51,6 +51,13 @@ class RecordedRequest(ConfigModel):
     priority: int = 0
     prefix_group: int | None = None
     prefix_tokens: int = Count
+
+    @model_validator(mode="after")
+    def _tokens_of_a_group(self) -> Self:
+        if self.prefix_tokens and self.prefix_group is None:
+            raise InputError(f"the group whose text the first {self.prefix_tokens} tokens are", Verbatim("none"),
+                             field="prefix_group")
+        return self
 
 
 class RecordedStep(ConfigModel):
