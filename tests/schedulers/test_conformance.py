@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from long_runs import quick_and_full
 
+from hermes.cli import main
 from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, replay
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
@@ -83,3 +84,14 @@ def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedSchedule) -
     for request in recorded.requests:   # everybody is served; the last output of a request is not computed
         past = [past + tokens for row in rows for number, tokens, past in row["scheduled"] if number == request.id]
         assert max(past) == past[-1] == request.prompt_tokens + request.output_tokens - 1
+
+
+def test_a_prefix_without_a_group_is_refused(tmp_path, capsys):
+    source = next(path for path in sorted(SCHEDULES.rglob("*.json")) if "prefix" in path.name)
+    data = json.loads(source.read_text())
+    number = next(i for i, request in enumerate(data["requests"]) if request["prefix_tokens"])
+    del data["requests"][number]["prefix_group"]
+    (tmp_path / "cut.json").write_text(json.dumps(data))
+    assert main(["conform", str(tmp_path / "cut.json")]) == 2
+    err = capsys.readouterr().err
+    assert f"requests.{number}.prefix_group: expected the group" in err
