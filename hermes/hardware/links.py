@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Bandwidth, ConfigModel, Duration
 from hermes.config.validation import load
-from hermes.errors import InputError
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import FloatArray
 from hermes.hardware.files import find
 from hermes.units import NS_PER_S
@@ -80,7 +80,8 @@ class LinkDescription(ConfigModel):
             raise InputError("bandwidth or share, not both", field="share")
         formula = self.latency is not None and (self.bandwidth is not None or self.share is not None)
         if not formula and not self.measured:
-            raise InputError("latency and bandwidth (or share), or measured times", field="latency")
+            missing = "latency" if self.latency is None else "bandwidth"
+            raise InputError("latency and bandwidth (or share), or measured times", Verbatim("none"), field=missing)
         ranks = [times.ranks for times in self.measured]
         if len(set(ranks)) < len(ranks):
             raise InputError("each number of ranks once", field="measured")

@@ -161,9 +161,13 @@ class ModelDescription(ConfigModel):
         return self.num_params() - idle
 
     def check_tp(self, tp: int) -> None:
-        """Raise `InputError` unless the heads can be split over `tp` devices."""
+        """Raise `InputError` unless the heads can be split over `tp` devices, as engines do: whole key-value heads on
+        each, or copies of one on as many devices each."""
         if tp < 1 or self.num_heads % tp:
             raise InputError(f"a divisor of the {self.num_heads} attention heads of {self.name}", tp, field="tp")
+        if self.num_kv_heads % tp and tp % self.num_kv_heads:
+            raise InputError(f"a divisor or a multiple of the {self.num_kv_heads} key-value heads of {self.name}", tp,
+                             field="tp")
 
     def check_pp(self, pp: int) -> None:
         """Raise `InputError` unless each of `pp` pipeline stages gets a layer."""

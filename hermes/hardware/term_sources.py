@@ -25,7 +25,10 @@ class TermOverride(ConfigModel):
 
     def text(self) -> str:
         """In words, for a list of sources."""
-        return f"times {self.scale:g}, plus {self.fixed * 1e6:g} us and {self.per_row * 1e6:g} us a row (given)"
+        parts = [f"times {self.scale:g}"] if self.scale != 1.0 else []
+        parts += [f"plus {self.fixed * 1e6:g} us"] if self.fixed else []
+        parts += [f"plus {self.per_row * 1e6:g} us a row"] if self.per_row else []
+        return f"{', '.join(parts) or 'as it is'} (given)"
 
 
 @dataclass(frozen=True)

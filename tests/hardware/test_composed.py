@@ -219,3 +219,13 @@ def test_measured_all_reduces_of_given_tables_go_before_assumed_ones():
         return model.terms_ns(prompt(1000))["all_reduce"]
 
     assert reduced(kernels="h100-sxm") < reduced() / 10
+
+
+@pytest.mark.parametrize(("tp", "message"), [(3, "8 key-value heads"), (7, "48 attention heads")])
+def test_heads_that_cannot_be_split(tp, message):
+    """48 query heads over 8 key-value heads."""
+    model = load_model("llama-3.1-8b").model_copy(update={"num_heads": 48})
+    with pytest.raises(InputError, match=message):
+        model.check_tp(tp)
+    model.check_tp(4)
+    model.check_tp(16)

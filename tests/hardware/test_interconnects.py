@@ -109,3 +109,10 @@ def load_device_text():
 def test_an_unknown_link_names_the_known_ones():
     with pytest.raises(InputError, match="pcie-host-memory"):
         Composed(model="qwen3-32b", device="h100-sxm", tp=2, link="pcie").build()
+
+
+@pytest.mark.parametrize(("left_out", "field"), [("bandwidth", "bandwidth"), ("latency", "latency")])
+def test_the_missing_key_is_named(left_out, field):
+    with pytest.raises(InputError) as caught:
+        link(**{left_out: None})
+    assert str(caught.value).startswith(f"{field}: expected latency and bandwidth")
