@@ -82,7 +82,8 @@ class Composed(ConfigModel):
     step: StepTime | None = None
     """The engine's own time of each step; that of the engine where left out."""
     top_p: bool | None = None
-    """Whether the sampler sorts the vocabulary; left out, what the publisher's generation settings say."""
+    """Whether the sampler keeps the most probable tokens only; left out, what the publisher's generation settings say
+    (`generation_config.json` beside a `config.json`)."""
     beside: Beside = Beside()
     """What decodes cost in one attention launch with a prompt."""
     terms: dict[str, TermOverride] = Field(default_factory=dict, max_length=100)

@@ -30,11 +30,25 @@ Rate = Annotated[Bandwidth, Field(ge=1)]
 FAR_BYTES = 2.0**40
 
 
-class LinkTime(ConfigModel):
-    """An all-reduce takes latency + bytes / bandwidth, with the bytes that each device contributes."""
+Latency = Annotated[Duration, Field(le=1.0)]
 
-    latency: Duration
+
+class LinkTime(ConfigModel):
+    """A link in a scenario: the formula of this module."""
+
+    latency: Latency
+    """Of an all-reduce of next to no bytes between two devices."""
+    latency_per_doubling: Latency = 0.0
+    """More of it with four devices, again with eight, and so on."""
     bandwidth: Rate
+    """Bytes/s of one device's link in a large all-reduce (bus bandwidth)."""
+
+
+def _formula(latency: float, per_doubling: float, bandwidth: float, ranks: int) -> tuple[FloatArray, FloatArray]:
+    """(bytes, nanoseconds) of one all-reduce; two points of a line."""
+    fixed = latency + per_doubling * (math.log2(ranks) - 1.0)
+    sizes = np.array([0.0, FAR_BYTES])
+    return sizes, (fixed + 2.0 * (ranks - 1) / ranks * sizes / bandwidth) * NS_PER_S
 
 
 class CollectiveTimes(ConfigModel):
@@ -60,9 +74,9 @@ class LinkDescription(ConfigModel):
 
     format: Literal["hermes-interconnect/1"]
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    latency: Duration | None = None
+    latency: Latency | None = None
     """Of an all-reduce of next to no bytes between two devices."""
-    latency_per_doubling: Duration = 0.0
+    latency_per_doubling: Latency = 0.0
     """More of it with four devices, again with eight, and so on."""
     bandwidth: Rate | None = None
     """Bytes/s of one device's link in a large all-reduce (bus bandwidth)."""
@@ -103,9 +117,7 @@ class LinkDescription(ConfigModel):
             known = ", ".join(str(times.ranks) for times in self.measured)
             raise InputError(f"a link that says how long {ranks} devices take; {self.name} was measured with {known}: "
                              "give latency and bandwidth too", ranks)
-        fixed = self.latency + self.latency_per_doubling * (math.log2(ranks) - 1.0)
-        sizes = np.array([0.0, FAR_BYTES])
-        return sizes, (fixed + 2.0 * (ranks - 1) / ranks * sizes / rate) * NS_PER_S
+        return _formula(self.latency, self.latency_per_doubling, rate, ranks)
 
 
 def all_reduce_times(
@@ -117,8 +129,7 @@ def all_reduce_times(
     of an unknown rate.
     """
     if isinstance(link, LinkTime):
-        sizes = np.array([0.0, FAR_BYTES])
-        return (sizes, (link.latency + sizes / link.bandwidth) * NS_PER_S), "given link"
+        return _formula(link.latency, link.latency_per_doubling, link.bandwidth, ranks), "given link"
     found = load_interconnect(link, base_dir)
     if link_bandwidth is None and found.share is not None:
         raise InputError(f"a device beside the link {found.name}, whose rate is a share of the device's", link)

@@ -96,7 +96,8 @@ class ModelDescription(ConfigModel):
     a config.json. None if its publisher states none."""
     top_p: bool = True
     """Whether the publisher's generation settings, which engines follow by default, keep the most probable tokens
-    only (top-p): the sampler then sorts the vocabulary for each sequence of a step."""
+    only (top-p): the sampler then works on the vocabulary of each sequence. For a `config.json`, what the
+    `generation_config.json` beside it says; without one, no."""
     dtype: Literal["", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"] = ""
     """Storage of the published weights of the layers; empty for 16 bits. It applies to `hardware: {kind: roofline}` and
     to the memory of the weights if neither scenario nor profile gives another."""
@@ -210,6 +211,16 @@ def load_model(name_or_path: str | Path, base_dir: Path | None = None) -> ModelD
         from hermes.hardware.hf_config import from_hf_config
 
         fields = from_hf_config(read_json(path), path.parent.name if path.name == "config.json" else path.stem)
+        fields["top_p"] = _keeps_the_probable(path.parent / "generation_config.json")
     except InputError as error:
         raise error.located(file=str(path)) from None
     return validate(ModelDescription, fields, str(path))
+
+
+def _keeps_the_probable(generation: Path) -> bool:
+    """Whether a model's `generation_config.json` asks for top-p; without the file, engines do not."""
+    if not generation.is_file():
+        return False
+    settings = read_json(generation)
+    top_p = settings.get("top_p") if isinstance(settings, dict) else None
+    return isinstance(top_p, int | float) and 0.0 < top_p < 1.0

@@ -15,7 +15,7 @@ from hermes.results.results import Results
 __all__ = ["Part", "request_times"]
 
 NOTHING_S = 1e-9
-STEP_IN_FLIGHT = "until the step in flight ended"
+STEP_IN_FLIGHT = "front end, and until the step in flight ended"
 PLANNED = "the next step was planned before it came"
 SLOTS, BLOCKS, BUDGET = "all slots of the batch were taken", "KV blocks were taken", "the steps were full of other work"
 IDLE = "front end, or nothing ran"
@@ -63,7 +63,7 @@ def _stage(results: Results, stage: Mapping[Hashable, Any]) -> Iterator[Part]:
     else:
         limits = results.clients[results.clients["name"] == client].iloc[0]
         for cause, seconds, steps in _waiting(runs, limits, asked, start, int(stage["prompt_tokens"])):
-            yield Part(kind, client, "queue", seconds, steps, cause)
+            yield Part(kind, client, "queue", seconds, 0 if cause == STEP_IN_FLIGHT else steps, cause)
         if first > start:
             inside = _between(runs, start, first)
             others = int(inside["prefill_seqs"].max()) - 1 if len(inside) else 0

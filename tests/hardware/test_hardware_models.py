@@ -146,7 +146,7 @@ def test_hugging_face_configs_give_the_shipped_description(name, tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIGS[name]))
     loaded, shipped = load_model(name + "/config.json", tmp_path), load_model(name)
-    ignored = {"source", "max_context"}
+    ignored = {"source", "max_context", "top_p"}   # the last is in generation_config.json
     assert loaded.model_dump(exclude=ignored) == shipped.model_dump(exclude=ignored)
     assert load_model(folder) == loaded
 
@@ -339,3 +339,14 @@ def test_devices_by_name():
     assert load_device("cpu-large").peak("bf16") == 14.2e12
     with pytest.raises(InputError, match="did you mean 'h100-sxm'"):
         load_device("h100-smx")
+
+
+@pytest.mark.parametrize(("settings", "keeps"), [
+    (None, False), ({"top_p": 0.9}, True), ({"top_p": 1.0}, False), ({}, False)])
+def test_top_p_of_a_folder_is_that_of_its_generation_settings(tmp_path, settings, keeps):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 500, "max_position_embeddings": 64}))
+    if settings is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(settings))
+    assert load_model(tmp_path / "config.json").top_p is keeps

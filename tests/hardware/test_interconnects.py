@@ -116,3 +116,18 @@ def test_the_missing_key_is_named(left_out, field):
     with pytest.raises(InputError) as caught:
         link(**{left_out: None})
     assert str(caught.value).startswith(f"{field}: expected latency and bandwidth")
+
+
+def test_an_inline_link_is_the_same_formula_as_a_file(tmp_path):
+    inline = {key: MINE[key] for key in ("latency", "latency_per_doubling", "bandwidth")}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MINE))
+    stats = StepStats(decode_seqs=16, decode_ctx=1600, decode_ctx_max=100, sampled=16)
+    models = [Composed(model="qwen3-32b", device="h100-sxm", tp=8, link=link).build()
+              for link in (inline, str(tmp_path / "mine.yaml"))]
+    ours, theirs = (model.terms_ns(stats)["all_reduce"] for model in models)
+    assert ours == pytest.approx(theirs)
+
+
+def test_a_latency_without_a_unit_is_too_long_to_be_one():
+    with pytest.raises(InputError, match="latency"):
+        link(latency=18)

@@ -63,6 +63,7 @@ def _plan_card(output: Path, overrides: list[str]) -> None:
 
     if output.suffix in (".yaml", ".yml"):
         raise InputError("a folder, for `card`", str(output), field="--output")
+    output.mkdir(parents=True, exist_ok=True)   # paths in the plans are relative to it
     plans = card_plans(overrides, output)
     for made in plans:
         write_text(output / made.file, made.text)
