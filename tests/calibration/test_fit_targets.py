@@ -2,14 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hermes.calibration.fit import fit_steps
 from hermes.calibration.fit.report import phase_table
 from hermes.calibration.importers.splitwise import Splitwise
 from hermes.calibration.importers.vllm_cpu import VllmCpu
+from hermes.calibration.steps import load_steps
+from hermes.hardware import StepStats
+from hermes.hardware.base import BATCH_STATS
+from hermes.hardware.polynomial import PolynomialModel
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+GRID = Path(__file__).resolve().parents[1] / "data" / "vllm-cpu-engine" / "engine.yaml"
 PERF_MODEL, CPU = DATA / "splitwise" / "perf_model.csv", DATA / "vllm-cpu"
 
 
@@ -59,3 +65,17 @@ def test_corrupt_rows_are_left_out_and_listed():
     assert any("corrupt" in line for line in result.excluded)
     assert (result.rows.columns["prefill_tokens"] < 64 * 512).all()
     assert percent(result)["decode"] < 3.0
+
+
+@pytest.mark.long
+def test_full_chunks_beside_decodes_on_the_grid_of_the_harness():
+    """Steps of 512 tokens beside 1 to 31 decodes: priced without bias, held out within 2%."""
+    steps = load_steps(GRID)
+    result = fit_steps(steps)
+    assert percent(result)["mixed"] <= 2.0
+    model = PolynomialModel(result.profile)
+    rows = steps.rows[(steps.rows["prefill_tokens"] > 400) & (steps.rows["decode_seqs"] > 0)]
+    assert len(rows) > 100
+    errors = [model.step_ns(StepStats(**{name: int(row[name]) for name in BATCH_STATS})) / 1e9 / row["time_s"] - 1
+              for row in rows.to_dict("records")]
+    assert abs(np.mean(errors)) <= 0.01
