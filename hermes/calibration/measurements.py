@@ -185,15 +185,16 @@ def _validated(node: Node, overrides: Iterable[str], base_dir: Path) -> Measurem
     return validate(MEASUREMENTS[kind], node)
 
 
-def template(kind: str, overrides: Iterable[str] = ()) -> str:
+def template(kind: str, overrides: Iterable[str] = (), base_dir: Path | None = None) -> str:
     """Return a template: every key with its default and meaning, and the settings of `overrides`.
 
-    Raises `InputError` for an unknown kind, and for a missing required key.
+    base_dir: folder of the file, which paths in `overrides` become relative to. Raises `InputError` for an unknown
+    kind, and for a missing required key.
     """
     if kind not in MEASUREMENTS:
         raise InputError(f"one of {', '.join(MEASUREMENTS)}", kind, field="what to measure",
                          suggestion=suggest(kind, MEASUREMENTS))
-    made = _validated(as_node({"measure": kind}), overrides, Path())
+    made = _validated(as_node({"measure": kind}), overrides, base_dir or Path())
     docs = field_docs(type(made))
     summary = " ".join((type(made).__doc__ or "").split())
     command = "hermes validate-engine THIS_FILE --python PATH -o DIR" if kind == "validation" else (
@@ -246,5 +247,5 @@ def card_plans(overrides: Iterable[str] = (), base_dir: Path | None = None) -> l
         if isinstance(made, IvfMeasurement | ValidationMeasurement):
             raise TypeError(f"{kind} has no points")
         plan = made.plan(base_dir or Path())
-        out.append(CardPlan(file, template(kind, settings), len(plan.points), plan.estimate_s))
+        out.append(CardPlan(file, template(kind, settings, base_dir), len(plan.points), plan.estimate_s))
     return out

@@ -26,7 +26,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["CollectiveTimes", "LinkDescription", "LinkTime", "all_reduce_times", "load_interconnect"]
 
-Rate = Annotated[Bandwidth, Field(ge=1)]
+Rate = Annotated[Bandwidth, Field(ge=1e6)]   # less is a figure without its unit
 FAR_BYTES = 2.0**40
 
 

@@ -473,3 +473,12 @@ def test_the_collector_needs_numpy_alone(folder):
     assert {record["point"] for record in records} == {point["name"] for point in few}
     assert all(len(record["rows"]) == 3 for record in records)
     assert all(row["time_s"] > 0 for record in records for row in record["rows"])
+
+
+def test_plans_in_another_folder_find_files_of_this_one(folder, capsys):
+    """Paths on the command line are relative to where it runs, those in a plan to the plan."""
+    assert main(["calibrate", "plan", "card", "-o", "made/card", "--set", "model=tiny.json", "--set", "device=cpu",
+                 "--set", "hardware=device.yaml", "--set", "dtype=fp32"]) == 0
+    assert main(["calibrate", "run", "made/card/plan-terms.yaml", "--dry-run"]) == 0
+    assert main(["calibrate", "plan", "llm", "-o", "made/plan.yaml", "--set", "model=tiny.json"]) == 0
+    assert yaml.safe_load(Path("made/plan.yaml").read_text())["model"] == "../tiny.json"

@@ -50,7 +50,8 @@ def plan(
     from hermes.calibration.measurements import template
     from hermes.config.writing import write_text
 
-    write_text(output, template(what, overrides))
+    output.parent.mkdir(parents=True, exist_ok=True)   # paths in the plan are relative to it
+    write_text(output, template(what, overrides, output.parent))
     command = "validate-engine" if what == "validation" else "calibrate run --dry-run"
     print(f"written to {output}; next: hermes {command} {shlex.quote(str(output))}")
 
