@@ -25,7 +25,7 @@ NOT_RUN = {
     r"hermes profile import (vllm-cpu|splitwise) .*|hermes fit (cpu|splitwise)\.yaml .*":
         "needs measurements that are not part of the project; tests/calibration/test_fit_targets.py",
     r"python scripts/(build_profiles|validate_unseen_card)\.py .*": "needs kernel tables and recorded runs",
-    r"python scripts/(server|llm_d)_causes\.py DIR": "needs recorded servers, and takes minutes",
+    r"python scripts/(server_causes|llm_d_causes|step_residuals)\.py DIR": "needs recorded servers, and takes minutes",
     r"python scripts/validate_vllm_gpu\.py FOLDER .*": "needs recorded runs; tests/validation/test_vllm_gpu.py",
     r"hermes study (splitwise|datastructures) .*--data .*":
         "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
