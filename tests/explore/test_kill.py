@@ -65,11 +65,16 @@ def parts(out):
 
 
 def kill_after(process, out, more, delay_s):
-    """SIGKILL when `more` further parts are there and some time has passed; False if the sweep was done before."""
+    """SIGKILL when `more` further parts are there and some time has passed; False if the sweep was done before.
+
+    One more part ends the time: a fast machine would finish the sweep in it.
+    """
     there = parts(out)
     while parts(out) < there + more and process.poll() is None:
         time.sleep(0.001)
-    time.sleep(delay_s)
+    deadline = time.monotonic() + delay_s
+    while parts(out) <= there + more and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
     workers = children(process.pid) if process.poll() is None else []
     process.kill()
     process.wait()
@@ -107,7 +112,7 @@ def check(package, folder, sweep, points, kills, workers):
 
 @pytest.mark.long
 def test_killed_and_run_again(package, folder, write):
-    check(package, folder, write("grid: {workload.arrivals.rate: [2, 4, 6], workload.requests: [40, 41]}\n"), 6, 1, 1)
+    check(package, folder, write("grid: {workload.arrivals.rate: [2, 4, 6], workload.requests: [400, 401]}\n"), 6, 1, 1)
 
 
 @pytest.mark.long
@@ -116,7 +121,7 @@ def test_sixty_points_killed_five_times(package, folder, write):
 cases:
   - {label: chunked}
   - {label: static, set: {clients.0.scheduler: {kind: static, max_num_seqs: 4}}}
-grid: {workload.arrivals.rate: [1, 2, 4, 8, 16], workload.requests: [50, 100]}
+grid: {workload.arrivals.rate: [1, 2, 4, 8, 16], workload.requests: [500, 1000]}
 seeds: 3
 """)
     check(package, folder, sweep, 60, 5, 2)
