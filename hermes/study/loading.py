@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -20,7 +21,7 @@ from hermes.config.folder_packages import folder_package
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
-from hermes.study.report import Report
+from hermes.study.report import Report, comparison
 
 if TYPE_CHECKING:
     from hermes.explore import Executor
@@ -86,12 +87,23 @@ class StudyConfig(ConfigModel):
     """Sentences about the set-up, printed above the tables."""
     assumptions: dict[str, Assumption] = Field(default_factory=dict)
     """Assumptions by name; `--set NAME=VALUE` changes them."""
+    what_if: dict[str, dict[str, Value]] = Field(default_factory=dict)
+    """Other values of assumptions by label. The study's figures under each are the what-if table."""
 
     @model_validator(mode="after")
-    def _one_turns(self) -> Self:
+    def _consistent(self) -> Self:
         turning = [name for name, one in self.assumptions.items() if one.turns]
         if len(turning) > 1:
             raise InputError("at most one assumption that turns the conclusion", ", ".join(turning))
+        for label, changes in self.what_if.items():
+            for name, value in changes.items():
+                if name not in self.assumptions:
+                    raise InputError(f"an assumption: {', '.join(self.assumptions) or 'there are none'}", name,
+                                     field=f"what_if.{label}", suggestion=suggest(name, self.assumptions))
+                try:
+                    changes[name] = self.assumptions[name].checked(value)
+                except InputError as error:
+                    raise InputError(error.expected, error.found, field=f"what_if.{label}.{name}") from None
         return self
 
 
@@ -187,22 +199,45 @@ class Study:
         return Context(self, out, quick, workers, data, self._values(changes), say)
 
     def run(self, context: Context) -> Report:
-        """Run the study. Its report gets the title, notes and assumptions of `study.yaml`."""
-        run = getattr(self.module("report"), "run", None)
-        if run is None:
-            raise InputError("a function run(context)", Verbatim("none"), file=str(self.folder / "report.py"))
+        """Run the study. Its report gets the title, notes and assumptions of `study.yaml`, and the what-if table unless
+        the study is quick.
+
+        `report.py` has `run(context) -> Report` and, if `study.yaml` has `what_if`, `compare(context)`, which returns
+        the figures of `Report.compared` under the context's assumptions, or as many of them as these change.
+        """
+        run = self._function("run")
         from hermes.config.registry import plugin_modules
         from hermes.explore.executor import executor
         from hermes.explore.hashing import OTHER_REGISTRIES
 
         with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
             report: Report = run(replace(context, engine=engine))
+            others = {} if context.quick else {
+                label: self._function("compare")(self._changed(replace(context, engine=engine), label))
+                for label in self.config.what_if}
         report.title = self.title
         report.notes = [*self.config.notes, *report.notes]
+        if report.compared:
+            report.tables = [*comparison(report.compared, others), *report.tables]
+        if self.config.what_if and context.quick:
+            report.notes.append("Quick: without the table of other assumptions (what_if in study.yaml).")
         report.assumptions = [
             (name, context.values[name], one.value, one.allowed, one.meaning, one.source)
             for name, one in self.config.assumptions.items()]
         return report
+
+    def _function(self, name: str) -> Callable[[Context], Any]:
+        found: Callable[[Context], Any] | None = getattr(self.module("report"), name, None)
+        if found is None:
+            raise InputError(f"a function {name}(context)", Verbatim("none"), file=str(self.folder / "report.py"))
+        return found
+
+    def _changed(self, context: Context, label: str) -> Context:
+        """Return the context under the assumptions of a label of `what_if`."""
+        changes = self.config.what_if[label]
+        named = re.sub(r"[^a-z0-9.=]+", "-", label.lower()).strip("-")
+        context.say(f"{self.name}: {label}")
+        return replace(context, values={**context.values, **changes}, out=context.out / "what-if" / named)
 
     def _values(self, changes: Iterable[str]) -> dict[str, Value]:
         known = self.config.assumptions

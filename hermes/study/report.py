@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Plot", "Report", "Table", "refuse_source"]
+__all__ = ["Compared", "Plot", "Report", "Table", "refuse_source"]
+
+Figures = float | tuple[float, float] | str | None
 
 
 @dataclass
@@ -60,11 +63,70 @@ class Plot:
     figure: Figure
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One figure of a paper beside the study's.
+
+    Args:
+        name: Its name, unique in a report; with the unit.
+        paper: The paper's figure: a number, a pair (lowest, highest), words, or None if the paper has none.
+        here: The study's, likewise.
+        why: Cause of the difference, or of the agreement; one sentence.
+        digits: Decimals of its numbers; None: 4 significant digits.
+    """
+
+    name: str
+    paper: Figures
+    here: Figures
+    why: str = ""
+    digits: int | None = None
+
+    def text(self, figures: Figures) -> str:
+        """Return a figure of this kind as text."""
+        if isinstance(figures, tuple):
+            return " to ".join(_cell(value, self.digits) for value in figures)
+        return _cell(figures, self.digits)
+
+
+def comparison(
+    compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]],
+) -> list[Table]:
+    """Return *figure | paper | here | range | why* and, if there are `others`, *figure | paper | here | one column per
+    label*.
+
+    Args:
+        compared: The figures as assumed.
+        others: The same figures under other assumptions, by label. A figure that is missing there shows "-".
+    """
+    import pandas as pd
+
+    by_label = {label: {one.name: one for one in rows} for label, rows in others.items()}
+    rows, cells = [], []
+    for one in compared:
+        found = {label: names[one.name].here if one.name in names else None for label, names in by_label.items()}
+        numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
+        spread = (min(numbers), max(numbers)) if numbers else None
+        row = {"figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here)}
+        rows.append(row | ({"range": one.text(spread)} if others else {}) | {"why": one.why})
+        cells.append(row | {label: one.text(value) for label, value in found.items()})
+    tables = [Table("paper", "Paper and here", pd.DataFrame(rows),
+                    "range: lowest and highest over the table of other assumptions." if others else "")]
+    if others:
+        tables.append(Table("what-if", "The same figures under other assumptions", pd.DataFrame(cells)))
+    return tables
+
+
+def _numbers(figures: Figures) -> list[float]:
+    values = figures if isinstance(figures, tuple) else (figures,)
+    return [float(value) for value in values if isinstance(value, int | float) and value == value]
+
+
 @dataclass
 class Report:
     """Report of a study.
 
     Args:
+        compared: Figures of the paper beside the study's; `Study.run` puts them before the tables.
         findings: Sentences, each computed from the tables.
         notes: Sentences about the set-up, besides those of study.yaml.
         title: Filled in by `Study.run`.
@@ -77,6 +139,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     title: str = ""
     assumptions: list[tuple[Any, ...]] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
 
     def markdown(self) -> str:
         """Return the report as one Markdown page, which names the files of its plots."""

@@ -205,6 +205,54 @@ def test_a_failing_point_is_one_error(tiny, tmp_path):
         study.run(study.context(tmp_path, workers=0))
 
 
+COMPARE = """
+
+def compare(context):
+    two = context["two"]
+    return [Compared("sum", 5, 2 + two, "it counts", 1), Compared("pair", (1, 2), (two, 3.0)),
+            Compared("words", "big", "small")][:3 if two < 9 else 1]
+"""
+
+
+def compared_study(tiny, what_if):
+    (tiny / "study.yaml").write_text(yaml.safe_dump(CONFIG | {"what_if": what_if}, sort_keys=False))
+    report = REPORT.replace("import Point", "import Compared, Point").replace('{extra}"])', '{extra}"],'
+                            'compared=compare(context))')
+    (tiny / "report.py").write_text(report + COMPARE)
+    return load_study(tiny)
+
+
+def test_the_figures_of_a_paper_stand_beside_those_under_other_assumptions(tiny, tmp_path):
+    study = compared_study(tiny, {"three": {"two": 3}, "Nine, times": {"two": 9, "mode": "times"}})
+    report = study.run(study.context(tmp_path / "out", workers=0))
+    paper, what_if = report.tables[:2]
+    assert paper.frame.to_dict("records") == [
+        {"figure": "sum", "paper": "5.0", "here": "4.0", "range": "4.0 to 11.0", "why": "it counts"},
+        {"figure": "pair", "paper": "1 to 2", "here": "2 to 3", "range": "2 to 3", "why": ""},
+        {"figure": "words", "paper": "big", "here": "small", "range": "-", "why": ""},
+    ]
+    assert what_if.frame["three"].tolist() == ["5.0", "3 to 3", "small"]
+    assert what_if.frame["Nine, times"].tolist() == ["11.0", "-", "-"]
+    # a label's column is what --set gives
+    other = load_study(tiny).context(tmp_path / "b", workers=0, changes=["two=9", "mode=times"])
+    assert study.run(other).tables[0].frame["here"].tolist()[0] == "11.0"
+    quick = study.run(study.context(tmp_path / "quick", quick=True, workers=0))
+    assert [table.name for table in quick.tables] == ["paper", "sum", "runs"]
+    assert "range" not in quick.tables[0].frame
+    assert "what_if" in quick.notes[-1]
+
+
+@pytest.mark.parametrize(("what_if", "said"), [
+    ({"a": {"tow": 3}}, "did you mean 'two'"), ({"a": {"two": 11}}, "an integer from 0 to 10"),
+    ({"a": {"mode": "minus"}}, "one of plus, times"), ({"a": {"two": [1]}}, "what_if.a.two"),
+])
+def test_a_wrong_what_if_names_its_place(tiny, capsys, what_if, said):
+    (tiny / "study.yaml").write_text(yaml.safe_dump(CONFIG | {"what_if": what_if}, sort_keys=False))
+    line = refused(capsys, "study", tiny)
+    assert f"{tiny}/study.yaml:" in line
+    assert said in line
+
+
 @pytest.mark.parametrize("name", known_studies())
 def test_every_study_is_complete(name):
     study = load_study(name)
