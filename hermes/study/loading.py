@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -211,10 +210,11 @@ class Study:
         from hermes.explore.hashing import OTHER_REGISTRIES
 
         with closing(executor(context.workers, plugin_modules(OTHER_REGISTRIES))) as engine:
-            report: Report = run(replace(context, engine=engine))
+            running = replace(context, engine=engine)
+            # the assumed values last: the folders of the points are then those of the study as it stands
             others = {} if context.quick else {
-                label: self._function("compare")(self._changed(replace(context, engine=engine), label))
-                for label in self.config.what_if}
+                label: self._function("compare")(self._changed(running, label)) for label in self.config.what_if}
+            report: Report = run(running)
         report.title = self.title
         report.notes = [*self.config.notes, *report.notes]
         if report.compared:
@@ -233,11 +233,10 @@ class Study:
         return found
 
     def _changed(self, context: Context, label: str) -> Context:
-        """Return the context under the assumptions of a label of `what_if`."""
-        changes = self.config.what_if[label]
-        named = re.sub(r"[^a-z0-9.=]+", "-", label.lower()).strip("-")
+        """Return the context under the assumptions of a label of `what_if`. The folder is the same: points that an
+        assumption does not change are simulated once."""
         context.say(f"{self.name}: {label}")
-        return replace(context, values={**context.values, **changes}, out=context.out / "what-if" / named)
+        return replace(context, values={**context.values, **self.config.what_if[label]})
 
     def _values(self, changes: Iterable[str]) -> dict[str, Value]:
         known = self.config.assumptions
