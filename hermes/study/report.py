@@ -91,8 +91,8 @@ class Compared:
 def comparison(
     compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]],
 ) -> list[Table]:
-    """Return *figure | paper | here | range | why* and, if there are `others`, *figure | paper | here | one column per
-    label*.
+    """Return *figure | paper | here | range | why*. If there are `others`, also the numbers under every label, a column
+    for each, and the words under every label, a row for each of their values.
 
     Args:
         compared: The figures as assumed.
@@ -101,18 +101,29 @@ def comparison(
     import pandas as pd
 
     by_label = {label: {one.name: one for one in rows} for label, rows in others.items()}
-    rows, cells = [], []
+    rows, cells, words = [], [], []
     for one in compared:
-        found = {label: names[one.name].here if one.name in names else None for label, names in by_label.items()}
+        found = {label: names[one.name].here for label, names in by_label.items() if one.name in names}
         numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
-        spread = (min(numbers), max(numbers)) if numbers else None
         row = {"figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here)}
-        rows.append(row | ({"range": one.text(spread)} if others else {}) | {"why": one.why})
-        cells.append(row | {label: one.text(value) for label, value in found.items()})
+        labels: dict[str, list[str]] = {row["here"]: ["as assumed"]}
+        for label, value in found.items():
+            labels.setdefault(one.text(value), []).append(label)
+        spread = one.text((min(numbers), max(numbers))) if numbers else "-"
+        if isinstance(one.here, str):
+            spread = f"{len(labels)} outcomes" if len(labels) > 1 else "the same" if found else "-"
+            words += [{"figure": one.name, "under": ", ".join(names), "here": text} for text, names in labels.items()
+                      if len(labels) > 1]
+        else:
+            cells.append(row | {label: one.text(found.get(label)) for label in by_label})
+        rows.append(row | ({"range": spread} if others else {}) | {"why": one.why})
     tables = [Table("paper", "Paper and here", pd.DataFrame(rows),
-                    "range: lowest and highest over the table of other assumptions." if others else "")]
-    if others:
-        tables.append(Table("what-if", "The same figures under other assumptions", pd.DataFrame(cells)))
+                    "range: lowest and highest over the assumptions of the next tables." if others else "")]
+    if others and cells:
+        tables.append(Table("what-if", "The numbers under other assumptions", pd.DataFrame(cells)))
+    if words:
+        tables.append(Table("what-if-words", "The others under other assumptions, where they differ",
+                            pd.DataFrame(words)))
     return tables
 
 

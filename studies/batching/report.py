@@ -1,27 +1,41 @@
-"""Study of batching in online serving: throughput and energy of the systems that meet all six SLOs."""
+"""Study of batching in online serving: throughput, energy and TTFT of the systems that meet all six SLOs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from hermes.scenario.loading import load_document
-from hermes.study import Context, Point, Report, run_points
+from hermes.study import Compared, Context, Point, Report, run_points
 from hermes.study.figures import speed_note
 
+from ..common.climb import climb
 from ..common.llm_figures import llm_figures
-from ..common.systems import arrange, routers
+from ..common.systems import BUDGETS, arrange, routers
 from . import tables
+from .paper import compared, part_of_peak, table_3
 
-__all__ = ["points", "run"]
+__all__ = ["compare", "points", "run"]
 
-SYSTEMS = {
-    "small": (4, ("continuous", "chunked", "1P/3D", "2P/2D", "3P/1D")),
-    "large": (32, ("continuous", "chunked", "12P/20D", "16P/16D", "20P/12D")),
-}
+
+@dataclass(frozen=True)
+class System:
+    """A number of clients, and the splits of them into prefill and decode clients."""
+
+    name: str
+    clients: int
+    splits: tuple[str, ...]
+
+
+SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D", "3P/1D")), System("large", 32, ("12P/20D", "16P/16D", "20P/12D")))
 PIPELINES = {"plain": 6.5, "rag": 3.5, "kv-retrieval": 6.5}   # highest rate, requests/s and client
 LENGTHS = ("azure-conv-2023", "azure-code-2023")
+RATES = tuple(step / 2 for step in range(1, 14))
+QUICK_RATES, QUICK_BUDGETS = (0.5, 2.0, 3.5, 5.0), (256, 1024)
 QUICK_WINDOW_S = 40
 
 # KV memory of one H100 with bf16 weights, as (label, memory): three accounts of the same two cards.
@@ -34,77 +48,76 @@ BF16: dict[str, dict[str, Any]] = {
     "79.11 GiB, room for 2,048 tokens a step": {"num_blocks": 1633},
 }
 
-# Assumptions and alternatives, on the small system: (label, further settings, keys of the scheduler).
-VARIATIONS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-    ("as assumed", {}, {}),
-    ("another seed", {"seed": 2}, {}),
-    ("round robin", {"router": {"kind": "round_robin"}, "routers": {}}, {}),
-    ("KV moves after the prefill", {"kv_transfer": "full"}, {}),
-    ("steps of up to 512 prompt tokens", {}, {"max_num_batched_tokens": 512}),
-    ("steps of up to 8,192 prompt tokens", {}, {"max_num_batched_tokens": 8192}),
-)
-
 
 def run(context: Context) -> Report:
-    grid = _grid(context)
+    grid = tables.normalised(_grid(context))
     weights = _weights(context)
-    varied = None if context.quick else _variations(context)
-    window = None if context.quick else _windows(context)
     note = speed_note(float(grid["device_hours"].sum()), float(grid["core_s"].sum()))
-    return tables.build(grid, weights, varied, window, note,
-                        {system: _window_s(context, system) for system in SYSTEMS})
+    report = tables.build(grid, weights, note, {system.name: _window_s(context, system) for system in SYSTEMS})
+    chosen = tables.choose_budget(grid)
+    report.tables[1:1] = [table_3(chosen, *_ranking(context)), part_of_peak(grid)]
+    report.compared = compared(chosen, *_ranking(context))
+    return report
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    return compared(tables.choose_budget(tables.normalised(_grid(context))), *_ranking(context))
+
+
+def _ranking(context: Context) -> tuple[str, str]:
+    """Return the percentile of the TTFT, and the column of the SLOs that those ranked by it must meet."""
+    return context["ttft"], {"all six": "slo.pass", "those of the TTFT": "ttft_met"}[context["ranked"]]
 
 
 def _grid(context: Context) -> pd.DataFrame:
+    """Simulate every system at rising rates, until it misses the SLOs of the TTFT."""
     frames = []
-    for system, (count, strategies) in SYSTEMS.items():
-        for pipeline, highest in PIPELINES.items():
-            rates = [0.5, 2, 3.5, 5] if context.quick else [step / 2 for step in range(1, 14)]
-            rates = [rate for rate in rates if rate <= highest]
-            wanted = points(context, pipeline, count, strategies, rates, _window_s(context, system))
-            frame = _simulate(context, f"{system}-{pipeline}", pipeline, wanted)
-            frames.append(frame.assign(system=system, pipeline=pipeline))
-    return pd.concat(frames, ignore_index=True).copy()   # defragmented
+    for pipeline, highest in PIPELINES.items():
+        systems = [(system, lengths, strategy) for system in SYSTEMS
+                   if context["part"] in ("all", f"{system.name} {pipeline}")
+                   for lengths in LENGTHS for strategy in _strategies(context, system)]
+        rates = [rate for rate in (QUICK_RATES if context.quick else RATES) if rate <= highest]
+        if systems:
+            frames.append(climb(systems, rates, partial(_at_rate, context, pipeline), "ttft_met"))
+    found = pd.concat(frames, ignore_index=True).copy()   # defragmented
+    order = {system.name: place for place, system in enumerate(SYSTEMS)}
+    return found.sort_values("system", key=lambda names: names.map(order), kind="stable", ignore_index=True)
+
+
+def _at_rate(
+    context: Context, pipeline: str, rate: float, alive: Sequence[tuple[System, str, str]],
+) -> pd.DataFrame:
+    wanted = [point for system, lengths, strategy in alive
+              for point in points(context, pipeline, system, [strategy], [rate], [lengths])]
+    frame = _simulate(context, f"{pipeline}-{rate:g}", pipeline, wanted)
+    met = frame[[f"slo.ttft_{p}.pass" for p in ("p50", "p90", "p99")]].astype(bool).all(axis=1)
+    return frame.assign(ttft_met=met)
+
+
+def _strategies(context: Context, system: System) -> list[str]:
+    budgets: Iterable[int] = (context["chunk"],)
+    if context["chunk"] == "best":
+        budgets = QUICK_BUDGETS if context.quick else BUDGETS
+    return ["continuous", *(f"chunked {budget}" for budget in budgets), *system.splits]
 
 
 def _weights(context: Context) -> pd.DataFrame:
     """bf16 weights leave little KV: their effect, for three accounts of the memory."""
-    count, strategies = SYSTEMS["small"]
+    system = SYSTEMS[0]
     frames = []
     for number, (label, memory) in enumerate(BF16.items()):
         wanted = points(
-            context, "plain", count, (*strategies[:2], strategies[3]), [0.25, 0.5, 1, 2], _window_s(context, "small"),
+            context, "plain", system, ["continuous", "chunked 512", system.splits[1]], [0.25, 0.5, 1, 2], LENGTHS,
             client={"memory": {"utilization": 0.9, "prefix_caching": False, **memory},
                     "hardware": {"kind": "polynomial", "profile": "llama-3.1-70b-h100-tp2-bf16"}})
         frames.append(_simulate(context, f"bf16-{number}", "plain", wanted).assign(memory=label))
     return pd.concat(frames, ignore_index=True)
 
 
-def _variations(context: Context) -> pd.DataFrame:
-    count, strategies = SYSTEMS["small"]
-    rates, window = [step / 2 for step in range(6, 11)], _window_s(context, "small")
-    longer: tuple[str, dict[str, Any], dict[str, Any]] = (
-        "a window four times as long", {"workload.duration": f"{4 * window:g} s"}, {})
-    frames = []
-    for number, (label, settings, scheduler) in enumerate((*VARIATIONS, longer)):
-        wanted = points(context, "plain", count, strategies, rates, window, settings, scheduler, lengths=LENGTHS[:1])
-        frames.append(_simulate(context, f"assumption-{number}", "plain", wanted).assign(variation=label))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _windows(context: Context) -> pd.DataFrame:
-    """The large system, where rates are near their limits, over other windows."""
-    count, strategies = SYSTEMS["large"]
-    frames = []
-    for window in (context["window_large_s"] // 4, 4 * context["window_large_s"]):
-        wanted = points(context, "plain", count, strategies, [3.5, 4, 4.5, 5], window, lengths=LENGTHS[:1])
-        frames.append(_simulate(context, f"window-{window:g}", "plain", wanted).assign(window=window))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _window_s(context: Context, system: str) -> int:
+def _window_s(context: Context, system: System) -> int:
     """Seconds of arrivals. Small systems are watched longer."""
-    window: int = context[f"window_{system}_s"]
+    window: int = context[f"window_{system.name}_s"]
     return min(QUICK_WINDOW_S, window) if context.quick else window
 
 
@@ -113,31 +126,31 @@ def _simulate(context: Context, name: str, pipeline: str, wanted: list[Point]) -
 
 
 def points(
-    context: Context, pipeline: str, count: int, strategies: tuple[str, ...], rates: list[float], window_s: float,
-    settings: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
-    client: dict[str, Any] | None = None, lengths: tuple[str, ...] = (),
+    context: Context, pipeline: str, system: System, strategies: Sequence[str], rates: Sequence[float],
+    lengths: Sequence[str] = LENGTHS, client: dict[str, Any] | None = None,
 ) -> list[Point]:
-    """Strategies, lengths and rates per client of one system and pipeline.
+    """Return the points of a system: strategies x lengths x rates (requests/s and client).
 
-    settings: more of the scenario; scheduler: more keys of every scheduler; client: keys of every LLM client.
+    client: further keys of every LLM client.
     """
     scenario: Any = load_document(context.file(f"{pipeline}.yaml")).plain()
-    more = dict(settings or {})
-    seed = more.pop("seed", None)
     clients = [c | (client or {}) if c.get("kind", "llm") == "llm" else c for c in scenario["clients"]]
+    router = scenario["router"] if context["router"] == "tokens_left" else {"kind": context["router"]}
     found = []
     for strategy in strategies:
-        chunk = {"max_num_batched_tokens": context["chunk"]} if strategy == "chunked" else {}
         chosen: dict[str, Any] = {
-            "clients": _sized(arrange(clients, strategy, count, **chunk | (scheduler or {})), count),
-            "routers": routers(strategy, scenario["router"]), "workload.duration": f"{window_s:g} s",
+            "clients": _sized(arrange(clients, strategy, system.clients), system.clients), "router": router,
+            "routers": routers(strategy, router), "kv_transfer": context["kv_transfer"],
+            "workload.duration": f"{_window_s(context, system):g} s",
         }
-        for profile in lengths or LENGTHS:
+        for profile in lengths:
             kind = profile.split("-")[1]
             found += [Point(
-                f"{strategy}, {kind}, {rate:g}",
-                chosen | more | {"workload.lengths.profile": profile, "workload.arrivals.rate": f"{rate * count:g} /s"},
-                {"strategy": strategy, "lengths": kind, "rate": float(rate)}, seed) for rate in rates]
+                f"{system.name}, {strategy}, {kind}, {rate:g}",
+                chosen | {"workload.lengths.profile": profile,
+                          "workload.arrivals.rate": f"{rate * system.clients:g} /s"},
+                {"system": system.name, "pipeline": pipeline, "strategy": strategy, "lengths": kind,
+                 "rate": float(rate)}, context["seed"]) for rate in rates]
     return found
 
 

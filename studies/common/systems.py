@@ -8,9 +8,13 @@ from typing import Any
 
 from hermes.errors import InputError
 
-__all__ = ["PREFILL_LOAD", "arrange", "routers"]
+__all__ = ["BUDGETS", "PREFILL_LOAD", "arrange", "routers"]
+
+BUDGETS = (256, 512, 1024, 2048)
+"""Token budgets of a step that studies try for chunked batching. They take the best under their SLOs."""
 
 _SPLIT = re.compile(r"(\d+)P/(\d+)D")
+_CHUNKED = re.compile(r"chunked (\d+)")
 PREFILL_LOAD = "input_tokens"
 """Load that prompts are balanced by, if prefill clients serve only prompts."""
 
@@ -19,8 +23,8 @@ def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **s
     """Return a scenario's clients with its LLM clients arranged by `strategy`; those of other kinds are unchanged.
 
     Args:
-        strategy: `continuous`, `chunked`, or `aP/bD` (a clients prefill, b decode; both batch continuously), a + b =
-            count.
+        strategy: `continuous`, `chunked N` (N tokens a step), or `aP/bD` (a clients prefill, b decode; both batch
+            continuously), a + b = count.
         scheduler: Further keys of the scheduler.
 
     Raises `InputError` for any other strategy or sum.
@@ -31,11 +35,12 @@ def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **s
         raise InputError("one group of LLM clients", f"{len(llm)} groups", field="clients")
     base = llm[0]
     seqs = {"max_num_seqs": base.get("scheduler", {}).get("max_num_seqs", 256)}
-    split = _SPLIT.fullmatch(strategy)
+    split, chunked = _SPLIT.fullmatch(strategy), _CHUNKED.fullmatch(strategy)
     if split is None:
-        if strategy not in ("continuous", "chunked"):
-            raise InputError("continuous, chunked, or a split like 12P/20D", strategy, field="strategy")
-        own = base.get("scheduler", {}) if strategy == "chunked" else {"kind": "continuous", **seqs}
+        if chunked is None and strategy != "continuous":
+            raise InputError("continuous, chunked N, or a split like 12P/20D", strategy, field="strategy")
+        own = {"kind": "continuous", **seqs} if chunked is None else {
+            **base.get("scheduler", {}), "kind": "chunked", "max_num_batched_tokens": int(chunked[1])}
         return [base | {"count": count, "scheduler": {**own, **scheduler}}, *others]
     prefill, decode = int(split[1]), int(split[2])
     if prefill + decode != count or not prefill or not decode:

@@ -1,4 +1,5 @@
-"""Study of reasoning in parallel branches: requests that meet their SLOs, by batching, over a grid of SLOs."""
+"""Study of reasoning in parallel branches: requests that meet their SLOs, by batching, over a grid of SLOs; and the
+systems of Table III."""
 
 from __future__ import annotations
 
@@ -9,17 +10,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hermes.scenario.loading import load_document
-from hermes.study import Context, Plot, Point, Report, Table, run_points
+from hermes.study import Compared, Context, Plot, Point, Report, Table, run_points
 
-from ..common.systems import arrange, routers
+from ..common.systems import BUDGETS, arrange, routers
+from . import small_clients
 from .figures import reasoning_figures
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
-STRATEGIES = ("continuous", "chunked", "4P/4D", "2P/6D", "1P/7D")
+SPLITS = ("4P/4D", "2P/6D", "1P/7D")
+QUICK_BUDGETS = (256, 2048)
 CLIENTS = 8
 COLOURS = ("#444444", "#1f77b4", "#d62728", "#2ca02c", "#9467bd")
-QUICK_WINDOW_S = 300
+QUICK_WINDOW_S = 150
 FEW_SEQS = 256
 
 
@@ -41,22 +44,104 @@ PARTS = (
 
 
 def run(context: Context) -> Report:
-    many = context["max_num_seqs"]
+    frames, report = _figure_8(context), Report()
+    if frames:
+        report = build(frames, _sharing(context, frames), _window_s(context), context["max_num_seqs"])
+    small = small_clients.grid(context, _budgets(context)) if _asked(context, "table III") else None
+    if small is not None:
+        report.tables[:0] = small_clients.tables(small)
+    report.compared = _compared(frames, small)
+    return report
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    return _compared(_figure_8(context), small_clients.grid(context, _budgets(context))
+                     if _asked(context, "table III") else None)
+
+
+def _asked(context: Context, part: str) -> bool:
+    return context["part"] in ("all", part)
+
+
+def _budgets(context: Context) -> tuple[int, ...]:
+    if context["chunk"] != "best":
+        return (context["chunk"],)
+    return QUICK_BUDGETS if context.quick else BUDGETS
+
+
+def _figure_8(context: Context) -> dict[str, pd.DataFrame]:
+    """Simulate the two workloads; a frame by the name of each."""
+    if not _asked(context, "figure 8"):
+        return {}
+    strategies = ("continuous", *(f"chunked {budget}" for budget in _budgets(context)), *SPLITS)
     frames = {}
     for part in PARTS:
         rates = part.rates[::2] if context.quick else part.rates
-        wanted = _points(context, f"{part.name}.yaml", rates, STRATEGIES, many)
+        wanted = _points(context, f"{part.name}.yaml", rates, strategies, context["max_num_seqs"])
         frames[part.name] = _simulate(context, part.name, f"{part.name}.yaml", wanted)
-    even = {"workload.branch_spread": 0.0}
+    return frames
+
+
+def _sharing(context: Context, frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Branches that share the prompt's KV beside separate copies."""
+    even, many = {"workload.branch_spread": 0.0}, context["max_num_seqs"]
     aside = [
         ("branches", "conversation.yaml", even, many), ("separate copies", "copies.yaml", {}, many),
         (f"branches, {FEW_SEQS} sequences at most", "conversation.yaml", even, FEW_SEQS),
     ]
+    chunked = next(name for name in best_budget(PARTS[0], frames["conversation"]).batching if "chunked" in name)
     shared = []
     for i, (label, file, settings, seqs) in enumerate(aside):
-        wanted = _points(context, file, (2, 4), ("chunked", "2P/6D"), seqs, settings)
+        wanted = _points(context, file, (2, 4), (chunked, "2P/6D"), seqs, settings)
         shared.append(_simulate(context, f"sharing-{i}", file, wanted).assign(answers=label))
-    return build(frames, pd.concat(shared, ignore_index=True), _window_s(context), many)
+    return pd.concat(shared, ignore_index=True)
+
+
+def share_met(part: Part, frame: pd.DataFrame) -> pd.Series:
+    """Return the share of the requests that meet both SLOs, averaged over the grid of SLOs; one for each row."""
+    good = frame[[f"good_{ttft}_{tpot}" for ttft in part.ttft_ms for tpot in part.tpot_ms]]
+    return good.mean(axis=1) / frame["requests.total"]
+
+
+def best_budget(part: Part, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with one budget of chunked batching: the one with the largest share of requests that meet both
+    SLOs, over all rates and SLOs."""
+    shares = share_met(part, frame).groupby(frame.batching, sort=False).mean()
+    chunked = shares[[name for name in shares.index if name.startswith("chunked ")]]
+    return frame[~frame.batching.isin(chunked.index) | (frame.batching == chunked.idxmax())]
+
+
+def _compared(frames: dict[str, pd.DataFrame], small: pd.DataFrame | None) -> list[Compared]:
+    """Return figure 8 and the rows of reasoning of Table III (arXiv 2504.09775)."""
+    rows = []
+    papers = {"conversation": "continuous meets the TTFT with high goodput",
+              "code": "disaggregated with more decode clients"}
+    for part in PARTS if frames else ():
+        frame = best_budget(part, frames[part.name])
+        shares = share_met(part, frame).groupby(frame.batching, sort=False).mean().sort_values(ascending=False)
+        rows.append(Compared(
+            f"Fig. 8, {part.name}: share that meets both SLOs, over all SLOs and rates", papers[part.name],
+            ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+            "2,000 tokens a branch follow a prompt: a client that only prefills is one that does not decode"
+            if "D" not in str(shares.index[0]) else "a prompt waits for no decode step, and prompts are few"))
+        tight = frame[[f"good_{ttft}_{part.tpot_ms[-1]}" for ttft in part.ttft_ms[:3]]].mean(axis=1)
+        tight = (tight / frame["requests.total"]).groupby(frame.batching, sort=False).mean()
+        rows.append(Compared(
+            f"Fig. 8, {part.name}: the same for the three tightest TTFT and the loosest TPOT", papers[part.name],
+            ", ".join(f"{name} {share:.0%}" for name, share in tight.sort_values(ascending=False).items()),
+            "TTFT alone decides: a prefill client starts a prompt at once, unless another is before it"))
+        top = frame[frame.rate == frame.rate.max()].set_index("batching")
+        for figure, column, factor, paper, why in (
+            ("output tokens/s", "throughput.output_tokens_per_s", 1.0, "chunked is high",
+             "as many as arrive, wherever requests do not pile up"),
+            ("TTFT p99, ms", "latency.ttft_s.p99", 1e3, "chunked is bad",
+             "a prompt shares its steps with all decodes of the client"),
+        ):
+            rows.append(Compared(
+                f"Fig. 8, {part.name}, highest rate: {figure}", paper,
+                ", ".join(f"{name} {factor * value:,.0f}" for name, value in top[column].items()), why))
+    return [*rows, *(small_clients.compared(small) if small is not None else [])]
 
 
 def _window_s(context: Context) -> float:
@@ -111,8 +196,11 @@ def build(frames: dict[str, pd.DataFrame], shared: pd.DataFrame, window_s: float
     tables, plots, said = [], [], []
     digits = {"peak": 2, "outside": 2, "batch": 0}
     for part in PARTS:
-        frame = frames[part.name]
-        tables.append(Table(f"{part.name}-points", f"{part.label}: every point", points_table(frame), "", digits))
+        frame = best_budget(part, frames[part.name])
+        every = frames[part.name]
+        tables.append(Table(f"{part.name}-budgets", f"{part.label}: share that meets both SLOs, over all SLOs",
+                            budgets_table(part, every), "", {f"{rate:g}/s": 3 for rate in every.rate.unique()}))
+        tables.append(Table(f"{part.name}-points", f"{part.label}: every point", points_table(every), "", digits))
         for tpot in part.tpot_ms:
             table = goodput(part, frame, tpot)
             tables.append(Table(
@@ -129,6 +217,14 @@ def build(frames: dict[str, pd.DataFrame], shared: pd.DataFrame, window_s: float
         f"bf16, TP8; Poisson arrivals for {window_s:g} s; rates are of the whole system (the spec gives none).",
         f"At most {most_seqs} sequences a client: {FEW_SEQS} would be 32 requests of 8 branches (see the last table).",
     ])
+
+
+def budgets_table(part: Part, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of the requests that meet both SLOs, averaged over the SLOs: a row per batching, a column per
+    rate."""
+    table = frame.assign(met=share_met(part, frame)).pivot_table(
+        index="batching", columns="rate", values="met", sort=False)
+    return table.rename(columns=lambda rate: f"{rate:g}/s").reset_index()
 
 
 def findings(part: Part, frame: pd.DataFrame) -> list[str]:

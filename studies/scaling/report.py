@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,15 +11,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hermes.scenario.loading import load_document
-from hermes.study import Context, Plot, Point, Report, Search, Table, run_points, run_searches
+from hermes.study import Compared, Context, Plot, Point, Report, Search, Table, run_points, run_searches
 from hermes.study.figures import speed_note
 
 from ..common.llm_figures import llm_figures
-from ..common.systems import arrange, routers
+from ..common.systems import BUDGETS, arrange, routers
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
-COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (2, 4, 8)
+COUNTS, QUICK_COUNTS = (2, 4, 8, 16, 32), (2, 8)
 SPEEDS = (25, 50)             # tokens/s
 STEP = 0.05                   # requests/s and client: rates are multiples of it
 HIGHEST = 256                 # steps: no client takes 12.8 requests a second here
@@ -31,12 +31,13 @@ BF16 = {
                "prefix_caching": False},
 }
 WEIGHTS: dict[str, dict[str, Any]] = {"fp8": {}, "bf16": BF16}
+QUICK_BUDGETS = (256, 2048)
 COLOURS = {"continuous": "#444444", "chunked": "#1f77b4", "disaggregated": "#d62728"}
 
 
 @dataclass(frozen=True)
 class System:
-    """Parameters of a search. strategy: continuous, chunked, disaggregated, or a split like 3P/5D."""
+    """Parameters of a search. strategy: continuous, chunked N (tokens a step), disaggregated, or a split like 3P/5D."""
 
     weights: str
     strategy: str
@@ -70,14 +71,30 @@ def keeps(point: Mapping[str, Any], speed: int, share: float = 0.99) -> bool:
 
 
 def run(context: Context) -> Report:
-    counts, share = QUICK_COUNTS if context.quick else COUNTS, context["share"]
+    searches, splits, points = _searched(context)
+    return build(context, searches, splits, points)
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    return compared(details(_searched(context)[0], context["share"]))
+
+
+def _searched(context: Context) -> tuple[list[Asked], list[Asked], list[Mapping[str, Any]]]:
+    """Run all searches; return those of the systems, those of other splits, and the points."""
+    share = context["share"]
+    counts = (8,) if context["clients"] == 8 else QUICK_COUNTS if context.quick else COUNTS
+    budgets: Iterable[int] = (context["chunk"],)
+    if context["chunk"] == "best":
+        budgets = QUICK_BUDGETS if context.quick else BUDGETS
+    batchings = ("continuous", *(f"chunked {budget}" for budget in budgets), "disaggregated")
     chosen = [name for name in WEIGHTS if context["weights"] in ("both", name)]
     searches = [asked(weights, strategy, count, speed, share)
-                for weights in chosen for strategy in COLOURS for count in counts for speed in SPEEDS]
+                for weights in chosen for strategy in batchings for count in counts for speed in SPEEDS]
     splits = [asked("fp8", name, count, speed, share) for count, names in SPLITS.items()
               if count in counts and "fp8" in chosen for name in names for speed in SPEEDS]
     points = run_searches([one.search for one in (*searches, *splits)], partial(_round, context))
-    return build(context, searches, splits, list(points.values()))
+    return searches, splits, list(points.values())
 
 
 def _round(context: Context, number: int, wanted: list[tuple[Any, float]]) -> list[dict[str, Any]]:
@@ -104,12 +121,10 @@ def window_s(count: int, quick: bool) -> float:
 
 def highest(searches: list[Asked]) -> pd.DataFrame:
     """A row per weights, speed and batching; a column per number of clients: requests/s and client."""
-    rows = pd.DataFrame([
+    return wide(pd.DataFrame([
         {"weights": s.system.weights, "tokens/s": s.speed, "batching": s.system.strategy, "clients": s.system.count,
          "rate": s.search.highest or 0.0} for s in searches
-    ])
-    wide = rows.set_index(["weights", "tokens/s", "batching", "clients"])["rate"].unstack("clients", sort=False)
-    return wide.reset_index().rename(columns=str)
+    ]))
 
 
 def details(searches: list[Asked], share: float) -> pd.DataFrame:
@@ -135,6 +150,8 @@ def details(searches: list[Asked], share: float) -> pd.DataFrame:
 def build(context: Context, searches: list[Asked], splits: list[Asked], points: list[Mapping[str, Any]]) -> Report:
     share = context["share"]
     table, every = highest(searches), details(searches, share)
+    budgets = ", ".join(dict.fromkeys(s.system.strategy.removeprefix("chunked ") for s in searches
+                                      if s.system.strategy.startswith("chunked ")))
     hours = sum(point["device_hours"] for point in points)
     core_s = sum(point["core_s"] for point in points)
     counts = list(dict.fromkeys(s.system.count for s in searches))
@@ -146,37 +163,91 @@ def build(context: Context, searches: list[Asked], splits: list[Asked], points: 
         Table("details", "The points of these rates, and what ends them one step further", every,
               "share: of the arrivals that keep the speed; contradictions: simulated points on the wrong side.",
               {"share": 4, "peak": 2, "rate": 2, "contradictions": 0}),
-    ], [plot(table)], [*findings(every), f"Speed: {speed_note(hours, core_s)}."], [
+    ], [plot(best_budget(every))], [*findings(best_budget(every)), f"Speed: {speed_note(hours, core_s)}."], [
         f"A rate is fine if {share:.0%} of the arrivals are served and read at 25 or 50 tokens/s from their first "
         "token on, and requests in the system do not grow; how long the first token takes does not count.",
         f"Bisection over multiples of {STEP} requests/s and client, the same draws at every rate; windows of "
         + ", ".join(f"{window_s(count, context.quick):g} s for {count}" for count in counts) + " clients.",
+        f"Chunked: steps of {budgets} tokens; the plot and the findings have the best of them.",
         f"Disaggregated: {context['prefill_share']:.0%} of the clients prefill ("
         + ", ".join(split(count, context["prefill_share"]) for count in counts)
         + "); KV layer by layer over 50 GB/s.",
-    ])
+    ], compared=compared(every))
+
+
+def best_budget(every: pd.DataFrame) -> pd.DataFrame:
+    """Return `details` with one row of chunked batching for each weights, speed and number of clients: that of the
+    budget that takes the highest rate, called `chunked`, with its tokens in `budget`."""
+    chunked = every[every.batching.str.startswith("chunked ")]
+    best = chunked.loc[chunked.groupby(["weights", "tokens/s", "clients"], sort=False)["rate"].idxmax()]
+    best = best.assign(budget=best.batching.str.removeprefix("chunked "), batching="chunked")
+    others = every[~every.batching.str.startswith("chunked ")].assign(budget="")
+    return pd.concat([others, best]).sort_index()
+
+
+def compared(every: pd.DataFrame) -> list[Compared]:
+    """Return the paper's figure 13 (arXiv 2504.09775). every: `details` of the searches."""
+    rows = []
+    best = best_budget(every)
+    for weights, count in (("fp8", 8), ("fp8", 32), ("bf16", 8), ("bf16", 32)):
+        mine = best[(best.weights == weights) & (best.clients == count)]
+        rates = {speed: group.set_index("batching")["rate"] for speed, group in mine.groupby("tokens/s")}
+        if not rates:
+            continue
+        budgets = mine[mine.batching == "chunked"].set_index("tokens/s")["budget"]
+        for speed, paper in ((25, "chunked takes most"), (50, "chunked drops sharply")):
+            found = rates[speed].sort_values(ascending=False, kind="stable")
+            rows.append(Compared(
+                f"Fig. 13, {weights}, {count} clients, {speed} tokens/s: requests/s and client", paper,
+                ", ".join(f"{name}{f' {budgets[speed]}' if name == 'chunked' else ''} {rate:.2f}"
+                          for name, rate in found.items()), _why(weights, speed, found)))
+        fast = rates[50].to_dict()
+        kept = {name: fast[name] / rate for name, rate in rates[25].items() if rate}
+        rows.append(Compared(
+            f"Fig. 13, {weights}, {count} clients: share of its rate kept at 50 tokens/s", "60% prefill is most robust",
+            ", ".join(f"{name} {value:.0%}" for name, value in sorted(kept.items(), key=lambda one: -one[1])) or "-",
+            "a decode client's step holds no prompt" if any(kept.values())
+            else "a step reads 70 GB of bf16 weights a card: 27 ms, more than 50 tokens/s allow"))
+    return rows
+
+
+def _why(weights: str, speed: int, rates: pd.Series) -> str:
+    if not rates.any():
+        return "a step reads 70 GB of bf16 weights a card: 27 ms, more than 50 tokens/s allow"
+    if weights == "bf16":
+        return "KV memory ends every rate; that of prefill clients holds no decodes"
+    if speed == 25:
+        return "a small step keeps 40 ms a token, and no client waits idle for work of its kind"
+    return "any step with a prompt in it takes longer than 20 ms"
+
+
+def wide(best: pd.DataFrame) -> pd.DataFrame:
+    """A row per weights, speed and batching; a column per number of clients: requests/s and client."""
+    table = best.set_index(["weights", "tokens/s", "batching", "clients"])["rate"].unstack("clients", sort=False)
+    return table.reset_index().rename(columns=str)
 
 
 def findings(every: pd.DataFrame) -> list[str]:
     said = []
     for (weights, speed), group in every.groupby(["weights", "tokens/s"], sort=False):
-        wide = group.pivot_table(index="batching", columns="clients", values="rate", sort=False)
-        first, last = wide.columns.min(), wide.columns.max()
-        if not wide.to_numpy().any():
+        rates = group.pivot_table(index="batching", columns="clients", values="rate", sort=False)
+        first, last = rates.columns.min(), rates.columns.max()
+        if not rates.to_numpy().any():
             said.append(f"{weights}, {speed} tokens/s: out of reach of any batching at any rate and number of clients.")
             continue
-        best = wide[last].idxmax()
+        best = rates[last].idxmax()
         said.append(
-            f"{weights}, {speed} tokens/s: at {last} clients {best} takes most, {wide[last].max():.2f} requests/s per "
+            f"{weights}, {speed} tokens/s: at {last} clients {best} takes most, {rates[last].max():.2f} requests/s per "
             f"client; from {first} to {last} clients: "
-            + "; ".join(f"{name} {row[first]:.2f} to {row[last]:.2f}" for name, row in wide.iterrows()) + ".")
+            + "; ".join(f"{name} {row[first]:.2f} to {row[last]:.2f}" for name, row in rates.iterrows()) + ".")
     odd = every[every.contradictions > 0]
     said.append(f"Searches with points on the wrong side of their answer: {len(odd)} of {len(every)}.")
     return said
 
 
-def plot(table: pd.DataFrame) -> Plot:
+def plot(best: pd.DataFrame) -> Plot:
     """A panel for each weights and speed that anything reaches; a line for each batching."""
+    table = wide(best)
     counts = [name for name in table.columns if name.isdigit()]
     panels = [(key, group) for key, group in table.groupby(["weights", "tokens/s"], sort=False)
               if group[counts].to_numpy().any()]
@@ -185,7 +256,7 @@ def plot(table: pd.DataFrame) -> Plot:
     for ((weights, speed), group), axis in zip(panels, axes, strict=False):
         for row in group.to_dict("records"):
             axis.plot([int(c) for c in counts], [row[c] for c in counts], "o-", color=COLOURS[row["batching"]],
-                      label=row["batching"])
+                      label=row["batching"] + (", best steps" if row["batching"] == "chunked" else ""))
         axis.set_xscale("log", base=2)
         axis.set_xticks([int(c) for c in counts], counts)
         axis.set_ylim(bottom=0)

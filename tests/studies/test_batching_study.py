@@ -1,6 +1,7 @@
 """The study of batching: common requests for all strategies, normalisation, SLO flags, complete tables."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hermes.errors import InputError
@@ -8,7 +9,7 @@ from hermes.explore import plan_sweep
 from hermes.study import load_study
 
 STUDY = load_study("batching")
-batching, tables = STUDY.module("report"), STUDY.module("tables")
+batching, tables, paper = STUDY.module("report"), STUDY.module("tables"), STUDY.module("paper")
 arrange, routers = batching.arrange, batching.routers
 
 BASE = [{"name": "llm", "count": 9, "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512}},
@@ -19,7 +20,8 @@ BASE = [{"name": "llm", "count": 9, "scheduler": {"kind": "chunked", "max_num_ba
 def grid(tmp_path_factory):
     """A tiny grid: two clients, ten seconds, all pipelines."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(batching, "SYSTEMS", {"small": (2, ("continuous", "chunked", "1P/1D"))})
+    patch.setattr(batching, "SYSTEMS", (batching.System("small", 2, ("1P/1D",)),))
+    patch.setattr(batching, "QUICK_BUDGETS", (512, 2048))
     patch.setattr(batching, "PIPELINES", dict.fromkeys(batching.PIPELINES, 2))
     patch.setattr(batching, "LENGTHS", ("azure-conv-2023",))
     patch.setattr(batching, "QUICK_WINDOW_S", 10)
@@ -30,7 +32,7 @@ def grid(tmp_path_factory):
 
 def test_every_strategy_serves_the_same_requests(grid):
     for _, group in grid.groupby(["pipeline", "lengths", "rate"]):
-        assert set(group.strategy) == {"continuous", "chunked", "1P/1D"}
+        assert set(group.strategy) == {"continuous", "chunked 512", "chunked 2048", "1P/1D"}
         assert group["requests.total"].nunique() == 1
         assert (group["requests.completed"] + group["requests.rejected"] == group["requests.total"]).all()
         assert group["tokens.output"].nunique() == 1 or group["requests.rejected"].any()
@@ -38,7 +40,7 @@ def test_every_strategy_serves_the_same_requests(grid):
 
 def test_pipelines_do_what_they_say(grid):
     """Retrieval computes 3,000 tokens more a request, cached context computes none of them again."""
-    at = grid[(grid.strategy == "chunked") & (grid.lengths == "conv") & (grid.rate == 2)].set_index("pipeline")
+    at = grid[(grid.strategy == "chunked 2048") & (grid.lengths == "conv") & (grid.rate == 2)].set_index("pipeline")
     extra = at["tokens.prompt"] - at.loc["plain", "tokens.prompt"]
     assert extra["rag"] == 3000 * at.loc["rag", "requests.completed"]
     assert extra["kv-retrieval"] == extra["rag"]   # of which 3,000 each were found
@@ -73,10 +75,10 @@ def test_the_best_meet_the_slos(grid):
     assert len(highest) == 3
     for row in highest.to_dict("records"):
         mine = good[(good.pipeline == row["pipeline"]) & (good.lengths == row["lengths"])]
-        for strategy in ("continuous", "chunked", "1P/1D"):
+        for strategy in ("continuous", "chunked 512", "chunked 2048", "1P/1D"):
             rates = mine[mine.strategy == strategy].rate
             assert row[strategy] == (rates.max() if len(rates) else 0)
-    best = tables.best_by_band(table)
+    best = tables.best_by_band(tables.choose_budget(table))
     for row in best[best["throughput: best"] != "none"].to_dict("records"):
         key = (good.pipeline == row["pipeline"]) & (good.lengths == row["lengths"])
         assert row["throughput: relative"] in set(good[key].rel_tps)
@@ -84,7 +86,7 @@ def test_the_best_meet_the_slos(grid):
 
 def test_the_report_is_complete(grid, tmp_path):
     weights = grid[(grid.pipeline == "plain")].assign(memory="all")
-    report = tables.build(grid, weights, None, None, "speed", {"small": 10})
+    report = tables.build(tables.normalised(grid), weights, "speed", {"small": 10})
     files = {path.name for path in report.write(tmp_path)}
     assert {"points.csv", "best.csv", "highest-rate.csv", "batching-plain.png", "batching-rag.png"} <= files
     points = next(table for table in report.tables if table.name == "points").frame
@@ -92,32 +94,105 @@ def test_the_report_is_complete(grid, tmp_path):
     assert np.isfinite(points["KV tok"]).all()
 
 
+def test_the_best_budget_takes_the_highest_rate():
+    """512 tokens meet the SLOs up to 2, 256 and 1,024 up to 3; of these 1,024 has the shorter TTFT."""
+    rows = [{"system": "small", "pipeline": "plain", "lengths": "conv", "strategy": strategy, "rate": rate,
+             "slo.pass": rate <= highest, "latency.ttft_s.p99": ttft}
+            for strategy, highest, ttft in (("continuous", 9, 0.1), ("chunked 256", 3, 0.9), ("chunked 512", 2, 0.2),
+                                            ("chunked 1024", 3, 0.8)) for rate in (1.0, 2.0, 3.0, 4.0)]
+    chosen = tables.choose_budget(pd.DataFrame(rows))
+    assert chosen.strategy.tolist() == ["continuous"] * 4 + ["chunked"] * 4
+    assert set(chosen[chosen.strategy == "chunked"].budget) == {1024}
+    assert chosen[chosen.strategy == "chunked"].rate.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_system_is_asked_until_it_misses_twice():
+    asked = []
+
+    def simulate(rate, alive):
+        asked.extend((name, rate) for name in alive)
+        limits = {"a": [1, 2, 4], "b": []}   # the rates that each meets
+        return pd.DataFrame({"name": alive, "rate": rate, "slo.pass": [rate in limits[name] for name in alive]})
+
+    found = batching.climb(["a", "b"], [1, 2, 3, 4, 5, 6, 7, 8], simulate)
+    assert asked == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3), ("a", 4), ("a", 5), ("a", 6)]
+    assert list(zip(found.name, found.rate, strict=True)) == sorted(asked)
+
+
+@pytest.mark.parametrize(("text", "band", "kinds"), [
+    ("continuous", "low", ("continuous",)), ("chunked, disaggregated", "high", ("chunked", "disaggregated")),
+    ("disaggregated (medium), chunked (high)", "medium", ("disaggregated",)),
+    ("disaggregated (medium), chunked (high)", "low", ()),
+])
+def test_a_recommendation_of_table_3(text, band, kinds):
+    assert paper.recommended(text, band) == kinds
+
+
+def test_the_best_of_a_band_by_hand():
+    rows = pd.DataFrame([
+        {"strategy": name, "rate": rate, "latency.ttft_s.p50": ttft, "throughput.output_tokens_per_s": 100 * rate,
+         "energy.output_tokens_per_j": per_j}
+        for name, rate, ttft, per_j in (("continuous", 1.0, 0.1, 1.0), ("chunked", 1.0, 0.05, 1.0),
+                                        ("continuous", 2.0, 0.200, 2.0), ("20P/12D", 2.0, 0.203, 2.5),
+                                        ("chunked", 3.0, 0.9, 1.9))])
+    assert paper.best_systems(rows, "TTFT", "p50") == (("continuous", "20P/12D"), 2.0)   # two run at 2, one at 3
+    assert paper.best_systems(rows, "throughput", "p50") == (("chunked",), 3.0)
+    assert paper.best_systems(rows, "throughput per energy", "p50") == (("20P/12D",), 2.0)
+    assert paper.best_systems(rows.iloc[:0], "TTFT", "p50") == ((), None)
+    assert paper.agrees(("20P/12D", "chunked"), ("disaggregated",)) == "yes"
+    assert paper.agrees(("20P/12D",), ("chunked",)) == "no"
+    assert paper.agrees((), ("chunked",)) == "-"
+
+
+def test_part_of_the_peak_by_hand(grid):
+    """2 FLOP for each of 70.55e9 parameters and token, over 1.979 PFLOP/s; cached context is not computed."""
+    table = paper.part_of_peak(grid).frame.set_index("pipeline")
+    first = grid[grid.pipeline == "plain"].iloc[0]
+    tokens = (first["tokens.prompt"] + first["tokens.output"]) / first["requests.completed"]
+    assert table.loc["plain", "5/s"] == pytest.approx(5 * 2 * 70.55e9 * tokens / 1.979e15)
+    assert table.loc["rag", "TFLOP a request"] - table.loc["plain", "TFLOP a request"] == pytest.approx(
+        2 * 70.55e9 * 3000 / 1e12, rel=0.02)
+    assert table.loc["kv-retrieval", "TFLOP a request"] == pytest.approx(table.loc["plain", "TFLOP a request"], 0.02)
+
+
+def test_the_figures_of_the_paper(grid):
+    """Of a grid with the small system alone: its own rows, and no row that needs the large one."""
+    rows = paper.compared(tables.choose_budget(tables.normalised(grid)), "p50", "slo.pass")
+    names = [one.name for one in rows]
+    assert "small, plain, conv: highest rate, requests/s and client" in names
+    assert not [name for name in names if "Fig." in name]
+    whole = tables.choose_budget(tables.normalised(grid)).assign(system="large")
+    names = [one.name for one in paper.compared(whole, "p50", "ttft_met")]
+    assert sum("Fig." in name for name in names) == 8
+    assert sum("Table III, " in name for name in names) == 3
+    assert len(set(names)) == len(names)
+
+
 def test_arrangements():
-    chunked = arrange(BASE, "chunked", 4)
+    chunked = arrange(BASE, "chunked 256", 4)
     assert chunked[0]["count"] == 4
-    assert chunked[0]["scheduler"] == BASE[0]["scheduler"]
+    assert chunked[0]["scheduler"] == {"kind": "chunked", "max_num_batched_tokens": 256}
     assert chunked[1] == BASE[1]
     split = arrange(BASE, "1P/3D", 4)
     assert [(c["role"], c["count"]) for c in split[:2]] == [("prefill", 1), ("decode", 3)]
     assert routers("1P/3D", {"kind": "least_loaded"})["generate"]["load"] == "input_tokens"
-    assert routers("chunked", {"kind": "least_loaded"}) == {}
-    for strategy in ("2P/3D", "4P/0D", "static"):
+    assert routers("chunked 256", {"kind": "least_loaded"}) == {}
+    for strategy in ("2P/3D", "4P/0D", "static", "chunked"):
         with pytest.raises(InputError):
             arrange(BASE, strategy, 4)
 
 
-def test_every_variation_is_a_sweep(tmp_path):
-    context = STUDY.context(tmp_path)
-    hashes = set()
-    longer = ("a window four times as long", {"workload.duration": "400 s"}, {})
-    for label, settings, scheduler in (*batching.VARIATIONS, longer):
-        points = batching.points(context, "plain", 2, ("chunked", "1P/1D"), [3.0], 100, settings, scheduler,
-                                 lengths=batching.LENGTHS[:1])
-        seed = points[0].seed
+def test_every_assumption_reaches_the_simulation(tmp_path):
+    system, hashes = batching.System("small", 2, ("1P/1D",)), set()
+    for changes in ([], ["seed=2"], ["router=round_robin"], ["kv_transfer=full"], ["window_small_s=400"]):
+        context = STUDY.context(tmp_path, changes=changes)
+        points = batching.points(context, "plain", system, ("chunked 512", "1P/1D"), [3.0], batching.LENGTHS[:1])
         planned = plan_sweep({
-            "scenario": str(context.file("plain.yaml")), "seeds": None if seed is None else [seed],
+            "scenario": str(context.file("plain.yaml")), "seeds": [points[0].seed],
             "cases": [{"label": point.label, "set": dict(point.settings)} for point in points]}, workers=0).points
-        assert len(planned) == 2, label
+        assert len(planned) == 2, changes
         hashes |= {point.hash for point in planned}
-    # each is another simulation, but one: prefill clients take 8,192 tokens a step anyway
-    assert len(hashes) == 2 * (len(batching.VARIATIONS) + 1) - 1
+    assert len(hashes) == 10
+    for chunk, wanted in (("best", [f"chunked {n}" for n in (256, 512, 1024, 2048)]), (256, ["chunked 256"])):
+        context = STUDY.context(tmp_path, changes=[f"chunk={chunk}"])
+        assert [name for name in batching._strategies(context, system) if "chunked" in name] == wanted

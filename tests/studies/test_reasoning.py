@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from hermes import simulate
 from hermes.study import load_study
 
 STUDY = load_study("reasoning")
-reasoning, figures_of = STUDY.module("report"), STUDY.module("figures")
+reasoning, figures_of, small = STUDY.module("report"), STUDY.module("figures"), STUDY.module("small_clients")
 TPOT_MS, TTFT_MS, reasoning_figures = figures_of.TPOT_MS, figures_of.TTFT_MS, figures_of.reasoning_figures
 
 
@@ -16,7 +17,11 @@ TPOT_MS, TTFT_MS, reasoning_figures = figures_of.TPOT_MS, figures_of.TTFT_MS, fi
 def report(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setattr(reasoning, "QUICK_WINDOW_S", 6)
-    patch.setattr(reasoning, "STRATEGIES", ("chunked", "2P/6D"))
+    patch.setattr(reasoning, "SPLITS", ("2P/6D",))
+    patch.setattr(reasoning, "QUICK_BUDGETS", (512, 2048))
+    patch.setattr(small, "SYSTEMS", (small.System("small", 2, ("1P/1D",)),))
+    patch.setattr(small, "QUICK_RATES", (0.05,))
+    patch.setattr(small, "QUICK_WINDOW_S", 60)
     patch.setattr(reasoning, "PARTS", tuple(replace(part, rates=(4.0,)) for part in reasoning.PARTS))
     yield reasoning.run(STUDY.context(tmp_path_factory.mktemp("study"), quick=True, workers=0))
     patch.undo()
@@ -42,7 +47,7 @@ def test_tables_are_complete_and_grow_with_the_slo(report):
         previous = None
         for tpot in part.tpot_ms:
             table = next(t for t in report.tables if t.name == f"{part.name}-{tpot}ms").frame
-            assert list(table.batching) == ["chunked", "2P/6D"]
+            assert [name.split()[0] for name in table.batching] == ["continuous", "chunked", "2P/6D"]
             shares = table[[name for name in table.columns if name.endswith(" ms")]].to_numpy()
             assert (shares[:, 1:] >= shares[:, :-1]).all()
             assert ((shares >= 0) & (shares <= 1)).all()
@@ -61,3 +66,24 @@ def test_shared_prompts_take_less_memory(report):
 def test_the_report_is_written(report, tmp_path):
     files = {path.name for path in report.write(tmp_path)}
     assert {"goodput-conversation.png", "goodput-code.png", "sharing.csv"} <= files
+
+
+def test_the_best_budget_meets_the_slos_most():
+    part = replace(reasoning.PARTS[0], rates=(1.0,), ttft_ms=(10, 20), tpot_ms=(25,))
+    frame = pd.DataFrame([
+        {"batching": name, "rate": 1.0, "requests.total": 10, "good_10_25": tight, "good_20_25": loose}
+        for name, tight, loose in (("continuous", 9, 9), ("chunked 256", 1, 9), ("chunked 512", 4, 8),
+                                   ("chunked 2048", 5, 5))])
+    assert reasoning.share_met(part, frame).tolist() == pytest.approx([0.9, 0.5, 0.6, 0.5])
+    assert reasoning.best_budget(part, frame).batching.tolist() == ["continuous", "chunked 512"]
+
+
+def test_small_clients_have_the_rows_of_table_3(report):
+    cells = next(table for table in report.tables if table.name == "tp2-table-3").frame
+    assert len(cells) == 3 * 2
+    assert set(cells.agrees) <= {"yes", "no", "-"}
+    names = [one.name for one in report.compared]
+    assert sum("Table III" in name for name in names) == 6
+    assert sum("Fig. 8" in name for name in names) == 8
+    rates = next(table for table in report.tables if table.name == "tp2-highest-rate").frame
+    assert set(rates.strategy) == {"continuous", "chunked 512", "chunked 2048", "1P/1D"}

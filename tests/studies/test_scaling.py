@@ -1,5 +1,6 @@
 """The study of scaling: what bisection learns, and a small search end to end."""
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,12 +23,12 @@ def _search(weights, strategy, count, speed):
 
 @given(st.integers(0, HIGHEST - 1))
 def test_bisection_finds_the_highest_rate(answer):
-    search, asked = _search("fp8", "chunked", 4, 25), {}
+    search, asked = _search("fp8", "chunked 256", 4, 25), {}
     while search.open:
         place = search.next
         assert place not in search.rows
         row = _point(0.99 if place < answer else 0.98)
-        asked[System("fp8", "chunked", 4), search.rates[place]] = row
+        asked[System("fp8", "chunked 256", 4), search.rates[place]] = row
         search.learn(asked)
     assert search.low == answer - 1
     assert search.highest == (RATES[answer - 1] if answer else None)
@@ -36,11 +37,11 @@ def test_bisection_finds_the_highest_rate(answer):
 
 
 def test_only_points_of_its_own_system_count():
-    search = _search("fp8", "chunked", 4, 25)
-    search.learn({(System("bf16", "chunked", 4), RATES[4]): _point(1.0),
-                  (System("fp8", "chunked", 8), RATES[4]): _point(1.0)})
+    search = _search("fp8", "chunked 256", 4, 25)
+    search.learn({(System("bf16", "chunked 256", 4), RATES[4]): _point(1.0),
+                  (System("fp8", "chunked 256", 8), RATES[4]): _point(1.0)})
     assert not search.rows
-    search.learn({(System("fp8", "chunked", 4), RATES[search.next]): _point(1.0, stable=False)})
+    search.learn({(System("fp8", "chunked 256", 4), RATES[search.next]): _point(1.0, stable=False)})
     assert (search.low, RATES[search.high]) == (-1, HIGHEST // 2 * scaling.STEP)
 
 
@@ -57,7 +58,7 @@ def test_a_search_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(scaling, "SHORTEST_S", 10)
     report = scaling.run(STUDY.context(tmp_path, quick=True, workers=0))
     table = report.tables[0].frame
-    assert len(table) == 2 * 3
+    assert len(table) == 2 * 4
     assert table["2"].between(0, 7).all()
     # whoever reads at 50 tokens/s reads at 25
     wide = table.pivot_table(index="batching", columns="tokens/s", values="2")
@@ -66,11 +67,29 @@ def test_a_search_end_to_end(tmp_path, monkeypatch):
     found = every[every.rate > 0]
     assert (found.share >= 0.99).all()
     assert len(found)
+    best = scaling.best_budget(every)
+    assert set(best.batching) == {"continuous", "chunked", "disaggregated"}
+    for speed, group in every[every.batching.str.startswith("chunked")].groupby("tokens/s"):
+        assert best[(best.batching == "chunked") & (best["tokens/s"] == speed)].rate.item() == group.rate.max()
+
+
+def test_the_figures_of_the_paper():
+    """Eight clients: each speed has a row, and what is kept from 25 to 50 tokens/s by hand."""
+    every = pd.DataFrame([
+        {"weights": "fp8", "tokens/s": speed, "batching": batching, "clients": 8, "rate": rate}
+        for speed, rates in ((25, (2.0, 7.0, 3.0, 5.0)), (50, (0.2, 0.35, 0.1, 1.0)))
+        for batching, rate in zip(("continuous", "chunked 256", "chunked 2048", "disaggregated"), rates, strict=True)])
+    rows = {one.name: one.here for one in scaling.compared(every)}
+    assert rows["Fig. 13, fp8, 8 clients, 25 tokens/s: requests/s and client"] == (
+        "chunked 256 7.00, disaggregated 5.00, continuous 2.00")
+    assert rows["Fig. 13, fp8, 8 clients: share of its rate kept at 50 tokens/s"] == (
+        "disaggregated 20%, continuous 10%, chunked 5%")
+    assert len(rows) == 3
 
 
 def test_keeps():
     assert scaling.keeps(_point(0.99), 25)
     assert scaling.keeps(_point(0.995, stable=None), 50)
     assert not scaling.keeps(_point(0.9899), 25)
-    assert RATES[_search("fp8", "chunked", 2, 25).next] == HIGHEST // 2 * scaling.STEP
+    assert RATES[_search("fp8", "chunked 256", 2, 25).next] == HIGHEST // 2 * scaling.STEP
     assert pytest.approx(scaling.window_s(2, False)) == max(scaling.SHORTEST_S, scaling.CLIENT_SECONDS / 2)

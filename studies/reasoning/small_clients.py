@@ -1,0 +1,140 @@
+"""Reasoning on clients of two H100, small and large: the rows of reasoning of Table III."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from hermes.scenario.loading import load_document
+from hermes.study import Compared, Context, Point, Table, run_points
+
+from ..common.climb import climb
+from ..common.llm_figures import llm_figures
+from ..common.systems import arrange, routers
+from ..common.table_3 import OBJECTIVES, agrees, best_systems, recommended
+
+__all__ = ["compared", "grid", "tables"]
+
+
+@dataclass(frozen=True)
+class System:
+    """A number of clients, and the splits of them into prefill and decode clients."""
+
+    name: str
+    clients: int
+    splits: tuple[str, ...]
+
+
+SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D")), System("large", 32, ("2P/30D", "4P/28D", "12P/20D")))
+RATES = tuple(step / 40 for step in range(1, 25))   # requests/s and client
+QUICK_RATES = (0.1, 0.2, 0.3)
+QUICK_WINDOW_S, WINDOW_S = 150, 600
+PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
+    ("small", "TTFT"): "continuous", ("large", "TTFT"): "continuous",
+    ("small", "throughput"): "continuous",
+    ("large", "throughput"): "disaggregated (low), continuous (medium)",
+    ("small", "throughput per energy"): "disaggregated (low), continuous (medium)",
+    ("large", "throughput per energy"): "disaggregated (low), continuous (medium)",
+}
+BANDS = ("low", "medium", "high")
+
+
+def grid(context: Context, budgets: Sequence[int]) -> pd.DataFrame:
+    """Simulate both systems at rising rates, until they miss the SLOs."""
+    asked = [(system, strategy) for system in SYSTEMS
+             for strategy in ("continuous", *(f"chunked {budget}" for budget in budgets), *system.splits)]
+    found = climb(asked, QUICK_RATES if context.quick else RATES, partial(_at_rate, context))
+    base = found[found.strategy == "continuous"].groupby("system", sort=False).first()["energy.output_tokens_per_j"]
+    return found.assign(rel_tpj=found["energy.output_tokens_per_j"] / found.system.map(base))
+
+
+def _at_rate(context: Context, rate: float, alive: Sequence[tuple[System, str]]) -> pd.DataFrame:
+    scenario: Any = load_document(context.file("tp2.yaml")).plain()
+    window_s = min(context["window_s"], QUICK_WINDOW_S if context.quick else WINDOW_S)
+    points = [Point(
+        f"{system.name}, {strategy}, {rate:g}", {
+            "clients": arrange(scenario["clients"], strategy, system.clients, max_num_seqs=context["max_num_seqs"]),
+            "routers": routers(strategy, scenario["router"]), "workload.duration": f"{window_s:g} s",
+            "workload.branch_spread": context["branch_spread"],
+            "workload.arrivals.rate": f"{rate * system.clients:g} /s",
+        }, {"system": system.name, "strategy": strategy, "rate": rate}) for system, strategy in alive]
+    return run_points(context, f"tp2-{rate:g}", points, scenario="tp2.yaml", extract=llm_figures)
+
+
+def highest(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the highest rate (requests/s and client) whose point meets all six SLOs, by system and strategy."""
+    met = found.assign(met=found["rate"].where(found["slo.pass"].astype(bool), 0.0))
+    return met.groupby(["system", "strategy"], sort=False)["met"].max().reset_index()
+
+
+def _chosen(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the grid with the best budget of chunked batching for each system."""
+    rates = highest(found)
+    chunked = rates[rates.strategy.str.startswith("chunked ")]
+    best = set(chunked.loc[chunked.groupby("system", sort=False).met.idxmax(), ["system", "strategy"]]
+               .itertuples(index=False, name=None))
+    keep = [not strategy.startswith("chunked ") or (system, strategy) in best
+            for system, strategy in zip(found.system, found.strategy, strict=True)]
+    return found[keep]
+
+
+def cells(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of reasoning of Table III, cell by cell. Bands are thirds of the highest rate that any system
+    of the size takes: the paper's rates are not given."""
+    rows = []
+    chosen = _chosen(found)
+    for system in dict.fromkeys(chosen.system):
+        group = chosen[chosen.system == system]
+        good = group[group["slo.pass"].astype(bool)]
+        top = float(good.rate.max()) if len(good) else 0.0
+        for objective in OBJECTIVES:
+            for place, band in enumerate(BANDS[:2]):
+                inside = good[(good.rate > top * place / 3) & (good.rate <= top * (place + 1) / 3)]
+                best, rate = best_systems(inside, objective, "p50")
+                paper = recommended(PAPER[system, objective], band)
+                rows.append({"system": system, "objective": objective, "rates": band, "paper": ", ".join(paper),
+                             "here": ", ".join(best) or "none meets the SLOs", "at": rate,
+                             "agrees": agrees(best, paper)})
+    return pd.DataFrame(rows)
+
+
+def tables(found: pd.DataFrame) -> list[Table]:
+    rates = highest(found).pivot_table(index="strategy", columns="system", values="met", sort=False).reset_index()
+    return [
+        Table("tp2-highest-rate", "Clients of two H100: highest rate (requests/s per client) that meets all six SLOs",
+              rates, "", {system.name: 3 for system in SYSTEMS}),
+        Table("tp2-table-3", "Table III, reasoning, cell by cell", cells(found),
+              "Bands: the first and second third of the highest rate that any system of the size takes."),
+        Table("tp2-points", "Clients of two H100: every point", pd.DataFrame({
+            "system": found.system, "batching": found.strategy, "rate": found.rate,
+            "requests": found["requests.completed"], "peak": found["kv.peak_share"], "stable": found.stable,
+            "TTFT p50 ms": 1e3 * found["latency.ttft_s.p50"], "TTFT p99 ms": 1e3 * found["latency.ttft_s.p99"],
+            "TPOT p50 ms": 1e3 * found["latency.tpot_s.p50"], "TPOT p90 ms": 1e3 * found["latency.tpot_s.p90"],
+            "tok/s": found["throughput.output_tokens_per_s"], "tok/J": found["energy.output_tokens_per_j"],
+            "six SLOs": found["slo.pass"]}), "", {"rate": 3, "peak": 2}),
+    ]
+
+
+def compared(found: pd.DataFrame) -> list[Compared]:
+    """Return the rows of reasoning of Table III, and the highest rates."""
+    rows = []
+    table = cells(found)
+    for (system, objective), paper in PAPER.items():
+        group = table[(table.system == system) & (table.objective == objective)]
+        rows.append(Compared(
+            f"Table III, reasoning, {system}: {objective}", paper,
+            "; ".join(f"{row['here']} ({row['rates']})" for row in group.to_dict("records")),
+            "answers are 16 times as long as prompts: prefill clients idle" if objective != "TTFT"
+            else "a prompt waits for the step before it, or for other prompts"))
+    rates = highest(_chosen(found))
+    for system in dict.fromkeys(rates.system):
+        ordered = rates[rates.system == system].sort_values("met", ascending=False, kind="stable")
+        rows.append(Compared(
+            f"Reasoning, {system}: highest rate, requests/s and client", None,
+            ", ".join(f"{row['strategy']} {row['met']:.3g}" for row in ordered.to_dict("records")),
+            "the KV and the steps of decodes end it; all clients of a shared system decode"))
+    return rows
