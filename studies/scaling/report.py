@@ -194,31 +194,33 @@ def compared(every: pd.DataFrame) -> list[Compared]:
         rates = {speed: group.set_index("batching")["rate"] for speed, group in mine.groupby("tokens/s")}
         if not rates:
             continue
-        budgets = mine[mine.batching == "chunked"].set_index("tokens/s")["budget"]
-        for speed, paper in ((25, "chunked takes most"), (50, "chunked drops sharply")):
-            found = rates[speed].sort_values(ascending=False, kind="stable")
-            rows.append(Compared(
-                f"Fig. 13, {weights}, {count} clients, {speed} tokens/s: requests/s and client", paper,
-                ", ".join(f"{name}{f' {budgets[speed]}' if name == 'chunked' else ''} {rate:.2f}"
-                          for name, rate in found.items()), _why(weights, speed, found)))
-        fast = rates[50].to_dict()
-        kept = {name: fast[name] / rate for name, rate in rates[25].items() if rate}
+        name, slow, fast = f"Fig. 13, {weights}, {count} clients", rates[25].to_dict(), rates[50].to_dict()
+        budget = mine[(mine.batching == "chunked") & (mine["tokens/s"] == 25)]["budget"].iloc[0]
         rows.append(Compared(
-            f"Fig. 13, {weights}, {count} clients: share of its rate kept at 50 tokens/s", "60% prefill is most robust",
-            ", ".join(f"{name} {value:.0%}" for name, value in sorted(kept.items(), key=lambda one: -one[1])) or "-",
-            "a decode client's step holds no prompt" if any(kept.values())
-            else "a step reads 70 GB of bf16 weights a card: 27 ms, more than 50 tokens/s allow"))
+            f"{name}: requests/s and client at 25 tokens/s", "chunked takes most",
+            ", ".join(f"{one}{f' {budget}' if one == 'chunked' else ''} {rate:.2f}"
+                      for one, rate in sorted(slow.items(), key=lambda pair: -pair[1])),
+            "a small step keeps 40 ms a token, and no client waits for work of its kind" if weights == "fp8"
+            else "KV memory ends every rate, and prefill clients hold no decodes"))
+        rows.append(Compared(
+            f"{name}: chunked over disaggregated at 25 tokens/s", "above 1", _over(slow["chunked"],
+                                                                                    slow["disaggregated"]),
+            "with larger steps below 1: 2,048 prompt tokens take 175 ms" if weights == "fp8"
+            else "60% of the memory lies idle at prefill clients", 2))
+        if not any(fast.values()):
+            continue
+        for one, paper, why in (
+            ("chunked", "drops sharply", "any step with a prompt in it takes longer than 20 ms"),
+            ("disaggregated", "60% prefill is most robust", "a decode client's step holds no prompt"),
+            ("continuous", None, "a prompt interrupts all decodes of its client"),
+        ):
+            rows.append(Compared(f"{name}: share of the rate kept at 50 tokens/s, {one}", paper,
+                                 _over(fast[one], slow[one]), why, 2))
     return rows
 
 
-def _why(weights: str, speed: int, rates: pd.Series) -> str:
-    if not rates.any():
-        return "a step reads 70 GB of bf16 weights a card: 27 ms, more than 50 tokens/s allow"
-    if weights == "bf16":
-        return "KV memory ends every rate; that of prefill clients holds no decodes"
-    if speed == 25:
-        return "a small step keeps 40 ms a token, and no client waits idle for work of its kind"
-    return "any step with a prompt in it takes longer than 20 ms"
+def _over(one: float, other: float) -> float | None:
+    return one / other if other else None
 
 
 def wide(best: pd.DataFrame) -> pd.DataFrame:

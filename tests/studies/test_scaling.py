@@ -80,11 +80,16 @@ def test_the_figures_of_the_paper():
         for speed, rates in ((25, (2.0, 7.0, 3.0, 5.0)), (50, (0.2, 0.35, 0.1, 1.0)))
         for batching, rate in zip(("continuous", "chunked 256", "chunked 2048", "disaggregated"), rates, strict=True)])
     rows = {one.name: one.here for one in scaling.compared(every)}
-    assert rows["Fig. 13, fp8, 8 clients, 25 tokens/s: requests/s and client"] == (
+    name = "Fig. 13, fp8, 8 clients"
+    assert rows[f"{name}: requests/s and client at 25 tokens/s"] == (
         "chunked 256 7.00, disaggregated 5.00, continuous 2.00")
-    assert rows["Fig. 13, fp8, 8 clients: share of its rate kept at 50 tokens/s"] == (
-        "disaggregated 20%, continuous 10%, chunked 5%")
-    assert len(rows) == 3
+    assert rows[f"{name}: chunked over disaggregated at 25 tokens/s"] == pytest.approx(1.4)
+    kept = {one: rows[f"{name}: share of the rate kept at 50 tokens/s, {one}"]
+            for one in ("chunked", "disaggregated", "continuous")}
+    assert kept == pytest.approx({"chunked": 0.05, "disaggregated": 0.2, "continuous": 0.1})
+    assert len(rows) == 5
+    bf16 = scaling.compared(every.assign(weights="bf16", rate=every.rate * (every["tokens/s"] == 25)))
+    assert len(bf16) == 2   # nothing reads at 50 tokens/s
 
 
 def test_keeps():
