@@ -90,11 +90,11 @@ def _tasks_outside(clients: list[Client]) -> dict[str, int]:
     return {"tasks_out_of_range": count} if count else {}
 
 
-def _steps_of(segments: list[tuple[int, int, int]], ticks: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
-    """Return the step index of each token of a stage that was interrupted."""
+def _steps_of(segments: list[tuple[int, int, int]], ticks: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int32]:
+    """Return the step index of each token of a stage that was interrupted. 32 bits: `mixed` interrupts most stages."""
     parts = []
     for emit, start, stop in segments:
         if emit >= 0:
             parts.append(np.array([emit]))
         parts.append(np.arange(start, stop) if ticks is None else ticks[start:stop])
-    return np.concatenate(parts).astype(np.int64)
+    return np.concatenate(parts).astype(np.int32)

@@ -6,6 +6,7 @@ ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -171,7 +172,7 @@ class RunRecord:
     runs: dict[str, IntArray]                # RUN_COLUMNS
     transfers: dict[str, IntArray]           # TRANSFER_FIELDS
     step_ends: list[IntArray]
-    gaps: dict[int, IntArray]
+    gaps: Mapping[int, npt.NDArray[np.integer]]
     out_of_range_steps: list[int]            # per client
     end_ns: int                              # clock at the end of the simulation
     # Per client: None where every step advances all decoding sequences; otherwise (continuous, static) the indices of

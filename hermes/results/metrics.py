@@ -247,8 +247,8 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     """Return pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
 
     The interval between two of a client's steps is a gap of every stage that got a token from both. A running sum over
-    the stages' first and last steps counts these stages. The few stages with skipped steps, and the KV transfers, are
-    counted one by one.
+    the stages' first and last steps counts these stages. Stages with skipped steps are counted by client, KV transfers one by
+    one.
     """
     stages = record.stages
     chosen = parts.member if select is None else parts.member & select[stages["request"]]
@@ -276,8 +276,14 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
         used = np.flatnonzero(tokens)
         values.append(ends[used + 1] - ends[used])
         weights.append(tokens[used].astype(np.int32))
-    for row in irregular[chosen[irregular]].tolist():
-        once(np.diff(record.step_ends[int(stages["client"][row])][record.gaps[row]]))
+    for client, rows in _by_client(record, irregular[chosen[irregular]]):
+        # pooled by client: sequences of a batch share most of their gaps
+        steps = [record.gaps[row] for row in rows.tolist()]
+        between = np.diff(record.step_ends[client][np.concatenate(steps)])
+        last = np.cumsum([len(part) for part in steps])[:-1] - 1
+        pooled, counts = np.unique(np.delete(between, last), return_counts=True)
+        values.append(pooled)
+        weights.append(counts.astype(np.int32))
     continued = chosen[parts.handover]
     once(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
     return Distribution(np.concatenate(values), np.concatenate(weights), divisor=NS_PER_S)
@@ -291,7 +297,7 @@ def stage_token_steps(record: RunRecord, row: int) -> IntArray:
     """Return the client's step indices that gave a stage's tokens, shape (tokens,); empty for a client without steps.
     """
     if row in record.gaps:
-        return record.gaps[row]
+        return record.gaps[row].astype(np.int64)
     stages = record.stages
     first, last, tokens = (int(stages[name][row]) for name in ("first_step", "last_step", "output_tokens"))
     if first < 0:
