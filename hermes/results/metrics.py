@@ -247,8 +247,8 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     """Return pooled inter-token latencies in seconds, of all answers or of the requests in `select`, shape (requests,).
 
     The interval between two of a client's steps is a gap of every stage that got a token from both. A running sum over
-    the stages' first and last steps counts these stages. Stages with skipped steps are counted by client, KV transfers one by
-    one.
+    the stages' first and last steps counts these stages. Stages with skipped steps are counted by client, KV transfers
+    one by one.
     """
     stages = record.stages
     chosen = parts.member if select is None else parts.member & select[stages["request"]]

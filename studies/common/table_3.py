@@ -34,14 +34,14 @@ def best_systems(inside: pd.DataFrame, objective: str, ttft: str) -> tuple[tuple
 
     Args:
         inside: Points of a band that meet the SLOs.
-        ttft: Percentile of the TTFT.
+        ttft: Column of the TTFT.
     """
     if inside.empty:
         return (), None
     if objective == "TTFT":
         count = inside.groupby("rate").strategy.nunique()
         rate = float(count[count >= min(2, count.max())].index.max())
-        values = inside[inside.rate == rate].set_index("strategy")[f"latency.ttft_s.{ttft}"].sort_values()
+        values = inside[inside.rate == rate].set_index("strategy")[ttft].sort_values()
         return tuple(values[values <= values.iloc[0] * (1 + NEAR)].index), rate
     column = "throughput.output_tokens_per_s" if objective == "throughput" else "energy.output_tokens_per_j"
     values = inside.groupby("strategy")[column].max().sort_values(ascending=False)

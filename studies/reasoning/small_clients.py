@@ -32,7 +32,7 @@ class System:
 SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D")), System("large", 32, ("2P/30D", "4P/28D", "12P/20D")))
 RATES = tuple(step / 40 for step in range(1, 25))   # requests/s and client
 QUICK_RATES = (0.1, 0.2, 0.3)
-QUICK_WINDOW_S, WINDOW_S = 150, 600
+QUICK_WINDOW_S = 150
 PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
     ("small", "TTFT"): "continuous", ("large", "TTFT"): "continuous",
     ("small", "throughput"): "continuous",
@@ -40,7 +40,7 @@ PAPER = {   # Table III, reasoning: (system, objective) -> recommendation
     ("small", "throughput per energy"): "disaggregated (low), continuous (medium)",
     ("large", "throughput per energy"): "disaggregated (low), continuous (medium)",
 }
-BANDS = ("low", "medium", "high")
+BANDS = ("low", "medium")
 
 
 def grid(context: Context, budgets: Sequence[int]) -> pd.DataFrame:
@@ -54,7 +54,7 @@ def grid(context: Context, budgets: Sequence[int]) -> pd.DataFrame:
 
 def _at_rate(context: Context, rate: float, alive: Sequence[tuple[System, str]]) -> pd.DataFrame:
     scenario: Any = load_document(context.file("tp2.yaml")).plain()
-    window_s = min(context["window_s"], QUICK_WINDOW_S if context.quick else WINDOW_S)
+    window_s = min(context["window_s"] / 2, QUICK_WINDOW_S) if context.quick else context["window_s"] / 2
     points = [Point(
         f"{system.name}, {strategy}, {rate:g}", {
             "clients": arrange(scenario["clients"], strategy, system.clients, max_num_seqs=context["max_num_seqs"]),
@@ -82,9 +82,9 @@ def _chosen(found: pd.DataFrame) -> pd.DataFrame:
     return found[keep]
 
 
-def cells(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of reasoning of Table III, cell by cell. Bands are thirds of the highest rate that any system
-    of the size takes: the paper's rates are not given."""
+def cells(found: pd.DataFrame, parts: int) -> pd.DataFrame:
+    """Return the rows of reasoning of Table III, cell by cell. Bands are the first two of `parts` equal parts of the
+    rates up to the highest that any system of the size takes: the paper's rates are not given."""
     rows = []
     chosen = _chosen(found)
     for system in dict.fromkeys(chosen.system):
@@ -92,9 +92,9 @@ def cells(found: pd.DataFrame) -> pd.DataFrame:
         good = group[group["slo.pass"].astype(bool)]
         top = float(good.rate.max()) if len(good) else 0.0
         for objective in OBJECTIVES:
-            for place, band in enumerate(BANDS[:2]):
-                inside = good[(good.rate > top * place / 3) & (good.rate <= top * (place + 1) / 3)]
-                best, rate = best_systems(inside, objective, "p50")
+            for place, band in enumerate(BANDS):
+                inside = good[(good.rate > top * place / parts) & (good.rate <= top * (place + 1) / parts)]
+                best, rate = best_systems(inside, objective, "latency.ttft_s.p50")
                 paper = recommended(PAPER[system, objective], band)
                 rows.append({"system": system, "objective": objective, "rates": band, "paper": ", ".join(paper),
                              "here": ", ".join(best) or "none meets the SLOs", "at": rate,
@@ -102,13 +102,13 @@ def cells(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tables(found: pd.DataFrame) -> list[Table]:
+def tables(found: pd.DataFrame, parts: int) -> list[Table]:
     rates = highest(found).pivot_table(index="strategy", columns="system", values="met", sort=False).reset_index()
     return [
         Table("tp2-highest-rate", "Clients of two H100: highest rate (requests/s per client) that meets all six SLOs",
               rates, "", {system.name: 3 for system in SYSTEMS}),
-        Table("tp2-table-3", "Table III, reasoning, cell by cell", cells(found),
-              "Bands: the first and second third of the highest rate that any system of the size takes."),
+        Table("tp2-table-3", "Table III, reasoning, cell by cell", cells(found, parts),
+              f"Bands: the first two of {parts} parts of the rates up to the highest that any system takes."),
         Table("tp2-points", "Clients of two H100: every point", pd.DataFrame({
             "system": found.system, "batching": found.strategy, "rate": found.rate,
             "requests": found["requests.completed"], "peak": found["kv.peak_share"], "stable": found.stable,
@@ -119,10 +119,10 @@ def tables(found: pd.DataFrame) -> list[Table]:
     ]
 
 
-def compared(found: pd.DataFrame) -> list[Compared]:
+def compared(found: pd.DataFrame, parts: int) -> list[Compared]:
     """Return the rows of reasoning of Table III, and the highest rates."""
     rows = []
-    table = cells(found)
+    table = cells(found, parts)
     for (system, objective), paper in PAPER.items():
         group = table[(table.system == system) & (table.objective == objective)]
         rows.append(Compared(
@@ -130,6 +130,10 @@ def compared(found: pd.DataFrame) -> list[Compared]:
             "; ".join(f"{row['here']} ({row['rates']})" for row in group.to_dict("records")),
             "answers are 16 times as long as prompts: prefill clients idle" if objective != "TTFT"
             else "a prompt waits for the step before it, or for other prompts"))
+    met = table[table.agrees != "-"]
+    rows.append(Compared("Table III, reasoning: share of the cells that agree", 1.0,
+                         float((met.agrees == "yes").mean()) if len(met) else None,
+                         f"{len(met)} of {len(table)} cells have a system that meets the SLOs", 2))
     rates = highest(_chosen(found))
     for system in dict.fromkeys(rates.system):
         ordered = rates[rates.system == system].sort_values("met", ascending=False, kind="stable")
