@@ -91,39 +91,33 @@ class Compared:
 def comparison(
     compared: Sequence[Compared], others: Mapping[str, Sequence[Compared]],
 ) -> list[Table]:
-    """Return *figure | paper | here | range | why*. If there are `others`, also the numbers under every label, a column
-    for each, and the words under every label, a row for each of their values.
+    """Return *figure | paper | here | range | why* and, if there are `others`, *figure | here | under*: a row for each
+    value that a figure takes under the labels.
 
     Args:
         compared: The figures as assumed.
-        others: The same figures under other assumptions, by label. A figure that is missing there shows "-".
+        others: The same figures under other assumptions, by label; each may leave figures out.
     """
     import pandas as pd
 
-    by_label = {label: {one.name: one for one in rows} for label, rows in others.items()}
-    rows, cells, words = [], [], []
+    rows, changes = [], []
     for one in compared:
-        found = {label: names[one.name].here for label, names in by_label.items() if one.name in names}
-        numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
-        row = {"figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here)}
-        labels: dict[str, list[str]] = {row["here"]: ["as assumed"]}
+        found = {label: other.here for label, rows_of in others.items() for other in rows_of if other.name == one.name}
+        labels: dict[str, list[str]] = {one.text(one.here): ["as assumed"]}
         for label, value in found.items():
             labels.setdefault(one.text(value), []).append(label)
-        spread = one.text((min(numbers), max(numbers))) if numbers else "-"
-        if isinstance(one.here, str):
-            spread = f"{len(labels)} outcomes" if len(labels) > 1 else "the same" if found else "-"
-            words += [{"figure": one.name, "under": ", ".join(names), "here": text} for text, names in labels.items()
-                      if len(labels) > 1]
-        else:
-            cells.append(row | {label: one.text(found.get(label)) for label in by_label})
-        rows.append(row | ({"range": spread} if others else {}) | {"why": one.why})
+        changes += [{"figure": one.name, "here": text, "under": ", ".join(names)} for text, names in labels.items()
+                    if len(labels) > 1]
+        numbers = [number for value in (one.here, *found.values()) for number in _numbers(value)]
+        spread = one.text((min(numbers), max(numbers))) if numbers else f"{len(labels)} outcomes"
+        rows.append({"figure": one.name, "paper": one.text(one.paper), "here": one.text(one.here)}
+                    | ({"range": spread if len(labels) > 1 else "the same" if found else "-"} if others else {})
+                    | {"why": one.why})
     tables = [Table("paper", "Paper and here", pd.DataFrame(rows),
-                    "range: lowest and highest over the assumptions of the next tables." if others else "")]
-    if others and cells:
-        tables.append(Table("what-if", "The numbers under other assumptions", pd.DataFrame(cells)))
-    if words:
-        tables.append(Table("what-if-words", "The others under other assumptions, where they differ",
-                            pd.DataFrame(words)))
+                    "range: lowest and highest over the assumptions of the next table." if others else "")]
+    if changes:
+        tables.append(Table("what-if", "Figures that other assumptions change (what_if in study.yaml)",
+                            pd.DataFrame(changes)))
     return tables
 
 

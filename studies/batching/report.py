@@ -76,7 +76,7 @@ def _grid(context: Context) -> pd.DataFrame:
     frames = []
     for pipeline, highest in PIPELINES.items():
         systems = [(system, lengths, strategy) for system in SYSTEMS
-                   if context["part"] in ("all", pipeline, f"{system.name} {pipeline}")
+                   if context["part"] in ("all", f"{system.name} {pipeline}")
                    for lengths in LENGTHS for strategy in _strategies(context, system)]
         rates = [rate for rate in (QUICK_RATES if context.quick else RATES) if rate <= highest]
         if systems:
