@@ -224,8 +224,8 @@ class HeterogeneousScheduler(LLMScheduler):
         """Plan a step of the kind of the prompt in progress, else of the oldest waiting request; of the other kind if
         that one finds no place or memory."""
         first = next(iter(self.partial), None) or self.waiting.first(BOTH)
-        kind = GENERATE if first is None else kind_of(first)
-        for kind in (kind, 1 - kind):
+        oldest = GENERATE if first is None else kind_of(first)
+        for kind in (oldest, 1 - oldest):
             self._fill(plan, (kind,), max_steps)
             if plan.prefills or plan.decodes:
                 return
