@@ -15,14 +15,14 @@ from hermes.calibration.retrieval_steps import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread, tally
 from hermes.memory.indexed_heap import IndexedHeap
-from hermes.memory.recency import Recency
 from hermes.memory.size_aware import Tamm
 from hermes.study import Table
 
-__all__ = ["RECENCIES", "classes", "eviction_costs", "heap_costs"]
+from .memory import RECENCIES
+
+__all__ = ["classes", "eviction_costs", "heap_costs"]
 
 OPERATIONS = 2000
-RECENCIES: tuple[Recency, ...] = ("rank", "age", "counter")
 
 
 def classes() -> Table:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hermes.clients.overhead import load_overhead
 from hermes.study import Compared, Point
 
-from .points import ARRIVALS, FCFS, IBS, SAME_GPU, SPLIT, burst, mix, model_mix, phases
+from .points import ARRIVALS, FCFS, IBS, PROFILE, SAME_GPU, SPLIT, burst, mix, model_mix, phases
 from .tables import PAPER, PAPER_MODELS, Rows, phases_s, ratio, served
 
 __all__ = ["DIP", "compared", "compared_points"]
@@ -79,28 +80,33 @@ def _phases(rows: Rows, mode: str) -> list[Compared]:
                 f"The phases take {times} s; with the time in which the serving stack holds a GPU up "
                 f"{row['occupied']:.0%}.", 0))
         split, ibs = (phases_s(ours[system]) for system in (SPLIT, IBS))
+        why = (f"the last phase takes SplitGPU's one GPU for embeddings {ours[SPLIT]['phase.2']:.0f} s"
+               if arrivals == "at once" else "requests arrive over all 60 s of a phase, so no system ends it sooner")
         found.append(Compared(
             f"phases {arrivals}: Orthrus IBS sooner, %", 43.0, 100 * (1 - ibs / split),
-            f"{split:.0f} and {ibs:.0f} s for the three phases together; one GPU serves all embeddings of SplitGPU, "
-            f"{ours[SPLIT]['phase.2']:.0f} s in the last phase.", 0))
+            f"SplitGPU 1:3 takes {split:.0f} s for the three phases together, IBS {ibs:.0f} s; {why}.", 0))
     return found
 
 
 def _burst(rows: Rows, mode: str) -> list[Compared]:
-    def below(kind: str, system: str) -> float:
-        column = f"measured.served.{kind}.latency_s.p99"
-        return 100 * float(1 - rows[f"burst {IBS} {mode}"][column] / rows[f"burst {system} {mode}"][column])
+    def p99(kind: str, system: str) -> float:
+        return float(rows[f"burst {system} {mode}"][f"measured.served.{kind}.latency_s.p99"])
 
-    done = {system: rows[f"burst {system} {mode}"]["makespan_s"] for system in (SPLIT, IBS)}
+    def below(kind: str, system: str) -> float:
+        return 100 * (1 - p99(kind, IBS) / p99(kind, system))
+
+    stack_s = 250 * getattr(load_overhead(PROFILE), mode).embed
     mixed = [below("embed", system) for system in SAME_GPU[1:]]
     return [
         Compared("burst: generation p99, IBS below SplitGPU 1:3, %", 9.0, below("generate", SPLIT),
-                 f"A GPU of IBS has 250 generations instead of 333, and 250 embeddings whose serving time it pays; all "
-                 f"is done after {done[IBS]:.0f} s instead of {done[SPLIT]:.0f}.", 0),
+                 f"{p99('generate', IBS):.1f} and {p99('generate', SPLIT):.1f} s; a GPU of IBS has 250 generations "
+                 "instead of 333, but shares its time with 250 embeddings.", 0),
         Compared("burst: embedding p99, IBS below Orthrus FCFS, %", 16.0, below("embed", FCFS),
-                 "Embeddings start beside the first generations under IBS, behind all of them under FCFS.", 0),
+                 f"{p99('embed', IBS):.1f} and {p99('embed', FCFS):.1f} s, of which the stack's time for the 250 "
+                 f"embeddings of a GPU is {stack_s:.1f} s under any scheduler.", 0),
         Compared("burst: embedding p99, IBS below SameGPU alternate and oldest, %", 16.0, (min(mixed), max(mixed)),
-                 "Both start generations first, as Orthrus FCFS does.", 0),
+                 f"{p99('embed', SAME_GPU[1]):.1f} and {p99('embed', SAME_GPU[2]):.1f} s: steps of embeddings alone "
+                 "have no decodes to wait for.", 0),
         Compared("burst: embedding p99, IBS below SameGPU drain, %", 16.0, below("embed", SAME_GPU[0]),
                  "Embeddings wait for the end of all generations.", 0),
     ]
@@ -108,15 +114,17 @@ def _burst(rows: Rows, mode: str) -> list[Compared]:
 
 def _dips(rows: Rows, mode: str) -> list[Compared]:
     causes = {
-        "drain": "A batch drains at each change of kind, and kinds change most often at an even mix.",
-        "alternate": "Decodes run at least in every second step, whatever the mix.",
-        "oldest": "Decodes pause for steps of embeddings only, whose time a mixed batch takes as well.",
+        "drain": "a batch drains at each change of kind, and kinds change most often at an even mix",
+        "alternate": "decodes run at least in every second step, whatever the mix",
+        "oldest": "decodes pause for steps of embeddings only, and each such step starts all embeddings in a row",
     }
+    ibs = served(rows[f"mix {IBS} 50 {mode}"])[2]
     found = []
     for system in SAME_GPU:
-        middle, beside = (np.mean([served(rows[f"mix {system} {percent} {mode}"])[2] for percent in mixes])
-                          for mixes in (DIP, BESIDE))
+        sums = {percent: served(rows[f"mix {system} {percent} {mode}"])[2] for percent in (*DIP, *BESIDE)}
+        middle, beside = (np.mean([sums[percent] for percent in mixes]) for mixes in (DIP, BESIDE))
         reading = system.split(", ")[1]
         found.append(Compared(f"SameGPU FCFS, {reading}: sum at 40-60% over that at 10 and 90%", "a dip",
-                              float(middle / beside), causes[reading], 2))
+                              float(middle / beside),
+                              f"At 50% the sum is {sums[50] / ibs:.0%} of Orthrus IBS's; {causes[reading]}.", 2))
     return found

@@ -17,10 +17,11 @@ from hermes.study import Point
 from hermes.study.figures import point_figures
 
 __all__ = [
-    "ARRIVALS", "BIN_S", "CLIENTS", "FCFS", "IBS", "MIXES", "MODES", "PHASES_S", "PHASE_S", "QUANTILES", "SAME_GPU",
-    "SPLIT", "SYSTEMS", "burst", "extract", "mix", "model_mix", "phases", "single",
+    "ARRIVALS", "BIN_S", "CLIENTS", "FCFS", "IBS", "MIXES", "MODES", "PHASES_S", "PHASE_S", "PROFILE", "QUANTILES",
+    "SAME_GPU", "SPLIT", "SYSTEMS", "burst", "extract", "mix", "model_mix", "phases", "single",
 ]
 
+PROFILE = "mistral-7b-a100-40gb"   # of the hardware model and of the fitted overheads
 MODES = ("serial", "overlapped")   # readings of the serving stack's time per request
 IBS, FCFS, SPLIT = "Orthrus IBS", "Orthrus FCFS", "SplitGPU 1:3"
 SAME_GPU = ("SameGPU FCFS, drain", "SameGPU FCFS, alternate", "SameGPU FCFS, oldest")

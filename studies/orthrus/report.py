@@ -10,7 +10,7 @@ import pandas as pd
 
 from hermes.study import Compared, Context, Plot, Point, Report, run_points
 
-from .figures import DIP, compared, compared_points
+from .figures import compared, compared_points
 from .plots import burst_plot, mix_plot, phase_plot
 from .points import (
     ARRIVALS,
@@ -19,6 +19,7 @@ from .points import (
     IBS,
     MIXES,
     MODES,
+    PROFILE,
     SAME_GPU,
     SPLIT,
     SYSTEMS,
@@ -50,22 +51,21 @@ from .tables import (
 __all__ = ["compare", "run", "simulate"]
 
 DRAIN = SAME_GPU[0]
-PROFILE = "mistral-7b-a100-40gb"
-SHORT = {"horizon": "240 s", "measure.start": "60 s"}   # closed loops of the quick version
+SHORT = {"horizon": "180 s", "measure.start": "60 s"}   # closed loops of the quick version
 
 
 def run(context: Context) -> Report:
     """Run mixes, burst, phases, overhead and other models, under both readings of the overhead where that decides."""
     mode, quick = context["overhead"], context.quick
-    mixes = (10, *DIP, 90) if quick else MIXES
+    mixes, modes = ((10, 50, 90), (mode,)) if quick else (MIXES, MODES)
     systems = [s for s in SYSTEMS if not (quick and s.endswith(("2:2", "3:1")))]
     clients = (1, 4, 32, 256) if quick else CLIENTS
-    rows = simulate(context, _points(context, systems, mixes, clients))
+    rows = simulate(context, _points(context, systems, mixes, modes, clients))
     in_time = [s for s in systems if s != DRAIN]
     tables = [
         fit_table(PROFILE), cell_table(rows, IBS), cell_table(rows, SPLIT), ratio_table(rows, mode),
-        employed_table(rows, clients), mix_table(rows, systems, mixes, mode), phase_table(rows, systems),
-        busy_table(rows, systems, mode), ibs_table(rows, systems), burst_table(rows, systems, mode),
+        employed_table(rows, clients), mix_table(rows, systems, mixes, mode), phase_table(rows, systems, modes),
+        busy_table(rows, systems, mode), ibs_table(rows, systems, modes), burst_table(rows, systems, mode),
         overhead_table(rows, clients), *([] if quick else [model_table(rows, mode)]), points_table(rows),
     ]
     plots = [
@@ -76,7 +76,7 @@ def run(context: Context) -> Report:
         Plot("orthrus-phases", "Accelerators busy over the three phases: requests at the start of each, and Poisson.",
              phase_plot(rows, in_time, mode)),
     ]
-    return Report(tables, plots, _findings(rows, mixes, mode), compared=compared(rows, mode))
+    return Report(tables, plots, _findings(rows, mixes, mode, modes), compared=compared(rows, mode))
 
 
 def compare(context: Context) -> list[Compared]:
@@ -105,13 +105,15 @@ def _options(context: Context) -> dict[str, Any]:
             "rank": context["lora_rank"], "step_overhead": f"{step_ms} ms" if step_ms else ""}
 
 
-def _points(context: Context, systems: list[str], mixes: tuple[int, ...], clients: tuple[int, ...]) -> list[Point]:
+def _points(context: Context, systems: list[str], mixes: tuple[int, ...], modes: tuple[str, ...],
+            clients: tuple[int, ...]) -> list[Point]:
+    """modes: Readings of the overhead for the burst and the phases."""
     folder, mode, options = _folder(context), context["overhead"], _options(context)
     cells = [(system, percent, reading) for reading in MODES for system in (SPLIT, IBS) for percent in PAPER]
     wanted = dict.fromkeys([*((system, percent, mode) for system in systems for percent in mixes), *cells])
     points = compared_points(folder, mode, options)
     points += [mix(folder, system, percent, mode=reading, **options) for system, percent, reading in wanted]
-    for reading in MODES:
+    for reading in modes:
         for system in systems:
             points += [burst(folder, system, mode=reading, **options),
                        *(phases(folder, arrivals, system, mode=reading, **options) for arrivals in ARRIVALS)]
@@ -123,7 +125,7 @@ def _points(context: Context, systems: list[str], mixes: tuple[int, ...], client
     return list({point.label: point for point in points}.values())
 
 
-def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str) -> list[str]:
+def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str, modes: tuple[str, ...]) -> list[str]:
     found = []
     for mode in MODES:
         errors = {
@@ -142,11 +144,11 @@ def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str) -> lis
     found.append("Readings of SameGPU FCFS at 50%: " + "; ".join(
         f"{system.split(', ')[1]} {value:.2f}" for system, value in even.items()) + ".")
     for arrivals in ARRIVALS:
-        for mode in MODES:
+        for mode in modes:
             split, ibs = (rows[f"phases {arrivals} {s} {mode}"] for s in (SPLIT, IBS))
             found.append(f"Three phases, {arrivals}, {mode}: utilisation {split['utilisation']:.0%} with {SPLIT}, "
                          f"{ibs['utilisation']:.0%} with {IBS}.")
-    for mode in MODES:
+    for mode in modes:
         frame = pd.DataFrame([rows[f"burst {s} {mode}"] for s in (IBS, FCFS, SPLIT)], index=[IBS, FCFS, SPLIT])
         for kind in ("embed", "generate"):
             for name in ("p50", "p99"):

@@ -132,10 +132,10 @@ def burst_table(rows: Rows, systems: list[str], mode: str) -> Table:
                  "could be compared.", {column: 2 for column in out[0] if column != "system"})
 
 
-def ibs_table(rows: Rows, systems: list[str]) -> Table:
-    """Latencies of the burst under IBS over those under every other system, and phases, under both overheads."""
+def ibs_table(rows: Rows, systems: list[str], modes: tuple[str, ...]) -> Table:
+    """Latencies of the burst under IBS over those under every other system, and phases, under each overhead."""
     out = []
-    for mode in MODES:
+    for mode in modes:
         ours = rows[f"burst {IBS} {mode}"]
         for system in systems:
             if system == IBS:
@@ -162,11 +162,11 @@ def phases_s(row: dict[str, Any]) -> float:
     return sum(float(row[f"phase.{i}"]) for i in range(3))
 
 
-def phase_table(rows: Rows, systems: list[str]) -> Table:
+def phase_table(rows: Rows, systems: list[str], modes: tuple[str, ...]) -> Table:
     """Time of each of the three phases, and accelerators busy while requests are in the system."""
     out = []
     for arrivals in ARRIVALS:
-        for mode in MODES:
+        for mode in modes:
             for system in systems:
                 row = rows[f"phases {arrivals} {system} {mode}"]
                 out.append({
