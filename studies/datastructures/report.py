@@ -75,7 +75,8 @@ def _retrieval(quick: bool) -> list[Table]:
     config = CorpusConfig(documents=3000, queries=300) if quick else CorpusConfig(queries=1000)
     fusion, ablation, corpus, _ = retrieval.evaluation(config)
     links, efs = ((8, 32), (10, 50, 200)) if quick else ((4, 8, 16, 32), (10, 20, 50, 100, 200))
-    return [fusion, ablation, retrieval.graph_sweep(corpus, links, efs, 2 if quick else 5), retrieval.hybrid_latency(corpus),
+    return [fusion, ablation, retrieval.graph_sweep(corpus, links, efs, 2 if quick else 5),
+            retrieval.hybrid_latency(corpus),
             *(retrieval.strengths(2000, 200, (1, 4), (1.2,)) if quick else
               retrieval.strengths(5000, 600, (1, 2, 4), (1.2, 2.4, 3.6))),
             retrieval.graph_seeds(2000 if quick else 10_000)]
