@@ -95,7 +95,7 @@ def _burst(rows: Rows, mode: str) -> list[Compared]:
     def below(kind: str, system: str) -> float:
         return 100 * (1 - p99(kind, IBS) / p99(kind, system))
 
-    stack_s = 250 * getattr(load_overhead(PROFILE), mode).embed
+    stack_s = 0.0 if mode == "none" else 250 * getattr(load_overhead(PROFILE), mode).embed
     mixed = [below("embed", system) for system in SAME_GPU[1:]]
     return [
         Compared("burst: generation p99, IBS below SplitGPU 1:3, %", 9.0, below("generate", SPLIT),

@@ -1,6 +1,6 @@
 """Systems of the study, points of each experiment, and the figures kept of each.
 
-A label ends with the reading of the overhead (`serial` or `overlapped`), except for `single`.
+A label ends with the reading of the overhead (`serial`, `overlapped` or `none`), except for `single`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
     """Return a system's clients.
 
     Args:
-        mode: Of the overhead.
+        mode: Of the overhead; `none`: without any.
         model: Another model than Mistral-7B.
         rank: Rank of the adapter; 0: that of the scenario.
         step_overhead: Of the engine.
@@ -55,7 +55,7 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
     for client in found:
         if embed_gpus:
             client["count"] = embed_gpus if client["name"] == "embed" else 4 - embed_gpus
-        client["request_overhead"]["mode"] = mode
+        client["request_overhead"] = None if mode == "none" else client["request_overhead"] | {"mode": mode}
         client["scheduler"] |= scheduler
         merged = "embed_lora_rank" not in client["hardware"]
         if model:
@@ -78,8 +78,10 @@ def pipelines(percent: int) -> Any:
 
 def mix(folder: Path, system: str, percent: int, *, label: str = "", **options: Any) -> Point:
     """A closed loop of 512 clients on four GPUs, `percent` of the requests embeddings."""
-    return Point(label or f"mix {system} {percent} {options.get('mode', 'serial')}", {
-        "clients": clients(folder, system, **options), "workload.pipeline": pipelines(percent),
+    mode = options.get("mode", "serial")
+    more = {"workload.requests": 200_000} if mode == "none" else {}   # the scenario's would end before its horizon
+    return Point(label or f"mix {system} {percent} {mode}", {
+        "clients": clients(folder, system, **options), "workload.pipeline": pipelines(percent), **more,
     })
 
 

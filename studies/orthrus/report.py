@@ -57,7 +57,7 @@ SHORT = {"horizon": "180 s", "measure.start": "60 s"}   # closed loops of the qu
 def run(context: Context) -> Report:
     """Run mixes, burst, phases, overhead and other models, under both readings of the overhead where that decides."""
     mode, quick = context["overhead"], context.quick
-    mixes, modes = ((10, 50, 90), (mode,)) if quick else (MIXES, MODES)
+    mixes, modes = ((10, 50, 90), (mode,)) if quick else (MIXES, tuple(dict.fromkeys((*MODES, mode))))
     systems = [s for s in SYSTEMS if not (quick and s.endswith(("2:2", "3:1")))]
     clients = (1, 4, 32, 256) if quick else CLIENTS
     rows = simulate(context, _points(context, systems, mixes, modes, clients))
