@@ -35,8 +35,9 @@ def admission(
         Point(f"{policy}/{name}, {rate}/s", {
             **settings, **changes, "workload.arrivals.rate": rate, "workload.requests": requests,
         }, {"case": f"{policy}/{name}", "rate": rate}, seed)
-        for policy, settings in policies.items() for name, changes in VARIANTS.items() for rate in rates
-        for seed in range(seeds)
+        for policy, settings in policies.items() for name, changes in VARIANTS.items()
+        if policy == "lru" or changes in ({}, _ADMIT)
+        for rate in rates for seed in range(seeds)
     ]
     frame = run_points(context, "tiers", points, scenario="chunks.yaml")
     p95 = frame.pivot(index="seed", columns=["case", "rate"], values="stages.fetch_kv.service_s.p95")
