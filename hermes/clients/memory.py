@@ -16,8 +16,7 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
-from hermes.memory.eviction import PrefixEviction
-from hermes.memory.recency import Recency
+from hermes.memory.eviction import PrefixEviction, Recency
 
 __all__ = ["MemoryConfig", "describe_model"]
 

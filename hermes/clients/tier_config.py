@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
-from hermes.memory.eviction import EVICTION, EvictionPolicy
-from hermes.memory.recency import Recency
+from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
 __all__ = ["KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
 

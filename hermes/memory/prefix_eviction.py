@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from hermes.memory.blocks import BlockHolder
+from hermes.memory.eviction import Recency
 from hermes.memory.indexed_heap import IndexedHeap
-from hermes.memory.recency import Recency, RecencyOrder
+from hermes.memory.recency import RecencyOrder
 from hermes.memory.reference import ReferencePrefixPool
 
 __all__ = ["RankedPrefixPool", "TammPrefixPool"]

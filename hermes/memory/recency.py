@@ -16,13 +16,14 @@ O(n / _BLOCK + _BLOCK), in numpy.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Recency", "RecencyOrder"]
+from hermes.memory.eviction import Recency
 
-Recency = Literal["rank", "age", "counter"]
+__all__ = ["RecencyOrder"]
+
 _BLOCK = 256
 _MARGIN = 1e-9   # relative; a search looks again a little earlier than the float says
 

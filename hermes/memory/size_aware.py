@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from hermes.memory.eviction import Recency
 from hermes.memory.indexed_heap import IndexedHeap
-from hermes.memory.recency import Recency, RecencyOrder
+from hermes.memory.recency import RecencyOrder
 
 __all__ = ["Gdsf", "Tamm"]
 

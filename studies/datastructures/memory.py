@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from hermes.core.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.core.common_prompt import CommonPrompt
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.memory.eviction import EVICTION, EvictionPolicy
+from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 from hermes.memory.pages import shared_savings
 from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
-from hermes.memory.recency import Recency
 from hermes.memory.size_aware import Tamm
 from hermes.memory.sketch import CountMinSketch
 from hermes.memory.tiers import Store
