@@ -1,5 +1,5 @@
-"""Benchmark of the data structures: the indexed heap at 10^5 entries, and a submit to a micro-batch, real (what
-a scenario's `submit_cost` is) and simulated.
+"""Benchmark of the data structures: the indexed heap at 10^5 entries, an eviction by token-aware LRU, and a submit to
+a micro-batch, real (what a scenario's `submit_cost` is) and simulated.
 
     python -m benchmarks.structures
 
@@ -39,6 +39,7 @@ def main() -> None:
 
     study = load_study("datastructures")
     print(study.module("tools").heap_costs(REPETITIONS).markdown())
+    print(f"\n{study.module('tools').eviction_costs(REPETITIONS).markdown()}")
     print(f"\n{study.module('service').submit_costs(REPETITIONS).markdown()}")
     submit_s()   # imports
     took = spread(submit_s() for _ in range(REPETITIONS))

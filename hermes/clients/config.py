@@ -206,8 +206,10 @@ class LLMClientConfig(ConfigModel):
         """Return the constructor of the client's KV memory."""
         memory = self.memory
         if memory.prefix_eviction != "lru":
-            from hermes.memory.prefix_eviction import RankedPrefixPool
+            from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
 
+            if memory.prefix_eviction == "tamm":
+                return partial(TammPrefixPool, recency=memory.prefix_recency)
             return partial(RankedPrefixPool, policy=memory.prefix_eviction)
         if not memory.prefix_caching:
             return BlockPool

@@ -16,7 +16,6 @@ from hermes.core.clock import Clock
 from hermes.core.record import TierInfo
 from hermes.errors import InputError, Verbatim
 from hermes.memory.admission import Frequency
-from hermes.memory.eviction import EVICTION
 from hermes.memory.tiers import Store, find_chain
 from hermes.network import LinkUse, exposed_bytes
 from hermes.network.flows import FlowEngine
@@ -38,7 +37,7 @@ class Tier:
     def __init__(self, config: KvTierConfig, env: Clock, where: str) -> None:
         self.config, self.env, self.where = config, env, where
         frequency = Frequency(config.admission_sample) if config.admission == "frequency" else None
-        self.store = Store(config.capacity, EVICTION.get(config.policy)(), frequency)
+        self.store = Store(config.capacity, config.eviction(), frequency)
         self.lookup_ns = s_to_ns(config.lookup)
         self.clients: list[int] = []
         self.read_bytes = self.written_bytes = self.busy_ns = 0

@@ -16,7 +16,7 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
-from hermes.memory.eviction import PrefixEviction
+from hermes.memory.eviction import PrefixEviction, Recency
 
 __all__ = ["MemoryConfig", "describe_model"]
 
@@ -74,6 +74,9 @@ class MemoryConfig(ConfigModel):
     """Eviction order of unused blocks in the prefix cache: least recently used (`lru`, as vLLM), least recency per
     token of the prompt that used them (`tamm`), fewest uses per token, with ageing (`gdsf`), fewest uses (`lfu`), or
     first in, first out (`fifo`)."""
+    prefix_recency: Recency = "rank"
+    """Meaning of recency in `prefix_eviction: tamm`: the place in the order of last use (`rank`), 1 / accesses since
+    the last use (`age`), or the number of the access that was the last use (`counter`)."""
 
     _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
 
@@ -90,6 +93,8 @@ class MemoryConfig(ConfigModel):
         if self.prefix_eviction != "lru" and self.prefix_caching is False:
             raise InputError(Verbatim(f"{self.prefix_eviction} needs prefix_caching: true; nothing else is evicted"),
                              field="prefix_eviction")
+        if self.prefix_recency != "rank" and self.prefix_eviction != "tamm":
+            raise InputError(Verbatim("applies to `prefix_eviction: tamm` only; leave it out"), field="prefix_recency")
 
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
         """Return this with the engine's defaults filled in. None: no engine, and no prefix caching."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
-from hermes.memory.eviction import EVICTION
+from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
 __all__ = ["KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
 
@@ -29,6 +29,9 @@ class KvTierConfig(ConfigModel):
     slash), or all."""
     policy: Annotated[str, Named(EVICTION)] = "lru"
     """Eviction policy: which entry leaves a full tier."""
+    recency: Recency = "rank"
+    """Meaning of recency in `policy: tamm`: the place in the order of last use (`rank`), 1 / accesses since the last
+    use (`age`), or the number of the access that was the last use (`counter`)."""
     admission: Literal["all", "frequency"] = "all"
     """Admission to a full tier: every entry, or (TinyLFU) entries requested more often than the one that would be
     evicted, by a Count-Min sketch of recent accesses."""
@@ -36,6 +39,18 @@ class KvTierConfig(ConfigModel):
     """Accesses after which the sketch halves its counts."""
     hit_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of the fetches reaching this tier that find their entry; only for `mode: expected`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.recency != "rank" and self.policy != "tamm":
+            raise InputError(Verbatim("applies to `policy: tamm` only; leave it out"), field="recency")
+        return self
+
+    def eviction(self) -> EvictionPolicy:
+        """Return a new eviction policy for a store of this tier."""
+        options = {"recency": self.recency} if self.policy == "tamm" else {}
+        made: EvictionPolicy = EVICTION.get(self.policy)(**options)
+        return made
 
 
 def check_no_hit_rates(tiers: list[KvTierConfig], field: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from hermes.config.registry import Registry
 
-__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru", "PrefixEviction"]
+__all__ = ["EVICTION", "EvictionPolicy", "Fifo", "Lfu", "Lru", "PrefixEviction", "Recency"]
 
 EVICTION: Registry[Any] = Registry("eviction", "an eviction policy", {
     "gdsf": "hermes.memory.size_aware:Gdsf",
@@ -21,6 +21,8 @@ EVICTION: Registry[Any] = Registry("eviction", "an eviction policy", {
 })
 PrefixEviction = Literal["lru", "tamm", "gdsf", "lfu", "fifo"]
 """Policies of a prefix cache on the device (`hermes.memory.prefix_eviction`)."""
+Recency = Literal["rank", "age", "counter"]
+"""Readings of recency in token-aware LRU, `tamm` (`hermes.memory.recency`)."""
 
 
 class EvictionPolicy(Protocol):

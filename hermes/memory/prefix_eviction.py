@@ -1,30 +1,33 @@
 """Prefix cache with a choice of eviction order: token-aware LRU, GDSF, LFU or FIFO.
 
 `ReferencePrefixPool` takes blocks from the front of a queue (least recently used, tail of a chain first). This pool
-ranks a block with a hash when its last holder leaves, and evicts the block with the least rank first:
+takes blocks without a hash first, and then, of the blocks that no sequence holds:
 
-- `tamm`: number of the access / tokens of the sequence that left (token-aware LRU over whole prompts)
-- `gdsf`: L + times the block was held / tokens of that sequence; L is the rank of the last evicted block
-- `lfu`: times the block was held
-- `fifo`: number of the access that brought it in
+- `tamm`: the block with the least recency / tokens (token-aware LRU over whole prompts). Recency is that of the last
+  prompt that used the block (`hermes.memory.recency`), tokens are those of the shortest prompt that did.
+- `gdsf`: least L + times the block was held / tokens of that sequence; L is the rank of the last evicted block
+- `lfu`: fewest times the block was held
+- `fifo`: first access that brought it in
 
-All blocks have one size, so per block TAMM would be LRU; the prompts that they belong to differ in size. A block keeps
-its highest rank so far, so that the head of a chain, which every prompt through it needs, never goes before the rest.
-With `fifo` a head may go before a tail that came later; the tail is then useless until it goes too.
+All blocks have one size, so per block TAMM would be LRU; the prompts that they belong to differ in size. The head of a
+chain, which every prompt through it needs, never goes before the rest: with `tamm` it was used at least as lately, and
+by a prompt at least as short, and with `gdsf` and `lfu` a block keeps its highest rank so far. With `fifo` a head may
+go before a tail that came later; the tail is then useless until it goes too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from hermes.memory.blocks import BlockHolder
-from hermes.memory.eviction import PrefixEviction
+from hermes.memory.eviction import Recency
 from hermes.memory.indexed_heap import IndexedHeap
+from hermes.memory.recency import RecencyOrder
 from hermes.memory.reference import ReferencePrefixPool
 
-__all__ = ["RankedPrefixPool"]
-
+__all__ = ["RankedPrefixPool", "TammPrefixPool"]
 
 
 class _Ranking:
@@ -59,11 +62,85 @@ class _Ranking:
         return block, None
 
 
-class RankedPrefixPool(ReferencePrefixPool):
-    """See the module's docstring. policy: The rank to use."""
+class _RecencyQueue:
+    """Free blocks in the order in which `tamm` takes them, as the part of `OrderedDict` that a pool uses.
+
+    Blocks that one prompt used last, and whose shortest prompts are equally long, are one entry of the order. They go
+    in the order in which they became free.
+    """
+
+    def __init__(self, recency: Recency, key_of: Sequence[Any], num_blocks: int) -> None:
+        self._key_of = key_of
+        self._order = RecencyOrder(recency)
+        self._access = 0
+        self._shortest: dict[int, int] = {}   # block -> tokens of the shortest prompt that used its content
+        self._plain: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))   # blocks without a hash
+        self._entry: dict[int, tuple[int, int]] = {}                        # block -> (access, tokens)
+        self._blocks: dict[tuple[int, int], OrderedDict[int, None]] = {}    # the reverse
+
+    def used(self, blocks: Iterable[int], tokens: int) -> None:
+        """Note the blocks of a prompt that is about to free them."""
+        self._access += 1
+        self._order.tick()
+        for block in blocks:
+            self._shortest[block] = min(tokens, self._shortest.get(block, tokens))
+
+    def __setitem__(self, block: int, value: None) -> None:
+        if self._key_of[block] is None:
+            self._plain[block] = None
+            return
+        entry = self._access, self._shortest[block]
+        if entry not in self._blocks:
+            self._blocks[entry] = OrderedDict()
+            self._order.add(entry, entry[1])
+        self._entry[block] = entry
+        self._blocks[entry][block] = None
+
+    def __delitem__(self, block: int) -> None:
+        entry = self._entry.pop(block)   # a block without a hash is never hit
+        del self._blocks[entry][block]
+        if not self._blocks[entry]:
+            del self._blocks[entry]
+            self._order.remove(entry)
+
+    def move_to_end(self, block: int, last: bool = True) -> None:
+        """Move a block without a hash to the very front (`last=False`)."""
+        self._plain.move_to_end(block, last=last)
+
+    def popitem(self, last: bool = False) -> tuple[int, None]:
+        """Remove and return the next block to take."""
+        if self._plain:
+            block, _none = self._plain.popitem(last=False)
+        else:
+            entry: Any = self._order.first()
+            block = next(iter(self._blocks[entry]))
+            del self[block]
+        self._shortest.pop(block, None)
+        return block, None
+
+
+class TammPrefixPool(ReferencePrefixPool):
+    """Prefix cache that evicts by recency per token; see the module's docstring."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, *, policy: PrefixEviction = "tamm", unhashed_to_front: bool = True,
+        self, num_blocks: int, block_size: int, *, recency: Recency = "rank", unhashed_to_front: bool = True,
+    ) -> None:
+        super().__init__(num_blocks, block_size, unhashed_to_front=unhashed_to_front)
+        self._recency_queue = _RecencyQueue(recency, self._key_of, num_blocks)
+        queue: Any = self._recency_queue
+        self._queue = queue
+
+    def free(self, seq: BlockHolder) -> None:
+        self._recency_queue.used(self._blocks.get(seq, ()), max(1, seq.num_tokens))
+        super().free(seq)
+
+
+class RankedPrefixPool(ReferencePrefixPool):
+    """Prefix cache that evicts by `gdsf`, `lfu` or `fifo`; see the module's docstring."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, policy: Literal["gdsf", "lfu", "fifo"],
+        unhashed_to_front: bool = True,
     ) -> None:
         super().__init__(num_blocks, block_size, unhashed_to_front=unhashed_to_front)
         self.policy = policy
@@ -85,9 +162,7 @@ class RankedPrefixPool(ReferencePrefixPool):
     def _rank(self, block: int) -> float:
         if self._key_of[block] is None:
             return -1.0
-        if self.policy == "tamm":
-            rank = self._accesses / self._tokens
-        elif self.policy == "gdsf":
+        if self.policy == "gdsf":
             rank = self._age + self._uses[block] / self._tokens
         elif self.policy == "fifo":
             rank = self._ranks.get(block, float(self._accesses))

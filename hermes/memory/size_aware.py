@@ -1,7 +1,8 @@
 """Size-aware eviction policies: a large entry must be used more to stay.
 
-- `tamm`, token-aware LRU: evict the entry with the least recency per token. Recency is the number of the access that
-  last used the entry. The policy counts accesses and does not read the time, so that shifting all times has no effect.
+- `tamm`, token-aware LRU: evict the entry with the least recency per token. Recency is the place in the order of last
+  use, or another reading of it (`hermes.memory.recency`). No reading reads the time, so that shifting all times has no
+  effect.
 - `gdsf`, greedy dual size frequency (Cherkasova, HP Labs 1998): evict the entry with the least `L + reads / size`. L is
   the rank of the last evicted entry, so that entries without further reads age.
 
@@ -12,36 +13,36 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from hermes.memory.eviction import Recency
 from hermes.memory.indexed_heap import IndexedHeap
+from hermes.memory.recency import RecencyOrder
 
 __all__ = ["Gdsf", "Tamm"]
 
 
 class Tamm:
-    """Evict the entry with the least recency per token."""
+    """Evict the entry with the least recency per token.
 
-    def __init__(self) -> None:
-        self._heap: IndexedHeap[Hashable] = IndexedHeap()
-        self._bytes: dict[Hashable, int] = {}
-        self._accesses = 0
+    Args:
+        recency: Meaning of recency, `hermes.memory.recency`.
+    """
 
-    def _rank(self, key: Hashable) -> float:
-        self._accesses += 1
-        return self._accesses / max(1, self._bytes[key])
+    def __init__(self, recency: Recency = "rank") -> None:
+        self._order = RecencyOrder(recency)
 
     def added(self, key: Hashable, num_bytes: int) -> None:
-        self._bytes[key] = num_bytes
-        self._heap.push(key, self._rank(key))
+        self._order.tick()
+        self._order.add(key, num_bytes)
 
     def read(self, key: Hashable) -> None:
-        self._heap.increase_key(key, self._rank(key))
+        self._order.tick()
+        self._order.touch(key)
 
     def removed(self, key: Hashable) -> None:
-        self._heap.remove(key)
-        del self._bytes[key]
+        self._order.remove(key)
 
     def victim(self) -> Hashable:
-        return self._heap.peek()
+        return self._order.first()
 
 
 class Gdsf:

@@ -66,20 +66,21 @@ class CountMinSketch:
         return min(int(self._rows[row, column]) for row, column in enumerate(self._columns(key)))
 
     def add_many(self, keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> None:
-        """Count each of `keys` once, shape (n,)."""
-        columns = np.array([self._columns(key) for key in _plain(keys)], dtype=np.int64).reshape(-1, self.depth)
+        """Count each of `keys` once, shape (n,). An array's equal keys are hashed once."""
+        if isinstance(keys, np.ndarray):
+            distinct, counts = np.unique(keys, return_counts=True)
+            plain: Sequence[Hashable] = distinct.tolist()
+        else:
+            plain, counts = keys, np.ones(len(keys), dtype=np.int64)
+        columns = np.array([self._columns(key) for key in plain], dtype=np.int64).reshape(-1, self.depth)
         for row in range(self.depth):
-            self._rows[row] += np.bincount(columns[:, row], minlength=self.width)
-        self.total += len(columns)
+            np.add.at(self._rows[row], columns[:, row], counts)
+        self.total += len(keys)
 
     def halve(self) -> None:
         """Halve every count, rounded down (the reset of TinyLFU, Einziger et al. 2017, section 3.3)."""
         self._rows >>= 1
         self.total >>= 1
-
-
-def _plain(keys: Sequence[Hashable] | npt.NDArray[np.int64]) -> Sequence[Hashable]:
-    return keys.tolist() if isinstance(keys, np.ndarray) else keys
 
 
 def _number(key: Hashable) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,32 @@ from matplotlib.figure import Figure
 from hermes.core.block_hashes import HashedPrompt, NameRuns, TokenPrompt, name_runs
 from hermes.core.common_prompt import CommonPrompt
 from hermes.memory import BlockPool, PrefixBlockPool
-from hermes.memory.eviction import EVICTION
+from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 from hermes.memory.pages import shared_savings
-from hermes.memory.prefix_eviction import RankedPrefixPool
+from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
+from hermes.memory.size_aware import Tamm
 from hermes.memory.sketch import CountMinSketch
 from hermes.memory.tiers import Store
 from hermes.study import Context, Point, Table, run_points
 
-__all__ = ["cache_policies", "policy_plot", "runs_sharing", "savings", "sketch_errors", "trace_policies"]
+__all__ = [
+    "RECENCIES", "SHARES", "TIER_POLICIES", "cache_policies", "policy_plot", "runs_sharing", "savings", "sketch_errors",
+    "trace_policies",
+]
 
 TOTAL, SEQUENCES = 1000, 100
-TIER_POLICIES = ("lru", "fifo", "lfu", "gdsf", "tamm")
-PREFIX_POLICIES: tuple[Any, ...] = ("lru", "fifo", "lfu", "gdsf", "tamm")
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)   # capacities, as a share of all contexts together
+RECENCIES: tuple[Recency, ...] = ("rank", "age", "counter")
+# name in the tables -> a new policy of a tier
+TIER_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
+    **{name: EVICTION.get(name) for name in ("lru", "fifo", "lfu", "gdsf")},
+    **{f"tamm {recency}": partial(Tamm, recency) for recency in RECENCIES},
+}
+# the same for a prefix cache
+PREFIX_POLICIES: dict[str, Callable[..., BlockPool]] = {
+    "lru": PrefixBlockPool, **{name: partial(RankedPrefixPool, policy=name) for name in ("fifo", "lfu", "gdsf")},
+    **{f"tamm {recency}": partial(TammPrefixPool, recency=recency) for recency in RECENCIES},
+}
 
 
 @dataclass(eq=False)
@@ -85,40 +100,48 @@ def runs_sharing(context: Context) -> Table:
                  {"saved %": 2})
 
 
-def cache_policies(accesses: int, zipf: float = 0.9) -> Table:
-    """Whole contexts of unequal length by a Zipf law, under every policy of the tiers."""
+def cache_policies(
+    accesses: int, zipf: float = 0.9, spread: float = 1.0, shares: Sequence[float] = SHARES,
+    policies: Sequence[str] = tuple(TIER_POLICIES),
+) -> Table:
+    """Whole contexts of unequal length by a Zipf law, under every policy of the tiers.
+
+    spread: Standard deviation of the logarithm of the lengths.
+    """
     rng = np.random.default_rng(11)
-    tokens = np.clip(np.rint(rng.lognormal(6.6, 1.0, 2000)), 16, 32_768).astype(int)   # mean about 1,200
+    tokens = np.clip(np.rint(rng.lognormal(6.6, spread, 2000)), 16, 32_768).astype(int)   # mean about 1,200
     weights = 1 / np.arange(1, 2001) ** zipf
     keys = rng.choice(2000, accesses, p=weights / weights.sum())
     rows = []
-    for share in (0.02, 0.05, 0.1, 0.2, 0.4):
-        for policy in TIER_POLICIES:
-            store = Store(int(share * tokens.sum()), EVICTION.get(policy)())
-            found = np.zeros(accesses, dtype=bool)
+    for share in shares:
+        for policy in policies:
+            store = Store(int(share * tokens.sum()), TIER_POLICIES[policy]())
+            found, used = np.zeros(accesses, dtype=bool), np.zeros(accesses)
             for i, key in enumerate(keys.tolist()):
                 found[i] = store.get(key) is not None
                 if not found[i]:
                     store.put(key, int(tokens[key]))
+                used[i] = store.used_bytes
             asked = tokens[keys]
             quarters = [100 * asked[part][found[part]].sum() / asked[part].sum()
                         for part in (slice(accesses // 4, accesses // 2), slice(-(accesses // 4), None))]
-            rows.append({"capacity %": 100 * share, "policy": policy, "hit %": 100 * store.hits / accesses,
+            rows.append({"capacity %": round(100 * share, 6), "policy": policy, "hit %": 100 * store.hits / accesses,
                          "tokens saved %": 100 * asked[found].sum() / asked.sum(), "2nd quarter %": quarters[0],
-                         "4th quarter %": quarters[1], "refused": store.refused})
+                         "4th quarter %": quarters[1],
+                         "budget in use %": 100 * used[accesses // 4:].mean() / store.capacity_bytes,
+                         "refused": store.refused})
     return Table("zipf", f"2. Eviction: {accesses:,} accesses to 2,000 contexts, Zipf {zipf:g}, lengths lognormal",
                  pd.DataFrame(rows), "Capacity in tokens, as a share of all contexts together. No clock. Quarters of "
-                 "the accesses: tokens saved in the second and in the last.",
-                 {"hit %": 1, "tokens saved %": 1, "2nd quarter %": 1, "4th quarter %": 1})
+                 "the accesses: tokens saved in the second and in the last; budget in use: from the second on.",
+                 {"hit %": 1, "tokens saved %": 1, "2nd quarter %": 1, "4th quarter %": 1, "budget in use %": 1})
 
 
 def trace_policies(prompts: Sequence[tuple[tuple[int, ...], int]], capacities: Sequence[int]) -> Table:
     """A trace of (block hashes, tokens) through the prefix cache, one prompt after the other."""
     rows = []
     for capacity in capacities:
-        for policy in PREFIX_POLICIES:
-            pool: BlockPool = PrefixBlockPool(capacity, 512) if policy == "lru" else RankedPrefixPool(
-                capacity, 512, policy=policy)
+        for policy, make in PREFIX_POLICIES.items():
+            pool = make(capacity, 512)
             found = blocks = prompts_hit = total = 0
             for ids, tokens in prompts:
                 prompt = _Prompt(HashedPrompt(ids, 512, tokens), tokens)
@@ -140,17 +163,20 @@ def trace_policies(prompts: Sequence[tuple[tuple[int, ...], int]], capacities: S
 
 def policy_plot(tables: Sequence[Table]) -> Any:
     """Tokens saved against capacity, a panel for each workload."""
-    figure = Figure(figsize=(5.2 * len(tables), 3.8), layout="constrained")
+    figure = Figure(figsize=(5.2 * len(tables), 4.2), layout="constrained")
     for axis, table in zip(np.atleast_1d(figure.subplots(1, len(tables))), tables, strict=True):
         capacity = table.frame.columns[0]
         for policy, mine in table.frame.groupby("policy", sort=False):
-            axis.plot(mine[capacity], mine["tokens saved %"], marker="o", markersize=3, label=str(policy))
+            # LRU is wide: TAMM by rank lies on it nearly everywhere
+            axis.plot(mine[capacity], mine["tokens saved %"], "--" if str(policy).startswith("tamm") else "-",
+                      linewidth=5.0 if policy == "lru" else 1.6, alpha=0.5 if policy == "lru" else 1.0, marker="o",
+                      markersize=3, label=str(policy))
         axis.set(xlabel=capacity, ylabel="tokens saved %", xscale="log", title=table.name)
         ticks = sorted(set(table.frame[capacity]))
         axis.set_xticks(ticks, [f"{value:,g}" for value in ticks])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
+    figure.legend(*axis.get_legend_handles_labels(), frameon=False, ncols=4, loc="outside upper center")
     return figure
 
 

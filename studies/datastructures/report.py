@@ -10,20 +10,21 @@ from pathlib import Path
 
 from hermes.errors import InputError
 from hermes.plugins.structures.evaluation import CorpusConfig
-from hermes.study import Context, Plot, Report, Table
+from hermes.study import Compared, Context, Plot, Report, Table
 
 from . import memory, retrieval, service, tools
+from .figures import compared, eviction
 from .findings import findings
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
-CAPACITIES = (2_000, 6_000, 20_000, 60_000)
+CAPACITIES = (2_000, 6_000, 20_000, 60_000)   # of the prefix cache, blocks
 
 
 def run(context: Context) -> Report:
     quick = context.quick
     context.say("datastructures: memory")
-    zipf = memory.cache_policies(15_000 if quick else 60_000, context["zipf"])
+    zipf = _contexts(context, (0.05, 0.1) if quick else memory.SHARES, tuple(memory.TIER_POLICIES))
     tables, panels, left_out = [memory.savings(), memory.runs_sharing(context), zipf], [zipf], []
     trace = _mooncake(context)
     if trace is None:
@@ -32,12 +33,14 @@ def run(context: Context) -> Report:
         tables.append(trace)
         panels.append(trace)
     context.say("datastructures: sketch, admission, micro-batches")
-    tiers = (service.admission(context, 1000, 3, (10, 30)) if quick
-             else service.admission(context, 3000, 5, (10, 20, 30)))
+    recency = context["recency"]
+    tiers = (service.admission(context, 1000, 2, (10, 30), recency) if quick
+             else service.admission(context, 3000, 5, (10, 20, 30), recency))
     tables += [
+        tools.eviction_costs(2 if quick else 5),
         memory.sketch_errors(20_000 if quick else 100_000, 3 if quick else 20), tiers,
-        service.micro_batches(context, 1500 if quick else 6000, (100, 400, 1200), (0, 2, 5, 10)),
-        service.submit_costs(5),
+        service.micro_batches(context, 800 if quick else 6000, (100, 400, 1200), (0, 2, 5, 10)),
+        service.submit_costs(2 if quick else 5),
     ]
     plots = [service.admission_plot(tiers)]
     context.say("datastructures: retrieval")
@@ -48,18 +51,33 @@ def run(context: Context) -> Report:
     except InputError as error:
         left_out.append(f"Retrieval: {error}")
     tables += [service.hybrid_runs(context, 1000 if quick else 4000, (100, 400, 800)), retrieval.powers(),
-               tools.classes(), tools.heap_costs(5)]
+               tools.classes(), tools.heap_costs(2 if quick else 5)]
     policies = Plot("policies", "Tokens that need no prefill, by policy and capacity", memory.policy_plot(panels))
-    said = findings({table.name: table.frame for table in tables})
-    return Report(tables, [policies, *plots], said, left_out)
+    frames = {table.name: table.frame for table in tables}
+    return Report(tables, [policies, *plots], findings(frames), left_out,
+                  compared=compared(frames, context["capacity"], recency))
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the figures that the assumptions change: those of eviction."""
+    recency = context["recency"]
+    contexts = _contexts(context, (), ("lru", f"tamm {recency}"))
+    return eviction(contexts.frame, context["capacity"], recency)
+
+
+def _contexts(context: Context, shares: tuple[float, ...], policies: tuple[str, ...]) -> Table:
+    """Return the table of evicted contexts at these shares and at the assumed capacity."""
+    return memory.cache_policies(15_000 if context.quick else 60_000, context["zipf"], context["lengths"],
+                                 sorted({*shares, context["capacity"] / 100}), policies)
 
 
 def _retrieval(quick: bool) -> list[Table]:
     config = CorpusConfig(documents=3000, queries=300) if quick else CorpusConfig(queries=1000)
     fusion, ablation, corpus, _ = retrieval.evaluation(config)
     links, efs = ((8, 32), (10, 50, 200)) if quick else ((4, 8, 16, 32), (10, 20, 50, 100, 200))
-    return [fusion, ablation, retrieval.graph_sweep(corpus, links, efs), retrieval.hybrid_latency(corpus),
-            *(retrieval.strengths(2000, 200, (1, 4), (1.2, 3.6)) if quick else
+    return [fusion, ablation, retrieval.graph_sweep(corpus, links, efs, 2 if quick else 5),
+            retrieval.hybrid_latency(corpus),
+            *(retrieval.strengths(2000, 200, (1, 4), (1.2,)) if quick else
               retrieval.strengths(5000, 600, (1, 2, 4), (1.2, 2.4, 3.6))),
             retrieval.graph_seeds(2000 if quick else 10_000)]
 

@@ -120,7 +120,6 @@ def strengths_plot(table: Table) -> Plot:
 
 def _timed(act: Callable[[], Any]) -> tuple[Any, float]:
     """Return the result of `act`, and its CPU seconds. The garbage collector waits: it would visit all documents."""
-    gc.collect()
     gc.disable()
     try:
         started = time.process_time()

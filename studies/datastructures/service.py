@@ -26,13 +26,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def admission(context: Context, requests: int, seeds: int, rates: Sequence[int]) -> Table:
+def admission(
+    context: Context, requests: int, seeds: int, rates: Sequence[int], recency: str = "rank",
+) -> Table:
     """Time to fetch a chunk, with and without admission and warming; the disk is the busier the higher the rate."""
+    policies = {"lru": {f"{_TIER}.policy": "lru"}, "tamm": {f"{_TIER}.policy": "tamm", f"{_TIER}.recency": recency}}
     points = [
         Point(f"{policy}/{name}, {rate}/s", {
-            f"{_TIER}.policy": policy, **changes, "workload.arrivals.rate": rate, "workload.requests": requests,
+            **settings, **changes, "workload.arrivals.rate": rate, "workload.requests": requests,
         }, {"case": f"{policy}/{name}", "rate": rate}, seed)
-        for policy in ("lru", "tamm") for name, changes in VARIANTS.items() for rate in rates for seed in range(seeds)
+        for policy, settings in policies.items() for name, changes in VARIANTS.items()
+        if policy == "lru" or changes in ({}, _ADMIT)
+        for rate in rates for seed in range(seeds)
     ]
     frame = run_points(context, "tiers", points, scenario="chunks.yaml")
     p95 = frame.pivot(index="seed", columns=["case", "rate"], values="stages.fetch_kv.service_s.p95")

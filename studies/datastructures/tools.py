@@ -1,4 +1,4 @@
-"""Variance classes of repeated measurements, and the cost of the indexed heap."""
+"""Variance classes of repeated measurements, and the cost of the indexed heap and of an eviction."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from hermes.calibration.retrieval_steps import load_searches
 from hermes.config.data_files import resource_dir
 from hermes.core.noise import spread, tally
 from hermes.memory.indexed_heap import IndexedHeap
+from hermes.memory.size_aware import Tamm
 from hermes.study import Table
 
-__all__ = ["classes", "heap_costs"]
+from .memory import RECENCIES
+
+__all__ = ["classes", "eviction_costs", "heap_costs"]
 
 OPERATIONS = 2000
 
@@ -64,6 +67,45 @@ def heap_costs(repetitions: int, sizes: tuple[int, ...] = (1000, 100_000)) -> Ta
     return Table("heap", "7. Indexed heap: time of one operation", pd.DataFrame(rows),
                  f"CPU time, {OPERATIONS:,} operations, {repetitions} repetitions; log2(10^5) / log2(10^3) is 1.67.",
                  {"us at 10^3": 2, "us at 10^5": 2, "+/-": 2, "times as much": 2})
+
+
+def eviction_costs(repetitions: int, sizes: tuple[int, ...] = (1000, 100_000)) -> Table:
+    """CPU time of a read and of a replaced entry under TAMM, by the reading of recency and the number of entries."""
+    rows = []
+    for recency in RECENCIES:
+        for size in sizes:
+            rng = np.random.default_rng(15)
+            tokens = np.clip(rng.lognormal(6.6, 1.0, size), 16, 32_768).astype(int).tolist()
+            policy = Tamm(recency)
+            for key, each in enumerate(tokens):
+                policy.added(key, each)
+            reads, misses = zip(*(_eviction_times(policy, tokens, rng) for _ in range(repetitions)), strict=True)
+            read, miss = spread(reads), spread(misses)
+            rows.append({"recency": recency, "entries": size, "us a read": 1e6 * read.mean,
+                         "us an eviction": 1e6 * miss.mean, "+/-": 1e6 * miss.ci95, "class": miss.verdict})
+    return Table("eviction_costs", "2. Token-aware LRU: time of a read and of an eviction", pd.DataFrame(rows),
+                 f"CPU time, {OPERATIONS:,} operations, {repetitions} repetitions. Eviction: search, removal, and the "
+                 "entry that comes in, after a read of another one.",
+                 {"us a read": 1, "us an eviction": 1, "+/-": 1})
+
+
+def _eviction_times(policy: Tamm, tokens: list[int], rng: np.random.Generator) -> tuple[float, float]:
+    """Seconds of a read, and of an eviction with its new entry less the read before it. The keys stay the same."""
+    keys = rng.integers(0, len(tokens), OPERATIONS).tolist()
+
+    def read() -> None:
+        for key in keys:
+            policy.read(key)
+
+    def turn_over() -> None:
+        for key in keys:
+            policy.read(key)
+            victim: Any = policy.victim()
+            policy.removed(victim)
+            policy.added(victim, tokens[victim])
+
+    took = _seconds(read)
+    return took, _seconds(turn_over) - took
 
 
 def _heap_times(keys: list[float], changed: list[int], order: str) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Systems of the study, points of each experiment, and the figures kept of each."""
+"""Systems of the study, points of each experiment, and the figures kept of each.
+
+A label ends with the reading of the overhead (`serial`, `overlapped` or `none`), except for `single`.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from hermes.core.record import STATUS_COMPLETED
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results import Results
 from hermes.scenario.loading import load_document
 from hermes.study import Point
 from hermes.study.figures import point_figures
 
 __all__ = [
-    "BIN_S", "CLIENTS", "IBS", "MIXES", "PHASES_S", "QUANTILES", "SPLIT", "SYSTEMS", "burst", "extract", "mix",
-    "phases", "single",
+    "ARRIVALS", "BIN_S", "CLIENTS", "FCFS", "IBS", "MIXES", "MODES", "PHASES_S", "PHASE_S", "PROFILE", "QUANTILES",
+    "SAME_GPU", "SPLIT", "SYSTEMS", "burst", "extract", "mix", "model_mix", "phases", "single",
 ]
 
-IBS, SPLIT = "Orthrus IBS", "SplitGPU 1:3"
+PROFILE = "mistral-7b-a100-40gb"   # of the hardware model and of the fitted overheads
+MODES = ("serial", "overlapped")   # readings of the serving stack's time per request
+IBS, FCFS, SPLIT = "Orthrus IBS", "Orthrus FCFS", "SplitGPU 1:3"
+SAME_GPU = ("SameGPU FCFS, drain", "SameGPU FCFS, alternate", "SameGPU FCFS, oldest")
 # label -> (scenario of the system, GPUs for embeddings of the split ones)
 SYSTEMS: dict[str, tuple[str, int]] = {
     SPLIT: ("split", 1), "SplitGPU 2:2": ("split", 2), "SplitGPU 3:1": ("split", 3),
     "SameGPU FCFS, drain": ("same-gpu-drain", 0), "SameGPU FCFS, alternate": ("same-gpu-alternate", 0),
-    "Orthrus FCFS": ("fcfs", 0), IBS: ("mix", 0),
+    "SameGPU FCFS, oldest": ("same-gpu-oldest", 0), FCFS: ("fcfs", 0), IBS: ("mix", 0),
 }
-MIXES = (0, 10, 25, 50, 75, 90, 100)          # percent embeddings
+MODELS = {"qwen2-7b": 32, "llama-3.1-8b": 64}   # other models -> rank of their adapters
+MIXES = (0, 10, 25, 40, 50, 60, 75, 90, 100)    # percent embeddings
 CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 QUANTILES = np.linspace(0, 1, 51)
-PHASES_S, BIN_S = 200, 5                      # of the three-phase workload's time series
+ARRIVALS = {"at once": "phases-at-once", "Poisson": "phases"}   # of the three phases -> scenario
+PHASE_S, PHASES_S, BIN_S = 60, 200, 5         # length of a phase; length and bins of the time series of all
 
 
 def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "", rank: int = 0, step_overhead: str = "",
@@ -36,8 +44,9 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
     """Return a system's clients.
 
     Args:
-        mode: Of the overhead.
-        model, rank: Another model than Mistral-7B, and its adapter's rank.
+        mode: Of the overhead; `none`: without any.
+        model: Another model than Mistral-7B.
+        rank: Rank of the adapter; 0: that of the scenario.
         step_overhead: Of the engine.
         scheduler: Further options of the schedulers.
     """
@@ -46,17 +55,17 @@ def clients(folder: Path, system: str, *, mode: str = "serial", model: str = "",
     for client in found:
         if embed_gpus:
             client["count"] = embed_gpus if client["name"] == "embed" else 4 - embed_gpus
-        client["request_overhead"]["mode"] = mode
+        client["request_overhead"] = None if mode == "none" else client["request_overhead"] | {"mode": mode}
         client["scheduler"] |= scheduler
-        if step_overhead:
-            client["hardware"]["step_overhead"] = step_overhead
+        merged = "embed_lora_rank" not in client["hardware"]
         if model:
             client["model"] = model
-            merged = "embed_lora_rank" not in client["hardware"]
             client["hardware"] = {"kind": "roofline", "model": model, "device": "a100-40gb",
                                   "embed_lora_rank": 0 if merged else rank}
-        elif rank and "embed_lora_rank" in client["hardware"]:
+        elif rank and not merged:
             client["hardware"]["embed_lora_rank"] = rank
+        if step_overhead:
+            client["hardware"]["step_overhead"] = step_overhead
     return found
 
 
@@ -69,8 +78,10 @@ def pipelines(percent: int) -> Any:
 
 def mix(folder: Path, system: str, percent: int, *, label: str = "", **options: Any) -> Point:
     """A closed loop of 512 clients on four GPUs, `percent` of the requests embeddings."""
-    return Point(label or f"mix {system} {percent} {options.get('mode', 'serial')}", {
-        "clients": clients(folder, system, **options), "workload.pipeline": pipelines(percent),
+    mode = options.get("mode", "serial")
+    more = {"workload.requests": 200_000} if mode == "none" else {}   # the scenario's would end before its horizon
+    return Point(label or f"mix {system} {percent} {mode}", {
+        "clients": clients(folder, system, **options), "workload.pipeline": pipelines(percent), **more,
     })
 
 
@@ -90,19 +101,25 @@ def single(folder: Path, kind: str, users: int, *, plain: bool = False, **option
     })
 
 
+def model_mix(folder: Path, model: str, system: str, percent: int, *, mode: str, **options: Any) -> Point:
+    """Return the closed loop of `mix` on another model, whose adapter has a rank of its own."""
+    return mix(folder, system, percent, label=f"model {model} {system} {percent} {mode}", model=model, mode=mode,
+               **options | {"rank": MODELS[model]})
+
+
 def burst(folder: Path, system: str, **options: Any) -> Point:
     """1,000 generations, then 1,000 embeddings, all at time 0."""
-    return _other(folder, "burst", system, options)
+    return _other(folder, "burst", "burst", system, options)
 
 
-def phases(folder: Path, system: str, **options: Any) -> Point:
-    """Three phases of 60 s, 1,000 requests each: 10, 50 and 90% embeddings."""
-    return _other(folder, "phases", system, options)
+def phases(folder: Path, arrivals: str, system: str, **options: Any) -> Point:
+    """Three phases of 60 s, 1,000 requests each: 10, 50 and 90% embeddings. arrivals: A key of `ARRIVALS`."""
+    return _other(folder, ARRIVALS[arrivals], f"phases {arrivals}", system, options)
 
 
-def _other(folder: Path, name: str, system: str, options: dict[str, Any]) -> Point:
-    document = load_document(folder / f"{name}.yaml").plain()
-    return Point(f"{name} {system}", {
+def _other(folder: Path, scenario: str, label: str, system: str, options: dict[str, Any]) -> Point:
+    document = load_document(folder / f"{scenario}.yaml").plain()
+    return Point(f"{label} {system} {options.get('mode', 'serial')}", {
         "clients": clients(folder, system, **options), "workload": document["workload"],
         "horizon": None, "measure.start": "0 s",
     })
@@ -110,7 +127,7 @@ def _other(folder: Path, name: str, system: str, options: dict[str, Any]) -> Poi
 
 def extract(results: Results) -> dict[str, Any]:
     """Return figures beyond the summary: those of every study; for runs that end by themselves (burst, phases)
-    quantiles of the latency by kind, and accelerators busy over time, all and by group."""
+    quantiles of the latency by kind, accelerators busy over time, all and by group, and `active_figures`."""
     figures = {f"point.{name}": value for name, value in point_figures(results).items()}
     record = results.record
     if (record.status != STATUS_COMPLETED).any():
@@ -127,4 +144,26 @@ def extract(results: Results) -> dict[str, Any]:
         series = [results.client_timeseries(c, PHASES_S // BIN_S, start_s=0.0, end_s=float(PHASES_S)) for c in members]
         busy = np.mean([one["hardware_busy"] for one in series], axis=0)
         figures |= {f"busy.{group}.{i:03d}": float(v) for i, v in enumerate(busy)}
-    return figures
+    return figures | active_figures(record)
+
+
+def active_figures(record: RunRecord) -> dict[str, float]:
+    """Return the use of the engines while requests are in the system, and the time of each workload.
+
+    - active_s: Time with at least one request in the system.
+    - utilisation: Mean share of it in which an accelerator runs a step, over all accelerators.
+    - occupied: The same with the time in which the serving stack holds up an accelerator.
+    - phase.I: Seconds from PHASE_S x I to the end of the last request of workload I.
+    """
+    end_ns = np.zeros(len(record.arrival_ns), dtype=np.int64)
+    np.maximum.at(end_ns, record.stages["request"], record.stages["end_ns"])
+    order = np.argsort(record.arrival_ns, kind="stable")
+    start, until = record.arrival_ns[order], np.maximum.accumulate(end_ns[order])
+    idle_ns = np.maximum(start[1:] - until[:-1], 0).sum()
+    active_ns = int(until[-1] - start[0] - idle_ns)
+    span_ns = record.runs["end_ns"] - record.runs["start_ns"]
+    shares = {name: float(ns.sum()) / (active_ns * len(record.clients)) for name, ns in (
+        ("utilisation", span_ns - record.runs["overhead_ns"]), ("occupied", span_ns))}
+    codes, names = record.labels["workload"]
+    phase_s = {f"phase.{i}": float(end_ns[codes == i].max()) / 1e9 - PHASE_S * i for i in range(len(names))}
+    return {"active_s": active_ns / 1e9, **shares, **phase_s}

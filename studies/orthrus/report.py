@@ -8,121 +8,124 @@ from typing import Any
 
 import pandas as pd
 
-from hermes.study import Context, Plot, Point, Report, Table, run_points
+from hermes.study import Compared, Context, Plot, Point, Report, run_points
 
+from .figures import compared, compared_points
 from .plots import burst_plot, mix_plot, phase_plot
-from .points import CLIENTS, IBS, MIXES, SPLIT, SYSTEMS, burst, extract, mix, phases, single
-from .tables import (
+from .points import (
+    ARRIVALS,
+    CLIENTS,
+    FCFS,
+    IBS,
+    MIXES,
     MODES,
+    PROFILE,
+    SAME_GPU,
+    SPLIT,
+    SYSTEMS,
+    burst,
+    extract,
+    mix,
+    model_mix,
+    phases,
+    single,
+)
+from .tables import (
     PAPER,
+    PAPER_MODELS,
     burst_table,
+    busy_table,
     cell_table,
     employed_table,
     fit_table,
+    ibs_table,
     mix_table,
+    model_table,
     overhead_table,
     phase_table,
     points_table,
     ratio_table,
     served,
-    variant_table,
 )
 
-__all__ = ["run", "simulate"]
+__all__ = ["compare", "run", "simulate"]
 
-DRAIN, ALTERNATE, FCFS = "SameGPU FCFS, drain", "SameGPU FCFS, alternate", "Orthrus FCFS"
-PROFILE = "mistral-7b-a100-40gb"
-SHORT = {"horizon": "240 s", "measure.start": "60 s"}   # closed loops of the quick version
+DRAIN = SAME_GPU[0]
+SHORT = {"horizon": "180 s", "measure.start": "60 s"}   # closed loops of the quick version
 
 
 def run(context: Context) -> Report:
-    """Run mixes, burst, phases, overhead, other models, and variants of the assumptions."""
-    folder, mode, quick = context.file("mix.yaml").parent, context["overhead"], context.quick
-    options = {"max_num_seqs": context["max_num_seqs"]}
-    mixes = (10, 50, 90) if quick else tuple(sorted({*MIXES, *PAPER}))
+    """Run mixes, burst, phases, overhead and other models, under both readings of the overhead where that decides."""
+    mode, quick = context["overhead"], context.quick
+    mixes, modes = ((10, 50, 90), (mode,)) if quick else (MIXES, tuple(dict.fromkeys((*MODES, mode))))
     systems = [s for s in SYSTEMS if not (quick and s.endswith(("2:2", "3:1")))]
     clients = (1, 4, 32, 256) if quick else CLIENTS
-    points = _points(folder, systems, mixes, clients, mode, options)
-    variants, models = _variants(folder, mode, options), {} if quick else _models(folder, mode, options)
-    points += [point for group in (() if quick else (variants, models)) for point in group.values()]
-    if quick:
-        points = [replace(p, settings={**p.settings, **SHORT}) if p.label.startswith("mix") else p for p in points]
-    rows = simulate(context, points)
+    rows = simulate(context, _points(context, systems, mixes, modes, clients))
     in_time = [s for s in systems if s != DRAIN]
     tables = [
         fit_table(PROFILE), cell_table(rows, IBS), cell_table(rows, SPLIT), ratio_table(rows, mode),
-        employed_table(rows, clients), mix_table(rows, systems, mixes, mode), burst_table(rows, systems, mode),
-        phase_table(rows, systems, mode), overhead_table(rows, clients),
-        *_variant_tables(rows, variants, models, mode), points_table(rows),
+        employed_table(rows, clients), mix_table(rows, systems, mixes, mode), phase_table(rows, systems, modes),
+        busy_table(rows, systems, mode), ibs_table(rows, systems, modes), burst_table(rows, systems, mode),
+        overhead_table(rows, clients), *([] if quick else [model_table(rows, mode)]), points_table(rows),
     ]
     plots = [
         Plot("orthrus-mix", f"Normalised throughput by mix, {mode} overhead; crosses: the paper.",
              mix_plot(rows, systems, mixes, mode)),
         Plot("orthrus-burst", "Latency of 1,000 generations and 1,000 embeddings at time 0.",
-             burst_plot(rows, in_time)),
-        Plot("orthrus-phases", "Accelerators busy over the three phases.", phase_plot(rows, in_time)),
+             burst_plot(rows, in_time, mode)),
+        Plot("orthrus-phases", "Accelerators busy over the three phases: requests at the start of each, and Poisson.",
+             phase_plot(rows, in_time, mode)),
     ]
-    return Report(tables, plots, _findings(rows, mixes, mode))
+    return Report(tables, plots, _findings(rows, mixes, mode, modes), compared=compared(rows, mode))
+
+
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    mode = context["overhead"]
+    return compared(simulate(context, compared_points(_folder(context), mode, _options(context))), mode)
 
 
 def simulate(context: Context, points: list[Point]) -> dict[str, dict[str, Any]]:
     """label -> figures of each point (see `extract`, and the summary's `measured`)."""
+    if context.quick:
+        points = [replace(p, settings={**p.settings, **SHORT}) if p.label.startswith(("mix", "model")) else p
+                  for p in points]
     frame = run_points(context, "points", points, scenario="mix.yaml", extract=extract)
     return {str(row["case"]): {str(k): v for k, v in row.items()} for row in frame.to_dict("records")}
 
 
-def _points(folder: Path, systems: list[str], mixes: tuple[int, ...], clients: tuple[int, ...], mode: str,
-            options: dict[str, Any]) -> list[Point]:
+def _folder(context: Context) -> Path:
+    return context.file("mix.yaml").parent
+
+
+def _options(context: Context) -> dict[str, Any]:
+    """Return the assumptions about engines, as options of `points.clients`."""
+    step_ms = context["step_ms"]
+    return {"max_num_seqs": context["max_num_seqs"], "max_num_batched_tokens": context["max_num_batched_tokens"],
+            "rank": context["lora_rank"], "step_overhead": f"{step_ms} ms" if step_ms else ""}
+
+
+def _points(context: Context, systems: list[str], mixes: tuple[int, ...], modes: tuple[str, ...],
+            clients: tuple[int, ...]) -> list[Point]:
+    """modes: Readings of the overhead for the burst and the phases."""
+    folder, mode, options = _folder(context), context["overhead"], _options(context)
     cells = [(system, percent, reading) for reading in MODES for system in (SPLIT, IBS) for percent in PAPER]
     wanted = dict.fromkeys([*((system, percent, mode) for system in systems for percent in mixes), *cells])
-    points = [mix(folder, system, percent, mode=reading, **options) for system, percent, reading in wanted]
-    options = options | {"mode": mode}
-    points += [make(folder, system, **options) for make in (burst, phases) for system in systems]
-    points += [single(folder, kind, n, plain=plain, **options) for kind in ("embed", "generate") for n in clients
-               for plain in (True, False)]
-    return points
+    points = compared_points(folder, mode, options)
+    points += [mix(folder, system, percent, mode=reading, **options) for system, percent, reading in wanted]
+    for reading in modes:
+        for system in systems:
+            points += [burst(folder, system, mode=reading, **options),
+                       *(phases(folder, arrivals, system, mode=reading, **options) for arrivals in ARRIVALS)]
+    if not context.quick:
+        points += [model_mix(folder, model, SPLIT, percent, mode=mode, **options)
+                   for model, sums in PAPER_MODELS.items() for percent in sums]
+    points += [single(folder, kind, n, plain=plain, mode=mode, **options) for kind in ("embed", "generate")
+               for n in clients for plain in (True, False)]
+    return list({point.label: point for point in points}.values())
 
 
-def _variants(folder: Path, mode: str, options: dict[str, Any]) -> dict[tuple[str, int], Point]:
-    """(what differs, percent) -> Orthrus IBS with it."""
-    changes: dict[str, dict[str, Any]] = {
-        "512 tokens a step": {"max_num_batched_tokens": 512}, "128 places": {"max_num_seqs": 128},
-        "LoRA rank 64": {"rank": 64}, "engine 2 ms a step": {"step_overhead": "2 ms"},
-    }
-    return {(name, percent): mix(folder, IBS, percent, label=f"variant {name} {percent}", mode=mode,
-                                 **options | change)
-            for name, change in changes.items() for percent in PAPER}
-
-
-def _models(folder: Path, mode: str, options: dict[str, Any]) -> dict[tuple[str, int], Point]:
-    """(model and system, percent) -> the same on other models."""
-    return {
-        (f"{model} {system}", percent): mix(
-            folder, system, percent, label=f"model {model} {system} {percent}", model=model, rank=rank, mode=mode,
-            **options)
-        for model, rank in (("qwen2-7b", 32), ("llama-3.1-8b", 64)) for system in (SPLIT, IBS) for percent in PAPER
-    }
-
-
-def _variant_tables(
-    rows: dict[str, Any], variants: dict[Any, Any], models: dict[Any, Any], mode: str,
-) -> list[Table]:
-    if not models:
-        return []
-    for percent in PAPER:
-        rows[f"as above {percent}"] = rows[f"mix {IBS} {percent} {mode}"]
-    names = {"as above": "as above"} | {name: f"variant {name}" for name, _ in variants}
-    tables = [variant_table("assumptions", f"{IBS} under other assumptions ({mode} overhead)", rows, names,
-                            "The overheads are those of the base case, not fitted anew.")]
-    for percent in PAPER:
-        del rows[f"as above {percent}"]
-    names = {name: f"model {name}" for name, _ in models}
-    tables.append(variant_table("models", "Other models: Qwen2-7B (LoRA rank 32), Llama-3.1-8B (rank 64)", rows, names,
-                                "Overheads per request as fitted for Mistral-7B: the stack is the same."))
-    return tables
-
-
-def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str) -> list[str]:
+def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str, modes: tuple[str, ...]) -> list[str]:
     found = []
     for mode in MODES:
         errors = {
@@ -137,12 +140,19 @@ def _findings(rows: dict[str, Any], mixes: tuple[int, ...], assumed: str) -> lis
     best = {p: max((s for s in SYSTEMS if f"mix {s} {p} {assumed}" in rows),
                    key=lambda s: served(rows[f"mix {s} {p} {assumed}"])[2]) for p in mixes}
     found.append("Highest normalised throughput: " + "; ".join(f"{p}%: {s}" for p, s in best.items()) + ".")
-    drain, alternate = (served(rows[f"mix {s} 50 {assumed}"])[2] for s in (DRAIN, ALTERNATE))
-    found.append(f"The two readings of SameGPU FCFS differ by a factor of {alternate / drain:.0f} at 50%.")
-    frame = pd.DataFrame([rows[f"burst {s}"] for s in (IBS, FCFS, SPLIT)], index=[IBS, FCFS, SPLIT])
-    for kind in ("embed", "generate"):
-        for name in ("p50", "p99"):
-            value = frame[f"measured.served.{kind}.latency_s.{name}"]
-            found.append(f"Burst, {kind} {name}: IBS {value[IBS]:.2f} s, {value[IBS] / value[FCFS]:.2f} times FCFS's "
-                         f"and {value[IBS] / value[SPLIT]:.2f} times {SPLIT}'s.")
+    even = {s: served(rows[f"mix {s} 50 {assumed}"])[2] for s in SAME_GPU}
+    found.append("Readings of SameGPU FCFS at 50%: " + "; ".join(
+        f"{system.split(', ')[1]} {value:.2f}" for system, value in even.items()) + ".")
+    for arrivals in ARRIVALS:
+        for mode in modes:
+            split, ibs = (rows[f"phases {arrivals} {s} {mode}"] for s in (SPLIT, IBS))
+            found.append(f"Three phases, {arrivals}, {mode}: utilisation {split['utilisation']:.0%} with {SPLIT}, "
+                         f"{ibs['utilisation']:.0%} with {IBS}.")
+    for mode in modes:
+        frame = pd.DataFrame([rows[f"burst {s} {mode}"] for s in (IBS, FCFS, SPLIT)], index=[IBS, FCFS, SPLIT])
+        for kind in ("embed", "generate"):
+            for name in ("p50", "p99"):
+                value = frame[f"measured.served.{kind}.latency_s.{name}"]
+                found.append(f"Burst, {mode}, {kind} {name}: IBS {value[IBS]:.2f} s, {value[IBS] / value[FCFS]:.2f} "
+                             f"times FCFS's and {value[IBS] / value[SPLIT]:.2f} times {SPLIT}'s.")
     return found

@@ -12,10 +12,11 @@ from hermes.core.block_hashes import TokenPrompt
 from hermes.errors import InputError
 from hermes.memory import PrefixBlockPool
 from hermes.memory.eviction import EVICTION
-from hermes.memory.prefix_eviction import RankedPrefixPool
+from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
 from hermes.memory.tiers import Store
 from hermes.scenario.editor_schema import json_schema
 
+RECENCIES = ("rank", "age", "counter")
 POLICIES = ("tamm", "gdsf", "lfu", "fifo")
 PROMPTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=40)
 
@@ -28,6 +29,10 @@ class Holder:
         self.block_key = self.content.block_key
 
 
+ORDERS = [*((TammPrefixPool, {"recency": recency}) for recency in RECENCIES),
+          *((RankedPrefixPool, {"policy": policy}) for policy in POLICIES[1:])]
+
+
 def serve(pool, tokens):
     """One prompt after the other; tokens found."""
     holder = Holder(tokens)
@@ -37,11 +42,11 @@ def serve(pool, tokens):
     return found
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("order", "options"), ORDERS)
 @quick_and_full(13, 40)
 @given(prompts=PROMPTS, extra=st.integers(0, 8))
-def test_never_above_the_budget_and_heads_outlive_tails(policy, prompts, extra):
-    pool, before = RankedPrefixPool(12 + extra, 1, policy=policy), {}
+def test_never_above_the_budget_and_heads_outlive_tails(order, options, prompts, extra):
+    pool, before = order(12 + extra, 1, **options), {}
     for tokens in prompts:
         content = TokenPrompt(tokens)
         chain = [content.block_key(i, 1) for i in range(len(tokens))]
@@ -51,7 +56,7 @@ def test_never_above_the_budget_and_heads_outlive_tails(policy, prompts, extra):
         held = set(pool._cached)
         assert len(held) <= pool.num_blocks
         # a block is found only behind all those before it; with FIFO a head that came first goes first
-        assert policy == "fifo" or {before[key] for key in held if key in before} <= held
+        assert options.get("policy") == "fifo" or {before[key] for key in held if key in before} <= held
 
 
 @pytest.mark.parametrize("policy", ["lru", "fifo"])
@@ -67,19 +72,21 @@ def test_of_prompts_of_one_block_go_those_that_go_from_a_tier(policy, keys, room
             store.put(key, 1)
 
 
+@pytest.mark.parametrize("recency", RECENCIES)
 @quick_and_full(13, 40)
 @given(prompts=PROMPTS, extra=st.integers(0, 8))
-def test_prompts_of_one_length_go_as_with_lru(prompts, extra):
+def test_prompts_of_one_length_go_as_with_lru(recency, prompts, extra):
     prompts = [(tokens * 6)[:6] for tokens in prompts]
-    lru, tamm = PrefixBlockPool(6 + extra, 1), RankedPrefixPool(6 + extra, 1, policy="tamm")
+    lru, tamm = PrefixBlockPool(6 + extra, 1), TammPrefixPool(6 + extra, 1, recency=recency)
     assert [serve(lru, tokens) for tokens in prompts] == [serve(tamm, tokens) for tokens in prompts]
 
 
-def test_a_long_prompt_goes_before_a_short_older_one():
-    pool = RankedPrefixPool(12, 1, policy="tamm")
+@pytest.mark.parametrize("recency", RECENCIES)
+def test_a_long_prompt_goes_before_a_short_older_one(recency):
+    pool = TammPrefixPool(12, 1, recency=recency)
     serve(pool, [1, 1])
     serve(pool, [2] * 10)
-    serve(pool, [3] * 4)       # 2 / 10 goes before 1 / 2
+    serve(pool, [3] * 4)       # 2 / 10 (age: 1 / 20) goes before 1 / 2 (1 / 6)
     assert serve(pool, [1, 1, 1]) == 2
     lru = PrefixBlockPool(12, 1)
     for tokens in ([1, 1], [2] * 10, [3] * 4):
@@ -121,6 +128,35 @@ def test_without_a_prefix_cache_there_is_nothing_to_evict():
     wrong["clients"][0]["memory"]["prefix_caching"] = False
     with pytest.raises(InputError, match="prefix_eviction"):
         hermes.simulate(wrong)
+
+
+@pytest.mark.parametrize("recency", ["age", "counter"])
+def test_recency_is_for_tamm_alone_and_the_message_names_the_field(recency):
+    wrong = scenario("lfu")
+    wrong["clients"][0]["memory"]["prefix_recency"] = recency
+    with pytest.raises(InputError, match=r"prefix_recency.*applies to `prefix_eviction: tamm` only; leave it out"):
+        hermes.simulate(wrong)
+    wrong = scenario("tamm")
+    wrong["clients"][0]["kv_offload"] = {"tiers": [
+        {"name": "dram", "capacity": "1 GB", "bandwidth": "50 GB/s", "recency": recency}]}
+    with pytest.raises(InputError, match=r"recency.*applies to `policy: tamm` only; leave it out"):
+        hermes.simulate(wrong)
+
+
+def test_a_scenario_chooses_the_recency_of_device_and_tier():
+    """Three readings, three runs; `rank` is the default of both."""
+
+    def run(**recency):
+        data = scenario("tamm")
+        data["workload"] |= {"requests": 200, "prefixes": {"groups": 60, "tokens": 400}}
+        tier = {"name": "dram", "capacity": 131072 * 64 * 25, "bandwidth": "50 GB/s", "policy": "tamm"}
+        data["clients"][0]["memory"] |= {f"prefix_{name}": value for name, value in recency.items()}
+        data["clients"][0]["kv_offload"] = {"block_tokens": 64, "tiers": [tier | recency]}
+        return hermes.simulate(data).record.stages["cached_tokens"].tolist()
+
+    found = {recency: run(recency=recency) for recency in RECENCIES}
+    assert run() == found["rank"]
+    assert found["rank"] != found["counter"] != found["age"]
 
 
 @quick_and_full(2, 5)

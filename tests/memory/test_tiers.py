@@ -14,6 +14,7 @@ from hermes.clients.kv_tier import block_keys
 from hermes.core.block_hashes import ConversationText
 from hermes.memory.eviction import Fifo, Lfu, Lru
 from hermes.memory.replay import replay
+from hermes.memory.size_aware import Gdsf, Tamm
 from hermes.memory.tiers import Level, Store, expected_s, find_chain
 from hermes.testing.eviction import EvictionContract
 from hermes.workload.conversations import ConversationLengths
@@ -34,6 +35,26 @@ class TestFifo(EvictionContract):
 class TestLfu(EvictionContract):
     def make(self):
         return Lfu()
+
+
+class TestTammByRank(EvictionContract):
+    def make(self):
+        return Tamm("rank")
+
+
+class TestTammByAge(EvictionContract):
+    def make(self):
+        return Tamm("age")
+
+
+class TestTammByCounter(EvictionContract):
+    def make(self):
+        return Tamm("counter")
+
+
+class TestGdsf(EvictionContract):
+    def make(self):
+        return Gdsf()
 
 
 class MostRecent(Lru):

@@ -31,6 +31,10 @@ class TestAlternate(Heterogeneous):
     options = {"batches": "alternate"}
 
 
+class TestOldest(Heterogeneous):
+    options = {"batches": "oldest"}
+
+
 class TestUpFront(Heterogeneous):
     options = {"slots": "ibs", "reservation": "up_front"}
 

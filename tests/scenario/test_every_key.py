@@ -40,6 +40,8 @@ WITH: dict[str, dict[str, Any]] = {
     "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
     "KvRetrievalClientConfig.warming": {"tiers": [TIER, {**TIER, "name": "b"}]},
     "MemoryConfig.prefix_eviction": {"prefix_caching": True},
+    "MemoryConfig.prefix_recency": {"prefix_caching": True, "prefix_eviction": "tamm"},
+    "KvTierConfig.recency": {"policy": "tamm"},
     "MultiRack.pcie_latency": {"pcie_latency": 1.5e-6}, "Rack.pcie_latency": {"pcie_latency": 1.5e-6},
     "GenerateNode.branch_spread": {"branches": 3}, "GenerateNode.weight": {"choice": "a"},
     "ServiceNode.weight": {"choice": "a"}, "LoopNode.weight": {"choice": "a"},

@@ -23,7 +23,7 @@ def test_savings_are_the_formula():
 
 
 def test_more_room_saves_more_and_policies_see_the_same_accesses():
-    frame = cache_policies(3000).frame
+    frame = cache_policies(3000, policies=("lru", "lfu", "tamm age")).frame
     for _, mine in frame[frame["policy"].isin(["lru", "lfu"])].groupby("policy"):
         assert (np.diff(mine["tokens saved %"]) >= 0).all()
     assert (frame["hit %"] < 100).all()
@@ -33,12 +33,12 @@ def test_a_trace_that_fits_is_found_whole_whatever_the_policy():
     prompts = [((1, 2, 3), 1536), ((1, 2, 4), 1536), ((1, 2, 3, 5), 2048)]
     frame = trace_policies(prompts, [100]).frame
     # two blocks of the second, three of the third prompt
-    assert frame["tokens saved %"].tolist() == [pytest.approx(100 * 5 * 512 / (1536 + 1536 + 2048))] * 5
+    assert frame["tokens saved %"].tolist() == [pytest.approx(100 * 5 * 512 / (1536 + 1536 + 2048))] * 7
 
 
 def test_a_prompt_larger_than_the_cache_is_refused():
     frame = trace_policies([((1, 2, 3), 1536), ((1,), 513), ((1,), 513)], [2]).frame
-    assert frame["prompts with a hit %"].tolist() == [pytest.approx(100 / 3)] * 5
+    assert frame["prompts with a hit %"].tolist() == [pytest.approx(100 / 3)] * 7
 
 
 def test_estimates_keep_to_the_bound_at_any_depth():
@@ -48,12 +48,36 @@ def test_estimates_keep_to_the_bound_at_any_depth():
     assert set(frame["depth"]) == {1, 4}
 
 
-def test_tamm_fades_with_the_number_of_accesses():
-    """Its recency grows for ever, so that size alone decides in the end: the page says so."""
-    frame = cache_policies(20_000).frame.set_index(["capacity %", "policy"])
+def test_tamm_fades_with_the_number_of_accesses_only_by_counter():
+    """A counter grows for ever, so that size alone decides in the end; a rank does not."""
+    shares = (0.05, 0.1, 0.2)
+    frame = cache_policies(20_000, shares=shares, policies=("lru", "tamm rank", "tamm counter")).frame
+    frame = frame.set_index(["capacity %", "policy"])
     change = frame["4th quarter %"] - frame["2nd quarter %"]
     for capacity in (5.0, 10.0, 20.0):
-        assert change[capacity, "tamm"] < min(-1, change[capacity, "lru"] - 1), change
+        assert change[capacity, "tamm counter"] < min(-1, change[capacity, "lru"] - 1), change
+        assert change[capacity, "tamm rank"] > change[capacity, "lru"] - 1, change
+
+
+def test_recency_turns_the_conclusion(tmp_path):
+    """The figures of `compare` are those of the table of all policies; recency decides the sign of TAMM less LRU."""
+    table = cache_policies(15_000, shares=(0.1,), policies=("lru", "tamm rank", "tamm counter")).frame
+    lru, rank, counter = table.set_index("policy")["hit %"]
+    compare = STUDY.module("report").compare
+    for recency, hits in (("rank", rank), ("counter", counter)):
+        context = STUDY.context(tmp_path, quick=True, changes=[f"recency={recency}"])
+        found = {one.name: one for one in compare(context)}
+        assert found["2. TAMM, hits %"].here == hits
+        assert found["2. TAMM less LRU, hits, points"].here == pytest.approx(hits - lru)
+        assert 90 < found["2. TAMM, budget in use %"].here <= 100
+        assert found["2. TAMM, budget in use %"].paper == 94.2
+    assert rank > lru > counter
+
+
+def test_every_reading_of_recency_has_a_cost():
+    frame = tools.eviction_costs(2, sizes=(100, 600)).frame
+    assert list(frame["recency"].unique()) == ["rank", "age", "counter"]
+    assert (frame[["us a read", "us an eviction"]] > 0).all(axis=None)
 
 
 def test_changes_of_p95_are_those_of_the_same_seed(tmp_path, monkeypatch):
@@ -108,13 +132,15 @@ def test_one_command_prints_a_figure_of_each_of_the_seven(tmp_path, monkeypatch)
     monkeypatch.setattr(service, "micro_batches", lambda context, requests, rates, windows: small(
         context, 200, rates[:1], windows[:2]))
     tiers = service.admission
-    monkeypatch.setattr(service, "admission", lambda context, requests, seeds, rates: tiers(
-        context, 200, 2, rates[:1]))
+    monkeypatch.setattr(service, "admission", lambda context, requests, seeds, rates, recency: tiers(
+        context, 200, 2, rates[:1], recency))
     report = STUDY.run(STUDY.context(tmp_path, quick=True, workers=0))
     for number in "1234567":
         if number != "4" or not any(line.startswith("Retrieval:") for line in report.notes):
             assert any(table.title.startswith(f"{number}.") for table in report.tables), number
     assert any("Mooncake" in line for line in report.notes)
     assert {line[0] for line in report.findings} >= set("123567")
+    assert {one.name[0] for one in report.compared} >= set("12357")
+    assert len({one.name for one in report.compared}) == len(report.compared)
     assert report.write(tmp_path)
     assert all((tmp_path / f"{plot.name}.png").stat().st_size > 10_000 for plot in report.plots)

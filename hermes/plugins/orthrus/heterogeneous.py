@@ -21,11 +21,16 @@ Proof: take the earliest arrival that is not done. All requests of its kind that
 slot. It waits at most until the running requests of the other kind have ended (s steps: later arrivals do not start
 meanwhile, or end at once). Then it runs. It is not preempted, since victims are the latest arrivals, and not overtaken
 in the budget, since at most one prompt is in progress (s steps again). Later arrivals change none of this. If kinds
-alternate, the bound doubles.
+alternate, the bound doubles. With `batches: oldest` it does not hold: see below.
 
-`batches: drain` and `alternate` are two readings of serving both kinds from one queue without mixing them, in order of
-arrival: with `drain` the batch of one kind drains before the other starts; with `alternate` all run, and steps of the
-two kinds alternate.
+`batches: drain`, `alternate` and `oldest` are three readings of serving both kinds from one queue without mixing them,
+in order of arrival:
+
+- `drain`: the batch of one kind drains before the other starts.
+- `alternate`: all run, and steps of the two kinds alternate.
+- `oldest`: each step is of the kind of the oldest waiting request, and starts the waiting requests up to the first of
+  the other kind. Running generations decode in steps of their kind only, so they pause while embeddings are the oldest.
+  Embeddings that arrive faster than they are served stop them for good.
 """
 
 from __future__ import annotations
@@ -61,9 +66,10 @@ class HeterogeneousConfig(ConfigModel):
     slots: Annotated[str, Named(SLOTS)] = "fcfs"
     """Slot policy, which divides the places of the batch between the kinds: `fcfs`, in order of arrival; `ibs`, in
     proportion to the queues; or a registered one."""
-    batches: Literal["mixed", "drain", "alternate"] = "mixed"
+    batches: Literal["mixed", "drain", "alternate", "oldest"] = "mixed"
     """Kinds in a step: `mixed`, both; or one, in order of arrival: `drain` ends the batch of one kind before the other
-    starts, `alternate` changes the kind from step to step."""
+    starts, `alternate` changes the kind from step to step, `oldest` takes the kind of the oldest waiting request, and
+    running generations pause while that is an embedding."""
     serves: list[Literal["embed", "generate"]] = Field(default=["embed", "generate"], min_length=1)
     """Kinds of stage served."""
     reservation: Literal["on_demand", "up_front"] = "on_demand"
@@ -146,7 +152,7 @@ class HeterogeneousScheduler(LLMScheduler):
         self.waiting = KindQueues()
         self.stages = frozenset(config.serves)
         self.batches = config.batches
-        self.ticks_every_step = config.batches != "alternate"
+        self.ticks_every_step = config.batches not in ("alternate", "oldest")   # these pause decodes
         self.policy: SlotPolicy = SLOTS.get(config.slots)()
         self.num_running = [0, 0]       # by kind
         self._in_system = [0, 0]        # by kind: number running or waiting, and blocks they need
@@ -198,6 +204,8 @@ class HeterogeneousScheduler(LLMScheduler):
         plan = Plan()
         if self.batches == "alternate":
             self._one_kind(plan, max_steps)
+        elif self.batches == "oldest":
+            self._oldest_kind(plan, max_steps)
         else:
             self._fill(plan, BOTH, max_steps)
         return plan if plan.prefills or plan.decodes or plan.preempted else None
@@ -210,6 +218,16 @@ class HeterogeneousScheduler(LLMScheduler):
             self._fill(plan, (kind,), 1 if kind != self._last and contested else max_steps)
             if plan.prefills or plan.decodes:
                 self._last = kind
+                return
+
+    def _oldest_kind(self, plan: Plan, max_steps: int) -> None:
+        """Plan a step of the kind of the prompt in progress, else of the oldest waiting request; of the other kind if
+        that one finds no place or memory."""
+        first = next(iter(self.partial), None) or self.waiting.first(BOTH)
+        oldest = GENERATE if first is None else kind_of(first)
+        for kind in (oldest, 1 - oldest):
+            self._fill(plan, (kind,), max_steps)
+            if plan.prefills or plan.decodes:
                 return
 
     def _fill(self, plan: Plan, kinds: tuple[int, ...], max_steps: int) -> None:
@@ -253,7 +271,7 @@ class HeterogeneousScheduler(LLMScheduler):
         blocked = False   # the head finds no memory; only an embedding that ends in this step may pass it
         while budget > 0 and len(self.running) < self.max_num_seqs:
             seq = waiting.first(tuple(kind for kind in kinds if num_running[kind] < slots[kind]))
-            if seq is None or (self.batches == "drain" and not self._same_batch(seq)):
+            if seq is None or not self._in_turn(seq):
                 return
             need = self._tokens_reserved(seq)
             past = pool.hit_tokens(seq)
@@ -274,9 +292,13 @@ class HeterogeneousScheduler(LLMScheduler):
                 seq.cached_tokens = past
             budget -= self._chunk(seq, plan, past, budget)
 
-    def _same_batch(self, seq: Stage) -> bool:
-        """Whether the next arrival may join the running batch of one kind."""
-        return not self.num_running[1 - kind_of(seq)] and seq is self.waiting.peek()
+    def _in_turn(self, seq: Stage) -> bool:
+        """Whether a waiting request may join a step of its kind: those in strict order of arrival are the oldest, and
+        with `drain` wait until no request of the other kind runs."""
+        if self.batches not in ("drain", "oldest"):
+            return True
+        other_runs = self.batches == "drain" and self.num_running[1 - kind_of(seq)]
+        return not other_runs and seq is self.waiting.peek()
 
     def _slots(self) -> tuple[int, int]:
         resources = [Resource(self.max_num_seqs)]
