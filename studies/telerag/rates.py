@@ -27,12 +27,13 @@ from .points import GPU, Means, Rates
 if TYPE_CHECKING:
     from .runs import Runs
 
-__all__ = ["CPU_MEMORY", "fit_rates", "mean", "solve"]
+__all__ = ["CPU_MEMORY", "FASTEST", "fit_rates", "mean", "solve"]
 
 CPU_MEMORY = {"desktop": 204.8e9, "server": 460.8e9}
 """Bytes/s of the CPUs' memory. Data sheets: Threadripper PRO 5975WX, 8 channels of DDR4-3200; EPYC 9554, 12 of
 DDR5-4800."""
-_SLOWEST, _FASTEST = 1e8, 1e13   # bytes/s
+_SLOWEST, FASTEST = 1e8, 1e13
+"""Bytes/s between which rates are fitted."""
 
 
 def fit_rates(runs: Runs, answer: int) -> dict[str, Rates]:
@@ -72,7 +73,7 @@ def _baseline(points: Sequence[Means], simulated: Rates) -> float:
         longer = simulated.baseline / rate - 1
         return mean((p.retrieve_s + longer * p.cpu_s) / (p.e2e_s + longer * p.cpu_s) for p in points)
 
-    return _reached(solve(share, SERVER_SHARE["offload"][1] / 100, _SLOWEST, _FASTEST))
+    return _reached(solve(share, SERVER_SHARE["offload"][1] / 100, _SLOWEST, FASTEST))
 
 
 def _gpu(points: Sequence[Means], simulated: Rates) -> float:
@@ -81,7 +82,7 @@ def _gpu(points: Sequence[Means], simulated: Rates) -> float:
         more = [p.probed_bytes * (1 / rate - 1 / simulated.gpu) for p in points]
         return mean((p.retrieve_s + s) / (p.e2e_s + s) for p, s in zip(points, more, strict=True))
 
-    return _reached(solve(share, SERVER_SHARE["resident"][1] / 100, _SLOWEST, _FASTEST))
+    return _reached(solve(share, SERVER_SHARE["resident"][1] / 100, _SLOWEST, FASTEST))
 
 
 def _miss(cpu: Sequence[Means], ahead: Sequence[Means], simulated: Rates, baseline: float, gpu: float) -> float:
@@ -94,9 +95,9 @@ def _miss(cpu: Sequence[Means], ahead: Sequence[Means], simulated: Rates, baseli
     def speedup(rate: float) -> float:
         return mean(s / (r + _scans(p, gpu, rate, launch)) for s, r, p in zip(slow, rest, ahead, strict=True))
 
-    if speedup(_FASTEST) < RETRIEVAL_SPEEDUP:
-        return _FASTEST
-    return _reached(solve(speedup, RETRIEVAL_SPEEDUP, _SLOWEST, _FASTEST))
+    if speedup(FASTEST) < RETRIEVAL_SPEEDUP:
+        return FASTEST
+    return _reached(solve(speedup, RETRIEVAL_SPEEDUP, _SLOWEST, FASTEST))
 
 
 def _scans(point: Means, gpu: float, miss: float, launch: float) -> float:
