@@ -1,13 +1,12 @@
-"""Fit the profiles in hw_profiles/lookahead: parameters of the perturbation and the CPUs' scan rates (TeleRAG's
-figures).
+"""Fit the profile in hw_profiles/lookahead: parameters of the perturbation and the scan rates (TeleRAG's figures).
 
     python scripts/build_lookahead.py hw_profiles/overlap/generated-2m.yaml --real hw_profiles/overlap/sentences.yaml
 
 - The sigma of the sizes, the families' order and each one's shape come from the measured index (`hermes calibrate plan
   ivf`).
 - The bias comes from the bytes of Self-RAG's probed clusters.
-- One strength per pipeline comes from its overlap at 256 clusters.
-- Each CPU's rate comes from one figure.
+- One strength per pipeline and data set comes from its overlap at 256 clusters.
+- Each of three scan rates comes from one figure (studies/telerag/rates.py), for the study's assumed answer length.
 
 No other figure of the paper is used. An index of real sentences shows how unequally real rewrites move their queries:
 the best family is fitted with that spread too, beside the others.
@@ -30,8 +29,7 @@ from hermes.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDY = load_study("telerag")
-paper, telerag_points, telerag_rates = map(STUDY.module, ("paper", "points", "rates"))
-GPU_SHARE = 0.8     # of the data sheet's bandwidth: one pass over the vectors
+paper, telerag_points, telerag_runs = map(STUDY.module, ("paper", "points", "runs"))
 QUERIES = 256       # drawn for a mean overlap
 
 
@@ -56,16 +54,16 @@ def fitted_family(name: str, kind: str, shape: dict[str, float], sizes: Any) -> 
     family = make_family(kind, **shape)
     nprobe = paper.NPROBE
     bias = fit_bias(family, sizes, paper.PROBED_BYTES, nprobe, queries=QUERIES)
-    strengths = {PIPELINE_NAMES["Self-RAG"]: 0.0} | {
-        PIPELINE_NAMES[name]: fit_strength(family, overlap / 100, bias, sizes, nprobe, nprobe, queries=QUERIES)
-        for name, overlap in paper.OVERLAP_256.items()
-    }
-    return FittedFamily(name=name, family=kind, shape=shape, bias=round(bias, 6),
-                        strengths={name: round(value, 6) for name, value in strengths.items()})
+    strengths = {dataset: {PIPELINE_NAMES["Self-RAG"]: 0.0} | {
+        PIPELINE_NAMES[pipeline]: round(
+            fit_strength(family, overlap / 100, bias, sizes, nprobe, nprobe, queries=QUERIES), 6)
+        for pipeline, overlap in overlaps.items()
+    } for dataset, overlaps in paper.OVERLAP_256.items()}
+    return FittedFamily(name=name, family=kind, shape=shape, bias=round(bias, 6), strengths=strengths)
 
 
 def fitted_profile(measured: IvfOverlap, source: str, real: IvfOverlap, real_source: str) -> LookaheadProfile:
-    """Return all parameters but the CPUs' rates, which stand at 20 GB/s."""
+    """Return all parameters but the scan rates."""
     index = FittedIndex(
         clusters=paper.CLUSTERS, total=paper.TOTAL_BYTES, vector_bytes=paper.VECTOR_BYTES,
         size_sigma=measured.size_sigma, nprobe=paper.NPROBE, probed_mean=int(paper.PROBED_BYTES),
@@ -75,25 +73,42 @@ def fitted_profile(measured: IvfOverlap, source: str, real: IvfOverlap, real_sou
     shapes = best_shapes(measured)
     best = shapes[0]
     unequal = best.shape | {"spread": real_spread(real, best.family)}
-    assumed = [f"assumed: {GPU_SHARE:.0%} of the data sheet's bandwidth, one pass over the vectors; not measured"]
     return LookaheadProfile(
         format="hermes-lookahead/1", name=telerag_points.PROFILE, index=index,
         families=[
             *(fitted_family(c.family, c.family, c.shape, sizes) for c in shapes),
             fitted_family(f"unequal {best.family}", best.family, unequal, sizes),
         ],
-        scans={
-            **{cpu: FittedRate(rate=20e9, provenance=["not fitted"]) for cpu in telerag_points.CPU.values()},
-            **{gpu: FittedRate(share_of_bandwidth=GPU_SHARE, provenance=assumed)
-               for gpu in telerag_points.GPU.values()},
-        },
+        scans={},
         provenance=[
             f"families, best first, and their shapes: {source}; `unequal`: the spread is the median of those that "
             f"{real_source} gave",
-            "bias: fitted to the bytes of Self-RAG's probed clusters; strengths: each to one overlap at 256 clusters, "
-            "Natural Questions (TeleRAG), and to nothing else",
+            "bias: fitted to the bytes of Self-RAG's probed clusters; strengths: each to one overlap at 256 clusters "
+            "(TeleRAG), and to nothing else",
             f"python scripts/build_lookahead.py {source} --real {real_source}",
         ])
+
+
+def fitted_scans(rates: dict[str, Any], means: str) -> dict[str, dict[str, FittedRate]]:
+    """Return the rates by machine and stage. means: how the figures are averaged, for the provenance."""
+    why = {
+        ("server", "cpu_search"): ["fitted: CPU retrieval is 41.1% of the latency at batch 1 (TeleRAG, server)", means],
+        ("desktop", "cpu_search"): ["assumed: that of the server's CPU, for one query is one thread"],
+        ("desktop", "miss_search"): ["fitted: retrieval alone 7.21 times as fast at nprobe 256 (TeleRAG, desktop)",
+                                     means],
+        ("server", "miss_search"): ["assumed: the desktop's in proportion to the bandwidth of the CPUs' memory"],
+        ("server", "gpu_search"): ["fitted: a resident index is 10.5% of the latency at batch 1 (TeleRAG, server)",
+                                   means],
+        ("desktop", "gpu_search"): ["assumed: that of the server's GPU, which is far below either bandwidth"],
+    }
+    found: dict[str, dict[str, FittedRate]] = {}
+    for (system, stage), provenance in why.items():
+        machine = (telerag_points.GPU if stage == "gpu_search" else telerag_points.CPU)[system]
+        one = rates[system]
+        rate = {"cpu_search": one.baseline, "miss_search": one.miss, "gpu_search": one.gpu}[stage]
+        found.setdefault(machine, {})[stage] = FittedRate(rate=rate, provenance=provenance)
+        print(f"{machine} {stage}: {rate / 1e9:.2f} GB/s")
+    return found
 
 
 def main() -> None:
@@ -111,14 +126,9 @@ def main() -> None:
     dump_yaml(found, said.output, comment)
     telerag_points.profile.cache_clear()
     with TemporaryDirectory() as folder:
-        rates = telerag_rates.fit_rates(STUDY.context(Path(folder)), said.requests)
-    why = {
-        telerag_points.CPU["desktop"]: "fitted: on-demand fetch 3% slower end to end than the CPU (TeleRAG, desktop)",
-        telerag_points.CPU["server"]: "fitted: CPU retrieval is 41% of the latency at batch 1 (TeleRAG, server)",
-    }
-    for cpu, rate in rates.items():
-        found.scans[cpu] = FittedRate(rate=float(f"{rate:.5g}"), provenance=[why[cpu], "mean of six pipelines"])
-        print(f"{cpu}: {rate / 1e9:.2f} GB/s")
+        context = STUDY.context(Path(folder))
+        rates = telerag_runs.Runs(context, said.requests).rates()
+    found.scans.update(fitted_scans(rates, f"answers of {context['answer_tokens']} tokens, mean of six pipelines"))
     dump_yaml(found, said.output, comment)
     print(f"written: {said.output}")
 

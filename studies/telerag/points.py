@@ -16,7 +16,6 @@ import numpy as np
 from hermes.config import stream
 from hermes.errors import InputError
 from hermes.hardware import StepStats
-from hermes.hardware.devices import load_device
 from hermes.plugins.telerag import PIPELINE_NAMES, LookaheadProfile, load_lookahead
 from hermes.plugins.telerag.overlap import lognormal_sizes, make_family, overlap_within
 from hermes.results import Results
@@ -27,15 +26,36 @@ from hermes.study.figures import point_figures
 from . import paper
 
 __all__ = [
-    "CPU", "DEFAULT_MODEL", "GPU", "PROFILE", "Ask", "Means", "ask", "budget_table", "extract", "gpu_rate", "model_of",
+    "CPU", "DEFAULT_MODEL", "GPU", "PROFILE", "Ask", "Means", "Rates", "ask", "budget_table", "extract", "model_of",
     "profile", "sizes_of", "sizes_rng", "tokens_in",
 ]
 
-PROFILE = "telerag-nq"
+PROFILE = "telerag"
 CPU = {"desktop": "threadripper-5975wx", "server": "epyc-9554"}
 GPU = {"desktop": "rtx-4090", "server": "h100-sxm"}
 DEFAULT_MODEL = {"desktop": "llama-3.2-3b", "server": "llama-3-8b"}
 ENCODER_BYTES = 10**9    # Contriever on the GPU
+
+
+class Rates(NamedTuple):
+    """Bytes that one machine's searches scan per second.
+
+    baseline: Faiss's search on the CPU, one query. side_by_side: queries that it scans at that rate at once.
+    miss: TeleRAG's search of missed clusters on the CPU. gpu: the GPU's search.
+    """
+
+    baseline: float
+    miss: float
+    gpu: float
+    side_by_side: int = 1
+
+    def settings(self) -> dict[str, float]:
+        """Return settings of the scenarios."""
+        return {
+            "clients.1.serves.cpu_search.rate": self.side_by_side * self.baseline,
+            "clients.1.serves.cpu_search.query_rate": self.baseline, "clients.1.serves.miss_search.rate": self.miss,
+            "clients.2.serves.gpu_search.rate": self.gpu,
+        }
 
 
 class Means(NamedTuple):
@@ -44,8 +64,8 @@ class Means(NamedTuple):
     e2e_s: float
     generate_s: float
     retrieve_s: float
-    scanned_bytes: float        # by the CPU, per request
-    probed_bytes: float
+    cpu_s: float                # in `cpu_search`, per request
+    probed_bytes: float         # hits and misses, per request
     union_bytes: float          # of what was missed, each cluster once
     copied_bytes: float
     lookups: float
@@ -56,6 +76,8 @@ class Means(NamedTuple):
     kv_capacity_tokens: int
     kv_peak_share: float
     rejected: int
+    searches: str               # "bytes of hits:bytes of misses" of each retrieval, between spaces
+    requests: int
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Means:
@@ -78,12 +100,6 @@ def sizes_rng() -> np.random.Generator:
     return stream(0, "ivf sizes/index")
 
 
-def gpu_rate(system: str) -> float:
-    """Return the bytes that a system's GPU scans per second."""
-    fitted, device = profile().scans[GPU[system]], load_device(GPU[system])
-    return fitted.rate or (fitted.share_of_bandwidth or 1.0) * device.memory_bandwidth
-
-
 def model_of(pipeline: str, model: str) -> str:
     """Return the model of a pipeline on a system where the others run on `model`."""
     return paper.SELF_RAG_MODEL[model] if pipeline == "Self-RAG" else model
@@ -99,7 +115,7 @@ def budget_table(queries: int = 256) -> list[dict[str, Any]]:
                                "paper %": paper.OVERLAP_AT_BUDGET[pipeline]}
         for fit in found.families:
             share, _, held = overlap_within(
-                make_family(fit.family, **fit.shape), fit.strengths[PIPELINE_NAMES[pipeline]], fit.bias, sizes,
+                make_family(fit.family, **fit.shape), fit.strengths["NQ"][PIPELINE_NAMES[pipeline]], fit.bias, sizes,
                 int(budget * 1e9), found.index.nprobe, queries=queries)
             row[f"{fit.name} %"] = 100 * share
             row[f"{fit.name} error"] = 100 * share - paper.OVERLAP_AT_BUDGET[pipeline]
@@ -151,7 +167,8 @@ class Ask:
     batch: int
     budget: float | str | None
     nprobe: int | None
-    cpu_rate: float
+    dataset: str
+    rates: Rates
     changes: tuple[tuple[str, Any], ...]
 
     def point(self) -> Point:
@@ -165,28 +182,28 @@ class Ask:
             "workload.requests": self.requests, "workload.lengths.output": self.answer,
             "workload.pipeline": {
                 "name": PIPELINE_NAMES[self.pipeline], "retrieval": self.retrieval, "window": tokens_in(self.pipeline),
-                "strength": fit.strengths[PIPELINE_NAMES[self.pipeline]], "link": setup.link, "batch": self.batch,
-                "budget": budget if isinstance(budget, str) else int(budget),
+                "strength": fit.strengths[self.dataset][PIPELINE_NAMES[self.pipeline]], "link": setup.link,
+                "batch": self.batch, "budget": budget if isinstance(budget, str) else int(budget),
                 "nprobe": self.nprobe or found.index.nprobe,
             },
             "clients.0.index": found.cluster_model(self.family).model_dump(),
             "clients.0.buffer": int(setup.buffers[model]),
-            "clients.1.serves.cpu_search.rate": self.cpu_rate,
-            "clients.2.serves.gpu_search.rate": gpu_rate(self.system),
+            **self.rates.settings(),
             "clients.3.model": model, "clients.3.hardware.model": model,
             "clients.3.memory.reserved": int(setup.buffers[model]) + ENCODER_BYTES,
             **dict(self.changes),
         }
         more = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in self.changes)
         label = (f"{self.system} {self.pipeline} {self.retrieval} {model} {self.family} {self.requests} x {self.batch} "
-                 f"answer {self.answer} budget {self.budget} nprobe {self.nprobe} cpu {self.cpu_rate} {more}")
+                 f"answer {self.answer} budget {self.budget} nprobe {self.nprobe} {self.dataset} "
+                 f"rates {' '.join(f'{rate:g}' for rate in self.rates)} {more}")
         return Point(label, settings, seed=0)
 
 
 def ask(
-    system: str, pipeline: str, retrieval: str, requests: int, answer: int, cpu_rate: float, *, family: str = "",
+    system: str, pipeline: str, retrieval: str, requests: int, answer: int, rates: Rates, *, family: str = "",
     model: str = "", batch: int = 1, budget: float | str | None = None, nprobe: int | None = None,
-    changes: Mapping[str, Any] | None = None,
+    dataset: str = "NQ", changes: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return a simulation.
 
@@ -194,14 +211,15 @@ def ask(
         system: desktop or server.
         retrieval: Mode of the pipeline.
         answer: Tokens.
-        cpu_rate: Bytes/s of the CPU's scans.
+        rates: Of the machine's scans.
         family: Of perturbations; the profile's first if "".
         model: The system's own if "".
         budget: Bytes, the paper's if None, or "profiled".
+        dataset: Whose strengths the rewrites have.
         changes: More settings of the scenario, by dotted path.
     """
     return Ask(system, pipeline, retrieval, requests, answer, family, model or DEFAULT_MODEL[system], batch, budget,
-               nprobe, cpu_rate, tuple((changes or {}).items()))
+               nprobe, dataset, rates, tuple((changes or {}).items()))
 
 
 def extract(results: Results) -> dict[str, Any]:
@@ -224,11 +242,13 @@ def extract(results: Results) -> dict[str, Any]:
     figures = point_figures(results)
     peak = results.record.notes.get("peak_bytes", np.zeros(1))
     means = Means(
-        e2e, busy / requests, e2e - busy / requests, total("miss_bytes") / requests,
+        e2e, busy / requests, e2e - busy / requests,
+        float(alone.loc[alone["kind"] == "cpu_search", "s"].sum()) / requests,
         total("miss_bytes", "hit_bytes") / requests, total("union_miss_bytes") / requests,
         total("prefetched_bytes") / requests, len(looked) / requests, float(np.mean(ahead)) if ahead else 0.0,
         float(np.mean(windows)) / 1e9 if windows else 0.0, sum(windows) / 1e9 / requests, int(np.nanmax(peak)),
         figures["kv_capacity_tokens"], figures["kv_peak_share"], figures["rejected"],
+        " ".join(f"{lookup['hit_bytes']:.0f}:{lookup['miss_bytes']:.0f}" for lookup in looked), requests,
     )
     return {f"mean.{name}": value for name, value in means._asdict().items()}
 

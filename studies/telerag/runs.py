@@ -13,20 +13,15 @@ from hermes.scenario import load_scenario
 from hermes.study import Context, Point, run_points
 
 from . import paper
-from .points import CPU, ENCODER_BYTES, Ask, Means, ask, extract, gpu_rate, profile, tokens_in
+from .points import ENCODER_BYTES, Ask, Means, Rates, ask, extract, profile, tokens_in
+from .rates import fit_rates, mean
 
-__all__ = ["Runs", "mean"]
+__all__ = ["PIPELINES", "Runs"]
 
 K = TypeVar("K", bound=Hashable)
 
 PIPELINES = tuple(paper.BUDGET_GB)
 WHOLE_INDEX = {"clients.3.memory.reserved": paper.TOTAL_BYTES + ENCODER_BYTES, "clients.3.memory.utilization": 1.0}
-
-
-def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean."""
-    found = list(values)
-    return sum(found) / len(found)
 
 
 class Runs:
@@ -35,20 +30,29 @@ class Runs:
     def __init__(self, context: Context, count: int) -> None:
         self.context, self.count, self.answer = context, count, int(context["answer_tokens"])
         self._known: dict[Ask, Means] = {}
+        self._rates: dict[int, dict[str, Rates]] = {}
 
     @cached_property
     def families(self) -> list[str]:
         """Names of the families in the profile, the best first."""
         return [fitted.name for fitted in profile().families]
 
-    def rate(self, system: str) -> float:
-        """Return the bytes that the system's CPU scans per second."""
-        return float((profile().scans[CPU[system]].rate or 0.0) / self.context["cpu_scans"])
+    def rates(self, answer: int | None = None) -> dict[str, Rates]:
+        """Return the scan rates by system, fitted for answers of `answer` tokens."""
+        answer = self.answer if answer is None else answer
+        if answer not in self._rates:
+            self._rates[answer] = fit_rates(self, answer)
+        return self._rates[answer]
 
     def ask(self, system: str, pipeline: str, mode: str, **more: Any) -> Ask:
-        """Return a simulation of this study; more: as of `points.ask`."""
-        assumed = {"requests": self.count, "answer": self.answer, "cpu_rate": self.rate(system)}
-        return ask(system, pipeline, mode, **assumed | more)
+        """Return a simulation of this study; more: as of `points.ask`. Rates are those of its answer length if none are
+        given."""
+        answer = more.get("answer", self.answer)
+        if "rates" not in more:
+            more["rates"] = self.rates(answer)[system]
+        if mode == "resident":
+            more["changes"] = WHOLE_INDEX
+        return ask(system, pipeline, mode, **{"requests": self.count, "answer": answer} | more)
 
     def means(self, name: str, asks: Mapping[K, Ask]) -> dict[K, Means]:
         """Return the means of each. New ones are simulated together, in a folder `name` by system."""
@@ -62,9 +66,13 @@ class Runs:
 
     def pairs(self, name: str, **more: Any) -> list[tuple[Means, Means]]:
         """On the desktop, by pipeline: retrieval on the CPU, and lookahead."""
-        found = self.means(name, {(p, mode): self.ask("desktop", p, mode, **more)
-                                  for p in PIPELINES for mode in ("offload", "lookahead")})
-        return [(found[p, "offload"], found[p, "lookahead"]) for p in PIPELINES]
+        cpu, ahead = self.modes(name, "desktop", ("offload", "lookahead"), **more)
+        return list(zip(cpu, ahead, strict=True))
+
+    def modes(self, name: str, system: str, modes: tuple[str, ...], **more: Any) -> list[list[Means]]:
+        """By mode of retrieval, the six pipelines in order."""
+        found = self.means(name, {(p, mode): self.ask(system, p, mode, **more) for p in PIPELINES for mode in modes})
+        return [[found[p, mode] for p in PIPELINES] for mode in modes]
 
     def latency(self, answers: tuple[int, ...]) -> pd.DataFrame:
         found = self.means("latency", {
@@ -124,7 +132,7 @@ class Runs:
         found = self.means("server-ahead", {
             **{("lookahead", *key): asked("lookahead", *key, budget=min(
                 setup.buffers[key[0]], setup.link * cpus[key].window_s)) for key in each},
-            **{("resident", *key): asked("resident", *key, changes=WHOLE_INDEX) for key in each
+            **{("resident", *key): asked("resident", *key) for key in each
                if key[0] == "llama-3-8b"}})
         return {
             (model, batch): {"offload": [cpus[model, batch, p] for p in PIPELINES]} | {
@@ -140,10 +148,9 @@ class Runs:
 
     def variants(self) -> pd.DataFrame:
         """Mean speed-up, and retrieval's, over the six pipelines."""
-        slow = {"clients.2.serves.gpu_search.rate": 7 * self.rate("desktop")}
         differ = {"workload.pipeline.window_sigma": 0.5}
         cases: dict[str, dict[str, Any]] = {
-            "as above": {}, "GPU scans 7 times as fast as the CPU": {"changes": slow},
+            "as above": {},
             "windows differ (sigma 0.5)": {"changes": differ},
             "the same, late copies given up": {"changes": differ | {"workload.pipeline.late": "give_up"}},
             "clusters kept between rounds": {"changes": {"workload.pipeline.keep": True}},
@@ -164,30 +171,47 @@ class Runs:
             })
         return pd.DataFrame(rows)
 
-    def nprobes(self) -> pd.DataFrame:
-        each = [(nprobe, pipeline) for nprobe in (128, 256, 512) for pipeline in ("HyDE", "SubQ", "Iter")]
-        found = self.means("nprobe", {(n, p, mode): self.ask("desktop", p, mode, nprobe=n)
-                                      for n, p in each for mode in ("offload", "lookahead")})
+    def answers(self, lengths: tuple[int, ...]) -> pd.DataFrame:
+        """Means over the pipelines by answer length: with the rates fitted for it, and with those of the assumed
+        one."""
         rows = []
-        for nprobe, pipeline in each:
-            cpu, ahead = found[nprobe, pipeline, "offload"], found[nprobe, pipeline, "lookahead"]
-            rows.append({"nprobe": nprobe, "pipeline": pipeline, "overlap %": 100 * ahead.overlap,
-                         "retrieval speed-up": cpu.retrieve_s / ahead.retrieve_s,
-                         "ceiling": 1 / max(1e-9, 1 - ahead.overlap),
-                         "overlap for 7.21 %": 100 * (1 - 1 / paper.RETRIEVAL_SPEEDUP)})
+        for answer in lengths:
+            for label, rates in (("for this answer", self.rates(answer)), ("for the assumed one", self.rates())):
+                desktop, server = rates["desktop"], rates["server"]
+                cpu, ahead, fetch = self.modes("answers", "desktop", ("offload", "lookahead", "on_demand"),
+                                               answer=answer, rates=desktop)
+                (whole,) = self.modes("answers", "server", ("offload",), answer=answer, rates=server)
+                rows.append({
+                    "answer": answer, "rates fitted": label, "Faiss GB/s": server.baseline / 1e9,
+                    "misses GB/s": desktop.miss / 1e9, "GPU GB/s": server.gpu / 1e9,
+                    "CPU share, server %": 100 * mean(p.retrieve_s / p.e2e_s for p in whole),
+                    "CPU share, desktop %": 100 * mean(p.retrieve_s / p.e2e_s for p in cpu),
+                    "speed-up": mean(c.e2e_s / a.e2e_s for c, a in zip(cpu, ahead, strict=True)),
+                    "retrieval speed-up": mean(c.retrieve_s / a.retrieve_s for c, a in zip(cpu, ahead, strict=True)),
+                    "on demand over CPU": mean(f.e2e_s / c.e2e_s for f, c in zip(fetch, cpu, strict=True)),
+                })
+        return pd.DataFrame(rows)
+
+    def nprobes(self) -> pd.DataFrame:
+        rows = []
+        for nprobe in (128, 256, 512):
+            for pipeline, (cpu, ahead) in zip(PIPELINES, self.pairs("nprobe", nprobe=nprobe), strict=True):
+                rows.append({"nprobe": nprobe, "pipeline": pipeline, "overlap %": 100 * ahead.overlap,
+                             "CPU ms": 1e3 * cpu.retrieve_s, "lookahead ms": 1e3 * ahead.retrieve_s,
+                             "retrieval speed-up": cpu.retrieve_s / ahead.retrieve_s})
         return pd.DataFrame(rows)
 
     def timeline(self) -> pd.DataFrame:
         found = self.means("timeline", {mode: self.ask("desktop", "HyDE", mode) for mode in ("on_demand", "offload")})
         fetch, cpu = found["on_demand"], found["offload"]
         scans = load_scenario(self.context.file("desktop.yaml")).clients[2].serves["gpu_search"]
-        rate = self.rate("desktop")
+        gpu = self.rates()["desktop"].gpu
         rows = [
             ("probed clusters", fetch.probed_bytes, None),
             ("copied over the link", fetch.union_bytes, fetch.union_bytes / paper.SETUPS["desktop"].link),
-            ("scanned by the GPU", fetch.probed_bytes, fetch.probed_bytes / gpu_rate("desktop") + scans.fixed),
+            ("scanned by the GPU", fetch.probed_bytes, fetch.probed_bytes / gpu + scans.fixed),
             ("retrieval, simulated", None, fetch.retrieve_s),
-            ("CPU scan of the same", cpu.scanned_bytes, cpu.scanned_bytes / rate),
+            ("CPU scan of the same", cpu.probed_bytes, cpu.cpu_s),
             ("end to end, on demand", None, fetch.e2e_s), ("end to end, CPU", None, cpu.e2e_s),
         ]
         return pd.DataFrame([{"part": name, "GB": None if n is None else n / 1e9, "ms": None if s is None else 1e3 * s}

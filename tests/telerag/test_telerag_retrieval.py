@@ -11,11 +11,14 @@ from hermes.core.record import STATUS_COMPLETED
 from hermes.core.simulation import Simulation
 from hermes.errors import InputError
 from hermes.hardware import StepStats
+from hermes.pipelines import ServiceStage
+from hermes.plugins.telerag import ClusterScan
 from hermes.scenario import load_scenario
 from hermes.scenario.build import build
+from hermes.services import MachineSpec
 
 MB = 10**6
-LINK, GPU, CPU = 20e9, 400e9, 10e9
+LINK, GPU, CPU, MISSES = 20e9, 400e9, 10e9, 25e9
 LAUNCH_NS, MERGE_NS = 20_000, 50_000
 HARDWARE = {"kind": "roofline", "model": "llama-3.2-3b", "device": "rtx-4090"}
 NETWORK = {"kind": "topology", "nodes": ["host", "card"], "links": [{"a": "host", "b": "card", "bandwidth": LINK}],
@@ -31,7 +34,8 @@ def scenario(pipeline: dict[str, Any], *, index: dict[str, Any] | None = None, b
                      "pipeline": {"nprobe": 8, "embed": False, "window": 10, **pipeline}, **workload},
         "clients": [
             {"kind": "ivf_index", "name": "index", "index": clusters, "buffer": buffer},
-            {"kind": "rag", "name": "cpu", "serves": {"cpu_search": {"kind": "cluster_scan", "rate": CPU}}},
+            {"kind": "rag", "name": "cpu", "serves": {"cpu_search": {"kind": "cluster_scan", "rate": CPU},
+                                                      "miss_search": {"kind": "cluster_scan", "rate": MISSES}}},
             {"kind": "rag", "name": "gpu", "serves": {
                 "prefetch": {"kind": "per_item"}, "merge": {"kind": "per_item", "fixed": MERGE_NS / 1e9},
                 "gpu_search": {"kind": "cluster_scan", "rate": GPU, "fixed": LAUNCH_NS / 1e9},
@@ -74,7 +78,7 @@ def test_hyde_by_hand(mode):
     window, answer = generation_ns(64, 10), generation_ns(64 + 300, 16)
     copy = round(50 * MB / link * 1e9) + 1
     expected = {
-        "lookahead": max(window, copy) + max(scan_ns(50 * MB, GPU, LAUNCH_NS), scan_ns(30 * MB, CPU))
+        "lookahead": max(window, copy) + max(scan_ns(50 * MB, GPU, LAUNCH_NS), scan_ns(30 * MB, MISSES))
         + round(30_000 * 8 / link * 1e9) + MERGE_NS,
         "offload": window + scan_ns(80 * MB, CPU),
         "resident": window + scan_ns(80 * MB, GPU, LAUNCH_NS),
@@ -104,6 +108,38 @@ def test_bytes_are_conserved_and_never_exceed_budget_or_buffer(name, late):
     for lookup in index.lookups:
         assert 0 <= lookup.overlap <= 1
         assert lookup.planned == (lookup.prefetched_bytes > 0)
+
+
+@pytest.mark.parametrize(("queries", "expected_s"), [(1, 0.008), (3, 0.008), (4, 0.008), (8, 0.016)])
+def test_a_search_that_splits_over_queries(queries, expected_s):
+    """Four queries fit the machine side by side; one query alone is no faster than its thread."""
+    service = ClusterScan(rate=40e9, query_rate=10e9).build(MachineSpec(1, 1e9, 1e9, 10**9))
+    stage = ServiceStage("cpu_search", items=queries, options={"scan_bytes": queries * 80 * MB})
+    assert service.work([stage]).alone_s == pytest.approx(expected_s)
+    assert service.work([ServiceStage("cpu_search", options={"scan_bytes": 0})]).alone_s == 0
+
+
+def test_the_baseline_searches_at_its_own_rate():
+    """Retrieval on the CPU does not change with the rate of misses, lookahead does."""
+    def finish(mode: str, **rates: float) -> int:
+        content = scenario({"name": "telerag-hyde", "retrieval": mode, "budget": 59 * MB}).model_dump()
+        for stage, rate in rates.items():
+            content["clients"][1]["serves"][stage]["rate"] = rate
+        return int(build(load_scenario(content)).run().finish_ns[0])
+
+    assert finish("offload", miss_search=MISSES / 4) == finish("offload")
+    assert finish("lookahead", cpu_search=CPU / 4) == finish("lookahead")
+    assert finish("lookahead", miss_search=MISSES / 4) > finish("lookahead")
+
+
+def test_a_client_for_each_search_that_a_mode_needs():
+    """Profiled budgets need the baseline's search beside that of the misses."""
+    for pipeline, stage in (({"retrieval": "offload"}, "cpu_search"), ({}, "miss_search"),
+                            ({"budget": "profiled", "link": LINK}, "cpu_search")):
+        content = scenario({"name": "telerag-hyde", **pipeline}).model_dump()
+        del content["clients"][1]["serves"][stage]
+        with pytest.raises(InputError, match=stage):
+            build(load_scenario(content))
 
 
 def test_a_batch_moves_the_union_once():

@@ -61,7 +61,7 @@ def _content(loop: dict[str, Any], profile: str) -> dict[str, Any]:
         "clients": [
             {"kind": "ivf_index", "name": "index", "buffer": num_bytes, "index": {
                 "clusters": _CLUSTERS, "total": num_bytes, "vector_bytes": 4 * int(loop["dim"]), "size_sigma": 0.0}},
-            {"kind": "rag", "name": "cpu", "serves": {"cpu_search": {"kind": "cluster_scan", "rate": 1e9}}},
+            {"kind": "rag", "name": "cpu", "serves": {"miss_search": {"kind": "cluster_scan", "rate": 1e9}}},
             {"kind": "rag", "name": "gpu", "serves": {
                 "prefetch": {"kind": "per_item"}, "merge": {"kind": "per_item"},
                 "gpu_search": {"kind": "cluster_scan", "rate": num_bytes / loop["scan_s"]}}},

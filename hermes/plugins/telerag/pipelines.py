@@ -84,7 +84,8 @@ class _Built:
 
     def __init__(self, config: LookaheadPipeline, name: str, seed: int) -> None:
         self.config, self.name, self.seed = config, name, seed
-        self.stages = ("generate", *KINDS[config.retrieval], *(("embed",) if config.embed else ()))
+        profiling = ("cpu_search",) if config.retrieval == "lookahead" and config.budget == "profiled" else ()
+        self.stages = ("generate", *KINDS[config.retrieval], *profiling, *(("embed",) if config.embed else ()))
         given = None if config.budget == "profiled" else config.budget
         self.budget = Budget(given, link=config.link or 0.0, queries=config.profile_queries, batch=config.batch)
         self.stage_options = {kind: {"scan_bytes": None} for kind in self.stages if kind.endswith("_search")}

@@ -1,7 +1,8 @@
 """Fitted parameters of lookahead retrieval, with their sources: `hw_profiles/lookahead/NAME.yaml`.
 
 The file holds strengths of the rewrites and the bias to large clusters, for each family of perturbation, and the scan
-rates of machines. `scripts/build_lookahead.py` writes it; no other file has these numbers.
+rates of machines: the baseline's search and the search of missed clusters are two rates of one CPU.
+`scripts/build_lookahead.py` writes it; no other file has these numbers.
 """
 
 from __future__ import annotations
@@ -43,15 +44,14 @@ class FittedFamily(ConfigModel):
     shape: dict[str, float] = {}
     """Arguments of the family (`hermes.plugins.telerag.overlap.make_family`)."""
     bias: float
-    strengths: dict[str, Annotated[float, Field(ge=0)]]
-    """Strength by pipeline; 0 for one without rewrites."""
+    strengths: dict[str, dict[str, Annotated[float, Field(ge=0)]]]
+    """Strength by data set and pipeline; 0 for a pipeline without rewrites."""
 
 
 class FittedRate(ConfigModel):
-    """Bytes of vectors that a machine scans per second, or the share of its memory bandwidth that it reaches."""
+    """Bytes of vectors that a machine scans per second."""
 
-    rate: Bandwidth | None = None
-    share_of_bandwidth: Annotated[float, Field(gt=0, le=1)] | None = None
+    rate: Bandwidth
     provenance: Sources
 
 
@@ -63,8 +63,8 @@ class LookaheadProfile(ConfigModel):
     index: FittedIndex
     families: Annotated[list[FittedFamily], Field(min_length=1)]
     """Families in the order of their errors on the measured index: use the first. The others are for comparison."""
-    scans: dict[str, FittedRate]
-    """By machine."""
+    scans: dict[str, dict[str, FittedRate]]
+    """By machine and stage (`cpu_search`, `miss_search`, `gpu_search`)."""
     provenance: Sources
 
     def family(self, name: str = "") -> FittedFamily:

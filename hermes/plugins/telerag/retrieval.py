@@ -1,14 +1,18 @@
 """One retrieval of a pipeline, in each of four modes: its stages and their order.
 
-    offload    the CPU scans all probed clusters
+    offload    the CPU scans all probed clusters (`cpu_search`, the baseline's search)
     resident   the whole index is on the GPU, which scans them
     on_demand  probed clusters are copied once the query is known, then the GPU scans them
     lookahead  clusters near the original query are copied while it is rewritten; then the GPU scans the probed
-               clusters that it holds, the CPU the others at the same time, and the GPU merges
+               clusters that it holds, the CPU the others at the same time (`miss_search`), and the GPU merges
+
+`cpu_search` and `miss_search` are two programs on the same CPU. The baseline's is Faiss, which splits a search over its
+queries, so that one query is one thread (Faiss wiki, "Threads and asynchronous calls"); TeleRAG's search of the missed
+clusters splits over the clusters.
 
 An `ivf_index` client serves the stages `lookahead`, `probe` and `evict` (and fills in its results); a client at the GPU
-serves `prefetch`, `gpu_search` and `merge`, and one at the host `cpu_search`. A `prefetch` copies its input: the bytes
-move from the index's client over the network.
+serves `prefetch`, `gpu_search` and `merge`, and one at the host `cpu_search` or `miss_search`. A `prefetch` copies its
+input: the bytes move from the index's client over the network.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ KINDS = {
     "offload": ("probe", "cpu_search", "evict"),
     "resident": ("probe", "gpu_search", "evict"),
     "on_demand": ("probe", "prefetch", "gpu_search", "evict"),
-    "lookahead": ("lookahead", "probe", "prefetch", "gpu_search", "cpu_search", "merge", "evict"),
+    "lookahead": ("lookahead", "probe", "prefetch", "gpu_search", "miss_search", "merge", "evict"),
 }
 DISTANCE_BYTES = 8   # bytes of a candidate: distance and id
 
@@ -137,11 +141,11 @@ class Retriever:
         yield probe
         if self.mode == "on_demand":
             yield ServiceStage("prefetch", inputs=((probe, probe.union_miss_bytes),))
-            yield _scan("gpu_search", probe.miss_bytes)
+            yield _scan("gpu_search", probe.miss_bytes, probe.items)
         elif self.mode == "resident":
-            yield _scan("gpu_search", probe.hit_bytes)
+            yield _scan("gpu_search", probe.hit_bytes, probe.items)
         elif self.mode == "offload":
-            yield _scan("cpu_search", probe.miss_bytes)
+            yield _scan("cpu_search", probe.miss_bytes, probe.items)
         else:
             yield from self._together(probe)
             if not self.keep:
@@ -152,7 +156,8 @@ class Retriever:
 
     def _together(self, probe: ProbeStage) -> Generator[Any, Any, None]:
         """Scan on GPU and CPU side by side; the GPU merges the distances of the clusters that it missed."""
-        gpu, cpu = _scan("gpu_search", probe.hit_bytes), _scan("cpu_search", probe.miss_bytes)
+        gpu = _scan("gpu_search", probe.hit_bytes, probe.items)
+        cpu = _scan("miss_search", probe.miss_bytes, probe.items)
         yield gpu, cpu
         candidates = probe.miss_vectors
         yield ServiceStage("merge", items=probe.items, inputs=((cpu, candidates * DISTANCE_BYTES),))
@@ -165,5 +170,5 @@ class Retriever:
         self._evict(everything=True)
 
 
-def _scan(kind: str, num_bytes: int) -> ServiceStage:
-    return ServiceStage(kind, options={"scan_bytes": num_bytes})
+def _scan(kind: str, num_bytes: int, queries: int) -> ServiceStage:
+    return ServiceStage(kind, items=queries, options={"scan_bytes": num_bytes})
