@@ -7,6 +7,7 @@ no Python object behind. The log turns the buffer into columns every few thousan
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ __all__ = ["RowLog", "StepLog"]
 IntArray = npt.NDArray[np.int64]
 
 _ROWS = 8192
+_NOTHING: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 _CHUNK = 1 << 14
 
 
@@ -26,8 +28,9 @@ class RowLog:
     `log.write(log.buffer, log.pos, *row); log.pos += log.size`, and `log.flush()` when `log.pos == log.limit`.
     """
 
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
+    def __init__(self, fields: tuple[str, ...], narrow: frozenset[str] = frozenset()) -> None:
+        """narrow: Fields that `columns` keeps in 32 bits: a product of two of them must fit as well."""
+        self.fields, self.narrow = fields, narrow
         row = struct.Struct(f"{len(fields)}q")
         self.write, self.size, self.limit = row.pack_into, row.size, row.size * _ROWS
         self.buffer = bytearray(self.limit)
@@ -59,18 +62,24 @@ class RowLog:
         self.pos = 0
 
     def columns(self) -> dict[str, IntArray]:
-        """Return all rows so far as int64 columns. Empties the log: call it once, at the end."""
+        """Return all rows so far as columns: int64, or int32 for the counts named in `narrow` where they fit. A column
+        of equal values is a read-only view of one. Empties the log: call it once, at the end."""
         self.flush()
         out: dict[str, IntArray] = {}
         for i, name in enumerate(self.fields):
-            column = np.empty(self._count, dtype=np.int64)
-            at = 0
-            for piece in self._packed:
-                part = piece[i]
-                column[at : at + len(part)] = part
-                at += len(part)
-                piece[i] = part[:0]
-            out[name] = column
+            packed = self._packed
+            first = packed[0][i][0] if packed else 0
+            if all((piece[i] == first).all() for piece in packed):
+                out[name] = np.broadcast_to(np.array(first, dtype=np.int64), self._count)
+            else:
+                small = name in self.narrow and all(piece[i].dtype == np.int32 for piece in packed)
+                column: npt.NDArray[Any] = np.empty(self._count, dtype=np.int32 if small else np.int64)
+                at = 0
+                for piece in packed:
+                    column[at : at + len(piece[i])] = piece[i]
+                    at += len(piece[i])
+                    piece[i] = _NOTHING   # a slice would keep the rows in memory
+                out[name] = column
         return out
 
 

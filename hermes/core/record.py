@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from hermes.core.network import LinkUse
 
-__all__ = ["RUN_COLUMNS", "RUN_FIELDS", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED", "STATUS_UNFINISHED",
-           "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
+__all__ = ["RUN_COLUMNS", "RUN_FIELDS", "RUN_NARROW", "STAGE_FIELDS", "STATUS_COMPLETED", "STATUS_REJECTED",
+           "STATUS_UNFINISHED", "TRANSFER_FIELDS", "ClientInfo", "MachineInfo", "RunRecord", "SharingInfo", "TierInfo"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -46,6 +46,10 @@ RUN_FIELDS = (
 # embed_tokens: the part of prefill_tokens that belongs to embeddings; embedded: embeddings that ended; overhead_ns:
 # time at the start of the run in which the serving stack held up the hardware; left_waiting: sequences that found no
 # place in the batch when the run was planned
+RUN_NARROW = frozenset((
+    "client", "first_step", "num_steps", "prefill_seqs", "decode_seqs", "sampled", "running", "waiting", "preempted",
+    "embedded", "left_waiting",
+))   # kept in 32 bits
 RUN_COLUMNS = (*RUN_FIELDS, "kv_block_ns")   # blocks in use times ns, from the step log: `hermes.clients.block_time`
 TRANSFER_FIELDS = ("request", "src", "dst", "bytes", "start_ns", "end_ns")  # client indices; start: when requested
 

@@ -126,7 +126,7 @@ def _of_fields(
         elif name.endswith("_ns"):
             out[name.removesuffix("_ns") + "_s"] = seconds(columns[name], undefined=name in undefined)
         else:
-            out[name] = columns[name]
+            out[name] = columns[name].astype(np.int64)   # tables have one width
     return out
 
 

@@ -15,7 +15,7 @@ from hermes.core.collect import Describe, Labels
 from hermes.core.columns import RowLog
 from hermes.core.coordinator import Coordinator
 from hermes.core.kv_transfer import Handoff
-from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS
+from hermes.core.record import RUN_FIELDS, RUN_NARROW, STAGE_FIELDS, TRANSFER_FIELDS
 from hermes.core.request import Stream
 from hermes.core.request_table import RequestTable
 from hermes.core.router import LoadCell, Router, RouterContext
@@ -63,7 +63,7 @@ class _Builder:
         self._events = ClientEvents()
         self.warnings: list[str] = []
         self._drawn: list[np.ndarray] = []   # per workload: the pipeline that each request takes
-        self._runs, self._stages = RowLog(RUN_FIELDS), RowLog(STAGE_FIELDS)
+        self._runs, self._stages = RowLog(RUN_FIELDS, RUN_NARROW), RowLog(STAGE_FIELDS)
         self._transfers = RowLog(TRANSFER_FIELDS)
         self._describe: list[Describe] = []
         self.clients = self._build_clients()
