@@ -93,6 +93,7 @@ class Lengths:
     prefix_tokens: IntArray | None = None
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    hash_tokens: list[tuple[int, ...]] | None = None
     turn: IntArray | None = None
     think_ns: IntArray | None = None
 

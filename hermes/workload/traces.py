@@ -2,8 +2,12 @@
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
-`hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
-key `hermes-trace/1`, or CSV with a header line and the same names. `hermes.workload.importers` reads foreign formats.
+`hash_ids` (lists of integers): chained hashes of the prompt's blocks, of `hash_block_tokens` tokens each (a number in
+the metadata). For hashed pieces of unequal lengths the column `hash_tokens` replaces `hash_block_tokens`: lists of the
+tokens of each piece, in sum at most `prompt_tokens`.
+
+On disk a trace is Parquet, marked by the metadata key `hermes-trace/1`, or CSV with a header line and the same names.
+`hermes.workload.importers` reads foreign formats.
 """
 
 from __future__ import annotations
@@ -55,6 +59,8 @@ def read_trace(path: str | Path) -> RequestTable:
     if "hash_ids" in frame:
         columns["hash_ids"] = [tuple(ids) for ids in frame["hash_ids"]]
         columns["hash_block_tokens"] = metadata.get("hash_block_tokens", 512)
+        if "hash_tokens" in frame:
+            columns["hash_tokens"] = [tuple(tokens) for tokens in frame["hash_tokens"]]
     return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
 
 
@@ -81,7 +87,13 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
-    """Write a checked trace as Parquet. source: its origin, which `describe` shows.
+    """Write a checked trace as Parquet.
+
+    Args:
+        frame: The columns of the trace.
+        path: The file.
+        source: The trace's origin, which `describe` shows.
+        hash_block_tokens: Tokens per block of `hash_ids`, if the trace has no `hash_tokens`.
 
     Raises `HermesError` if the file cannot be written.
     """
@@ -89,7 +101,9 @@ def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_bloc
     import pyarrow.parquet as pq
 
     checked = check_trace({str(name): column for name, column in frame.items()}, str(path))
-    metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
+    metadata: dict[str, Any] = {"source": source}
+    if "hash_tokens" not in checked:
+        metadata["hash_block_tokens"] = hash_block_tokens
     table = pa.Table.from_pandas(checked, preserve_index=False)
     table = table.replace_schema_metadata({TRACE_KEY: json.dumps(metadata, sort_keys=True).encode()})
     with replacing(path) as temporary:
@@ -111,7 +125,7 @@ def check_trace(
     import pandas as pd
 
     locate = locate or _row
-    known = [*_REQUIRED, *_INTEGERS, "hash_ids"]
+    known = [*_REQUIRED, *_INTEGERS, "hash_ids", "hash_tokens"]
     for column in columns:
         if column not in known:
             raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
@@ -126,7 +140,10 @@ def check_trace(
             lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
             checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
     if "hash_ids" in columns:
-        checked["hash_ids"] = _hash_ids(columns["hash_ids"], file, locate)
+        checked["hash_ids"] = _lists(columns["hash_ids"], "hash_ids", 0, file, locate)
+    if "hash_tokens" in columns:
+        require_columns(columns, ["hash_ids"], file)
+        checked["hash_tokens"] = _lists(columns["hash_tokens"], "hash_tokens", 1, file, locate)
     frame = pd.DataFrame(checked)
     tokens = ["prompt_tokens", "output_tokens"]
     if zero_tokens == "drop":
@@ -140,6 +157,8 @@ def check_trace(
         for row in frame.index[frame["prefix_tokens"] > frame["prompt_tokens"]][:1]:
             expected = f"at most the row's prompt_tokens ({frame['prompt_tokens'][row]})"
             raise _refuse(expected, frame["prefix_tokens"], "prefix_tokens", int(row), file, locate)
+    if "hash_tokens" in frame:
+        _check_pieces(frame, file, locate)
     return frame.reset_index(drop=True)
 
 
@@ -232,15 +251,31 @@ def _exact(value: Any) -> int:
         return int(float(value))
 
 
-def _hash_ids(values: Any, file: str, locate: Locate) -> list[list[int]]:
+def _lists(values: Any, name: str, low: int, file: str, locate: Locate) -> list[list[int]]:
+    """Return a column of lists of integers of at least `low`; `InputError` at the first other value."""
     lists: list[list[int]] = []
-    for row, ids in enumerate(values):
-        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        if not isinstance(numbers, list) or not all(type(i) is int and 0 <= i < 2**62 for i in numbers):
-            field, line = locate("hash_ids", row)
-            raise InputError("a list of integers of at least 0", ids, field=field, line=line, file=file)
+    for row, items in enumerate(values):
+        numbers = items.tolist() if isinstance(items, np.ndarray) else items
+        if not isinstance(numbers, list) or not all(type(i) is int and low <= i < 2**62 for i in numbers):
+            field, line = locate(name, row)
+            raise InputError(f"a list of integers of at least {low}", items, field=field, line=line, file=file)
         lists.append(numbers)
     return lists
+
+
+def _check_pieces(frame: pd.DataFrame, file: str, locate: Locate) -> None:
+    """Raise `InputError` at the first row with another number of `hash_tokens` than of `hash_ids`, or longer pieces
+    than its prompt."""
+    columns = (frame[name] for name in ("hash_ids", "hash_tokens", "prompt_tokens"))
+    for row, ids, tokens, prompt in zip(frame.index, *columns, strict=True):
+        if len(ids) == len(tokens) and sum(tokens) <= prompt:
+            continue
+        field, line = locate("hash_tokens", int(row))
+        if len(ids) != len(tokens):
+            expected, found = f"a number for each of the row's {len(ids)} hash_ids", f"{len(tokens)} numbers"
+        else:
+            expected, found = f"pieces of at most the row's prompt_tokens ({prompt}) in sum", f"{sum(tokens)} tokens"
+        raise InputError(expected, Verbatim(found), field=field, line=line, file=file)
 
 
 def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
