@@ -256,7 +256,8 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
     """Flat figures, with the ratios the project watches."""
     flat: dict[str, float] = {}
     for name, result in results.items():
-        for key in ("seconds", "requests_per_s", "us_per_request", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv"):
+        for key in ("seconds", "requests_per_s", "us_per_request", "steps_per_s", "simulated_s_per_s", "rss_bytes",
+                    "cv"):
             flat[f"{name}_{key}"] = result[key]
     if "chunked" in results:
         flat["bare_process_us"] = results["chunked"]["bare_process_us"]
