@@ -29,6 +29,7 @@ from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 __all__ = [
     "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame",
@@ -57,11 +58,17 @@ def read_trace(path: str | Path) -> RequestTable:
     frame, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
     if "hash_ids" in frame:
-        columns["hash_ids"] = [tuple(ids) for ids in frame["hash_ids"]]
+        columns["hash_ids"] = _tuples(frame["hash_ids"])
         columns["hash_block_tokens"] = metadata.get("hash_block_tokens", 512)
         if "hash_tokens" in frame:
-            columns["hash_tokens"] = [tuple(tokens) for tokens in frame["hash_tokens"]]
+            columns["hash_tokens"] = _tuples(frame["hash_tokens"])
     return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
+
+
+def _tuples(lists: Iterable[list[int]]) -> list[tuple[int, ...]]:
+    """Return the lists as tuples, one tuple for each list object: prompts that occur often take memory once."""
+    made: dict[int, tuple[int, ...]] = {}
+    return [made.get(id(items)) or made.setdefault(id(items), tuple(items)) for items in lists]
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -254,11 +261,17 @@ def _exact(value: Any) -> int:
 def _lists(values: Any, name: str, low: int, file: str, locate: Locate) -> list[list[int]]:
     """Return a column of lists of integers of at least `low`; `InputError` at the first other value."""
     lists: list[list[int]] = []
+    checked: set[int] = set()   # ids of lists; a Parquet file's equal rows are one list
     for row, items in enumerate(values):
         numbers = items.tolist() if isinstance(items, np.ndarray) else items
+        if id(items) in checked:
+            lists.append(numbers)
+            continue
         if not isinstance(numbers, list) or not all(type(i) is int and low <= i < 2**62 for i in numbers):
             field, line = locate(name, row)
             raise InputError(f"a list of integers of at least {low}", items, field=field, line=line, file=file)
+        if numbers is items:
+            checked.add(id(items))
         lists.append(numbers)
     return lists
 
@@ -297,7 +310,29 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
     table = parquet_table(path, what="a trace: a Parquet file, or a CSV file with the suffix .csv")
-    return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
+    return {name: _column(table.column(name)) for name in table.column_names}, table.schema.metadata or {}
+
+
+def _column(column: pa.ChunkedArray) -> Any:
+    """Return a Parquet column as pandas has it; lists of integers as Python lists, one object for all equal rows.
+
+    A trace that repeats its prompts has few distinct lists, and arrays of them would take hundreds of bytes a row.
+    """
+    import pyarrow.types as kinds
+
+    if not kinds.is_list(column.type) or not kinds.is_int64(column.type.value_type) or column.null_count:
+        return column.to_pandas()
+    lists: list[list[int]] = []
+    made: dict[bytes, list[int]] = {}
+    for chunk in column.chunks:
+        flat = chunk.flatten()
+        if flat.null_count:
+            return column.to_pandas()
+        values, ends = flat.to_numpy(), np.cumsum(chunk.value_lengths().to_numpy()).tolist()
+        for start, end in zip([0, *ends], ends, strict=False):
+            key = values[start:end].tobytes()
+            lists.append(made.get(key) or made.setdefault(key, values[start:end].tolist()))
+    return lists
 
 
 def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:
