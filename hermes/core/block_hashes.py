@@ -134,11 +134,12 @@ class HashedPieces:
     sequence alone.
     """
 
-    __slots__ = ("ends", "ids", "num_tokens")
+    __slots__ = ("_runs", "ends", "ids", "num_tokens")
 
     def __init__(self, ids: tuple[int, ...], ends: tuple[int, ...], num_tokens: int) -> None:
         self.ids, self.ends = ids, ends
         self.num_tokens = min(num_tokens, ends[-1]) if ends else 0
+        self._runs: dict[int, list[tuple[Hashable, int]]] = {}   # by block size; several requests may share a prompt
 
     def block_key(self, index: int, block_size: int) -> object:
         """Return the key of full block `index`, or None where the prompt ends before the block does."""
@@ -146,9 +147,12 @@ class HashedPieces:
         return ("hash", self.ids[bisect_left(self.ends, end)], index) if end <= self.num_tokens else None
 
     def name_runs(self, block_size: int) -> NameRuns:
-        tokens = self.num_tokens
-        return [(("hash", number), min(end, tokens) // block_size)
-                for number, end in zip(self.ids, self.ends, strict=True)]
+        runs = self._runs.get(block_size)
+        if runs is None:
+            tokens = self.num_tokens
+            runs = self._runs[block_size] = [(("hash", number), min(end, tokens) // block_size)
+                                             for number, end in zip(self.ids, self.ends, strict=True)]
+        return runs
 
 
 class TokenPrompt:
