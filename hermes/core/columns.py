@@ -17,6 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 _ROWS = 8192
 _CHUNK = 1 << 14
+_NONE: npt.NDArray[np.integer] = np.empty(0, dtype=np.int32)
 
 
 class RowLog:
@@ -69,7 +70,7 @@ class RowLog:
                 part = piece[i]
                 column[at : at + len(part)] = part
                 at += len(part)
-                piece[i] = part[:0]
+                piece[i] = _NONE   # not a view such as part[:0], which would keep the memory
             out[name] = column
         return out
 
