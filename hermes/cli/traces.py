@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -118,7 +118,7 @@ def _blocks(ids: list[tuple[int, ...]], tokens: list[tuple[int, ...]], size: int
     for chain, lengths in zip(ids, tokens, strict=True):
         whole = sum(lengths)
         prompt = HashedPieces(chain, tuple(accumulate(lengths)), whole)
-        found.append([cast(Hashable, prompt.block_key(i, size)) for i in range(whole // size)])
+        found.append([prompt.block_key(i, size) for i in range(whole // size)])
     return found
 
 

@@ -44,6 +44,10 @@ class WorkloadComponent(ConfigModel):
         """Return this component with relative paths resolved against `base_dir` (the scenario's folder)."""
         return self
 
+    def bound_beside(self, other: WorkloadComponent, base_dir: Path) -> Self:
+        """Return `bound`. A component may take a file's content from `other`, which is bound already."""
+        return self.bound(base_dir)
+
     def available(self) -> int | None:
         """Return how many requests the component can give; None for any number. May read its file (`InputError`)."""
         return None

@@ -34,7 +34,7 @@ class Replay(WorkloadComponent):
         return copy
 
     def bound_beside(self, other: WorkloadComponent, base_dir: Path) -> Self:
-        """Return `bound`, with the table of `other` (bound already) if that replays the same file: read it once."""
+        """Return `bound`, with the table of `other` if that replays the same file: it is read once."""
         if isinstance(other, Replay) and other.path == str(base_dir / self.path):
             copy = self.model_copy(update={"path": other.path})
             copy._table = other._table

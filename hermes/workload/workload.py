@@ -22,7 +22,6 @@ from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
 from hermes.workload.lengths import LENGTHS
 from hermes.workload.pipelines import PipelineChoice, Pipelines, choices_of
-from hermes.workload.replay import Replay
 
 __all__ = ["MAX_REQUESTS", "WorkloadConfig"]
 
@@ -107,10 +106,7 @@ class WorkloadConfig(ConfigModel):
         with inside("arrivals"):
             arrivals = self.arrivals.bound(base_dir)
         with inside("lengths"):
-            lengths: LengthModel = (
-                self.lengths.bound_beside(arrivals, base_dir) if isinstance(self.lengths, Replay)
-                else self.lengths.bound(base_dir)
-            )
+            lengths: LengthModel = self.lengths.bound_beside(arrivals, base_dir)
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
