@@ -24,11 +24,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, help="these cases only")
     options = parser.parse_args()
     results = {}
-    print(f"{'case':58} {'requests':>9} {'seconds':>8} {'req/s':>8} {'RSS MB':>7}")
+    print(f"{'case':58} {'requests':>9} {'seconds':>8} {'CPU s':>6} {'req/s':>8} {'RSS MB':>7}")
     for name in options.only:
         result = results[name] = run_case(name)
         print(f"{CASES[name][0]:58} {result['requests']:9,.0f} {result['seconds']:8.1f} "
-              f"{result['requests_per_s']:8,.0f} {result['rss_bytes'] / 1e6:7,.0f}", flush=True)
+              f"{result['cpu_seconds']:6.1f} {result['requests_per_s']:8,.0f} "
+              f"{result['rss_bytes'] / 1e6:7,.0f}", flush=True)
     low, high = OTHER
     print(f"another simulator, its own replay of this trace: {low:,} to {high:,} requests/s, as it reports.\n"
           "The loads are not proven equal: copies, cluster, machine and recorded metrics of that replay may differ.")

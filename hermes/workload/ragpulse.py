@@ -43,9 +43,9 @@ _KINDS = {
 
 
 class RagPulseTrace(TraceImporter):
-    """RAGPulse (flashserve/RAGPulse): a folder with 0_trace.jsonl (timestamp: seconds as text, input_length,
-    output_length, session_id, hash_ids: for each kind of text a list of numbers) and the files 1_sys_prompt.jsonl to
-    5_web_search.jsonl with the token length of each text.
+    """RAGPulse (flashserve/RAGPulse): a folder with 0_trace.jsonl (timestamp in seconds as text, input_length,
+    output_length, session_id, and hash_ids with a list of numbers for each kind of text) and the files
+    1_sys_prompt.jsonl to 5_web_search.jsonl with the token length of each text.
 
     Texts stand in the prompt in the order of the keys of `hash_ids`. Their lengths add up to a few tokens less than
     input_length; the last tokens belong to the request alone. The published file is two parts, one behind the other,

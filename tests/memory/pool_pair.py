@@ -11,7 +11,7 @@ import random
 from collections import Counter, defaultdict
 from typing import Any
 
-from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, NameRuns
+from hermes.core.block_hashes import GroupPrefix, HashedPrompt, NameRuns
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool
@@ -46,7 +46,7 @@ class Keyed:
 
 def contents(rng: random.Random, prompt: int) -> Any:
     """What a new prompt has in common with others."""
-    kind = rng.choice(("nothing", "group", "group", "hashed", "hashed", "pieces", "talk", "keyed"))
+    kind = rng.choice(("nothing", "group", "group", "hashed", "hashed", "talk", "keyed"))
     shared = rng.randint(0, prompt)
     if kind == "group":
         return GroupPrefix(rng.randint(0, 2), rng.choice((shared, prompt)))
@@ -55,13 +55,6 @@ def contents(rng: random.Random, prompt: int) -> Any:
         blocks = -(-prompt // unit)
         ids = [10 * group + b % 7 if b * unit < shared else 1000 + rng.randint(0, 3) for b in range(blocks)]
         return HashedPrompt(tuple(ids[: rng.choice((blocks, blocks, blocks // 2))]), unit, prompt)
-    if kind == "pieces":   # chains: which texts follow decides the ids, and ids decide the lengths
-        number, ids, ends = rng.randint(0, 1), [], []
-        while (ends[-1] if ends else 0) < prompt and len(ids) < 6:
-            number = 2000 + (3 * number + (0 if sum(ends[-1:]) < shared else rng.randint(0, 2))) % 97
-            ids.append(number)
-            ends.append(min((ends[-1] if ends else 0) + 1 + number % 9, prompt))
-        return HashedPieces(tuple(ids), tuple(ends), prompt)
     if kind == "talk":
         return Talk(rng.randint(0, 2), rng.choice((0, 7, 12)))
     if kind == "keyed":
