@@ -5,6 +5,7 @@
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
+#   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
 #   make lint                ruff and mypy
 #   make docs                the documentation as a site, in build/site
 
@@ -17,7 +18,7 @@ PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint 
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long test-studies fuzz bench lint docs clean
+.PHONY: run test test-long test-studies fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -36,6 +37,9 @@ fuzz: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp
 	$(PY) -m benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
+
+duel: $(VENV)/.stamp
+	$(PY) benchmarks/duel.py $(if $(JSON),--json $(JSON)) $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	$(PY) -m ruff check .

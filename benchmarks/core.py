@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"   # --data
+TRACES = Path(__file__).resolve().parents[1] / "traces"
 MOONCAKE_REQUESTS = 12_031
 # fixed for these benchmarks, whatever an engine's defaults are
 PLAIN = {"max_num_batched_tokens": 2048, "max_num_seqs": 256, "async_scheduling": False}
@@ -78,6 +79,14 @@ def mooncake(*, prefix_caching: bool) -> dict[str, Any]:
     return out
 
 
+def ragpulse(**client: Any) -> dict[str, Any]:
+    """The RAGPulse day 512 times over on 8 clients; `measure` fills in the trace."""
+    memory = {"block_size": 16, "prefix_caching": True}
+    group = {"name": "llm", "count": 8, "model": "llama-3.1-8b", "device": "h100-sxm", "memory": memory}
+    trace = {"kind": "trace", "path": ""}
+    return {"seed": 1, "workload": {"arrivals": trace, "lengths": dict(trace)}, "clients": [group | client]}
+
+
 def disaggregated(requests: int) -> dict[str, Any]:
     """5 prefill and 5 decode clients, KV over 200 GB/s links."""
     out = scenario(requests)
@@ -121,6 +130,10 @@ CASES: dict[str, tuple[str, dict[str, Any] | str]] = {
     "cached": ("chunked with a prefix cache, nothing shared", cached(50_000)),
     "mooncake": ("Mooncake's trace, 8 clients, a prefix cache", mooncake(prefix_caching=True)),
     "mooncake_uncached": ("the same without a cache", mooncake(prefix_caching=False)),
+    "ragpulse": ("RAGPulse's day in 512 copies, 8 clients, a prefix cache", ragpulse()),
+    "ragpulse_unshared": ("the same, no prompt shared between copies", ragpulse()),
+    "ragpulse_profile": ("ragpulse with steps priced by a fitted profile",
+                         ragpulse(hardware={"kind": "polynomial", "profile": "llama-3.1-8b-h100-tp1-bf16"})),
     "every_step": ("chunked, every step an event", scenario(5_000, stepping="every_step")),
     "fleet": ("3 models, 5 kinds of client, 4 pipelines, 2 racks", "pipelines/fleet"),
 }
@@ -150,20 +163,25 @@ def bare_process(count: int, in_flight: int) -> float:
 
 
 def trace_of(name: str, data: Path) -> Path | None:
-    """Return the file that a case needs from `data`; None if it needs none."""
+    """Return the file that a case needs, from `data` or the repository; None if it needs none."""
+    if name.startswith("ragpulse"):
+        return TRACES / "ragpulse-day.parquet"
     return data / "mooncake" / "conversation_trace.jsonl" if name.startswith("mooncake") else None
 
 
-def with_trace(spec: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:
-    """Return `spec` with the trace that `source` is imported to."""
+def write_mooncake(source: Path, target: Path) -> None:
+    """Import Mooncake's trace."""
     from hermes.workload.importers import import_trace
     from hermes.workload.traces import write_trace
 
-    path = folder / "trace.parquet"
-    write_trace(import_trace("mooncake", source), path, source=source.name)
-    for part in ("arrivals", "lengths"):
-        spec["workload"][part]["path"] = str(path)
-    return spec
+    write_trace(import_trace("mooncake", source), target, source=source.name)
+
+
+def write_copies(name: str, target: Path) -> None:
+    """Write the copies of RAGPulse's day, in another process: its memory is not the simulation's."""
+    program = Path(__file__).with_name("ragpulse_copies.py")
+    unshared = ["--unshared"] if name == "ragpulse_unshared" else []
+    subprocess.run([sys.executable, str(program), str(target), *unshared], check=True)
 
 
 def measure(name: str, data: Path = DATA) -> dict[str, float]:
@@ -172,7 +190,13 @@ def measure(name: str, data: Path = DATA) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         if source is not None:
             assert isinstance(spec, dict)
-            spec = with_trace(spec, source, Path(folder))
+            path = Path(folder) / "trace.parquet"
+            if name.startswith("ragpulse"):
+                write_copies(name, path)
+            else:
+                write_mooncake(source, path)
+            for part in ("arrivals", "lengths"):
+                spec["workload"][part]["path"] = str(path)
         return measured(name, spec)
 
 
@@ -182,24 +206,26 @@ def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
-    seconds, bare = [], []
+    seconds, cpu, bare = [], [], []
     while len(seconds) < REPEATS and (not seconds or sum(seconds) + seconds[-1] <= REPEAT_S):
         simulation = record = results = None    # peak memory is that of one run
         checked = load_scenario(spec)
-        started = time.perf_counter()
+        started, began = time.perf_counter(), time.process_time()
         simulation = build(checked)
         record = simulation.run()
         results = Results(record, {}, checked.slo)
         summary = results.summary
         seconds.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - began)
         if name == "chunked":
             bare.append(bare_process(30_000, 300))
     assert summary is not None
     median, noise = statistics.median(seconds), spread(seconds)
     requests = len(record.arrival_ns)
     out = {
-        "requests": requests, "seconds": median, "requests_per_s": requests / median,
-        "us_per_request": 1e6 * median / requests, "steps_per_s": record.counters["steps"] / median,
+        "requests": requests, "seconds": median, "cpu_seconds": statistics.median(cpu),
+        "requests_per_s": requests / median, "us_per_request": 1e6 * median / requests,
+        "steps_per_s": record.counters["steps"] / median,
         "runs_per_request": record.counters["runs"] / requests, "simulated_s_per_s": record.end_ns / 1e9 / median,
         "preemptions": float(record.runs["preempted"].sum()),
         "rss_bytes": float(peak_rss_bytes()), "repetitions": float(noise.samples), "cv": noise.cv,
@@ -232,7 +258,8 @@ def figures(results: dict[str, dict[str, float]]) -> dict[str, float]:
     """Flat figures, with the ratios the project watches."""
     flat: dict[str, float] = {}
     for name, result in results.items():
-        for key in ("requests_per_s", "us_per_request", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv"):
+        for key in ("seconds", "cpu_seconds", "requests_per_s", "us_per_request", "steps_per_s", "simulated_s_per_s",
+                    "rss_bytes", "cv"):
             flat[f"{name}_{key}"] = result[key]
     if "chunked" in results:
         flat["bare_process_us"] = results["chunked"]["bare_process_us"]

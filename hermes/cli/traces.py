@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +26,8 @@ def add_to(app: typer.Typer) -> None:
 
 def import_(
     format_: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="azure, bailian, burstgpt, csv, mooncake, parquet, tokens, "
-                                                   "vllm-run, or a plug-in's.")
+        str, typer.Argument(metavar="FORMAT", help="azure, bailian, burstgpt, csv, mooncake, parquet, "
+                                                   "ragpulse, tokens, vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="The Parquet file to write.")],
@@ -65,34 +67,59 @@ def cache(
     policies: Annotated[
         list[str], typer.Option("--policy", metavar="NAME", help="Eviction policy; repeatable [lru lfu fifo].")
     ] = [],  # noqa: B006
+    block_tokens: Annotated[
+        int | None, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens per block, for a trace with "
+                                 "hash_tokens; the blocks of other traces are given [16].")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the hit rate of a prefix cache on a trace: without limit, and for each of the given capacities."""
-    from hermes.errors import InputError
+    from hermes.errors import InputError, Verbatim
     from hermes.memory.replay import replay
     from hermes.workload.traces import read_trace
 
     table = read_trace(file)
     if table.hash_ids is None:
         raise InputError("a trace with block hashes", "none", file=str(file), field="hash_ids")
-    whole = replay(table.hash_ids)
+    prompts: list[Sequence[Hashable]]
+    if table.hash_tokens is not None:
+        size = block_tokens or 16
+        prompts = _blocks(table.hash_ids, table.hash_tokens, size)
+    elif block_tokens is not None:
+        problem = f"the trace's blocks have {table.hash_block_tokens} tokens; leave out --block-tokens"
+        raise InputError(Verbatim(problem), file=str(file))
+    else:
+        size, prompts = table.hash_block_tokens, list(table.hash_ids)
+    whole = replay(prompts)
     rows: list[dict[str, Any]] = [{"capacity_blocks": None, "policy": "any", "hits": whole.hits,
                                    "hit_rate": whole.hit_rate, "evictions": 0}]
     for capacity in capacities:
         for policy in policies or ["lru", "lfu", "fifo"]:
-            found = replay(table.hash_ids, capacity, policy)
+            found = replay(prompts, capacity, policy)
             rows.append({"capacity_blocks": capacity, "policy": policy, "hits": found.hits,
                          "hit_rate": found.hit_rate, "evictions": found.evictions})
     if as_json:
         print_json({"requests": len(table), "blocks": whole.blocks, "distinct": whole.distinct,
-                    "block_tokens": table.hash_block_tokens, "caches": rows})
+                    "block_tokens": size, "caches": rows})
         return
-    title = (f"{whole.blocks:,} blocks of {table.hash_block_tokens} tokens in {len(table):,} prompts, "
+    title = (f"{whole.blocks:,} blocks of {size} tokens in {len(table):,} prompts, "
              f"{whole.distinct:,} of them distinct")
     print_table(title, ["capacity (blocks)", "policy", "hits", "hit rate", "evictions"], [
         ["no limit" if row["capacity_blocks"] is None else f"{row['capacity_blocks']:,}", row["policy"],
          f"{row['hits']:,}", f"{row['hit_rate']:.4%}", f"{row['evictions']:,}"] for row in rows
     ])
+
+
+def _blocks(ids: list[tuple[int, ...]], tokens: list[tuple[int, ...]], size: int) -> list[Sequence[Hashable]]:
+    """Return the keys of the whole blocks of `size` tokens of prompts hashed in pieces."""
+    from hermes.core.block_hashes import HashedPieces
+
+    found: list[Sequence[Hashable]] = []
+    for chain, lengths in zip(ids, tokens, strict=True):
+        whole = sum(lengths)
+        prompt = HashedPieces(chain, tuple(accumulate(lengths)), whole)
+        found.append([prompt.block_key(i, size) for i in range(whole // size)])
+    return found
 
 
 def _print(figures: dict[str, Any], as_json: bool) -> None:

@@ -17,12 +17,16 @@ of different kinds never share a name.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
-__all__ = ["ConversationText", "GroupPrefix", "HashedPrompt", "NameRuns", "PromptContent", "TokenPrompt", "name_runs"]
+__all__ = [
+    "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "NameRuns", "PromptContent", "TokenPrompt",
+    "name_runs",
+]
 
 NameRuns = Iterable[tuple[Hashable, int]]
 
@@ -118,6 +122,37 @@ class HashedPrompt:
         last, unit, ids = self.num_tokens // block_size, self.unit, self.ids
         return [(("hash", number), end // block_size if end < self.num_tokens else last)
                 for number, end in zip(ids, range(unit, unit * len(ids) + 1, unit), strict=True)]
+
+
+class HashedPieces:
+    """A prompt given as chained hashes of consecutive pieces of unequal lengths, as in RAGPulse's trace.
+
+    Piece i covers the tokens from `ends[i - 1]` (0 for the first) to `ends[i]`, exclusive. A block belongs to the piece
+    whose end is the first at or beyond the block's end, so a block across two pieces has the later one's hash: hashes
+    are chained, and that hash stands for all text before it too. With pieces of equal lengths, keys and names are those
+    of `HashedPrompt`. A block beyond the last piece, or with tokens beyond the prompt's `num_tokens`, belongs to the
+    sequence alone.
+    """
+
+    __slots__ = ("_runs", "ends", "ids", "num_tokens")
+
+    def __init__(self, ids: tuple[int, ...], ends: tuple[int, ...], num_tokens: int) -> None:
+        self.ids, self.ends = ids, ends
+        self.num_tokens = min(num_tokens, ends[-1]) if ends else 0
+        self._runs: dict[int, list[tuple[Hashable, int]]] = {}   # by block size; several requests may share a prompt
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Return the key of full block `index`, or None where the prompt ends before the block does."""
+        end = (index + 1) * block_size
+        return ("hash", self.ids[bisect_left(self.ends, end)], index) if end <= self.num_tokens else None
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        runs = self._runs.get(block_size)
+        if runs is None:
+            tokens = self.num_tokens
+            runs = self._runs[block_size] = [(("hash", number), min(end, tokens) // block_size)
+                                             for number, end in zip(self.ids, self.ends, strict=True)]
+        return runs
 
 
 class TokenPrompt:

@@ -109,5 +109,10 @@ class StepLog:
             self.view, self.size = memoryview(self.buffer), size  # type: ignore[arg-type]
 
     def array(self) -> IntArray:
-        """Return all end times so far."""
-        return np.concatenate([*self._full, self.buffer[: self.pos]])
+        """Return all end times so far, in one piece, which replaces the pieces: two copies would be the largest part
+        of a long run's memory."""
+        if self.pos or len(self._full) != 1:
+            self._full = [np.concatenate([*self._full, self.buffer[: self.pos]])]
+            self.buffer, self.pos = np.empty(64, dtype=np.int64), 0
+            self.view, self.size = memoryview(self.buffer), 64  # type: ignore[arg-type]
+        return self._full[0]

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from copy import copy
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from simpy.events import ProcessGenerator
 
-from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPrompt, PromptContent
+from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPieces, HashedPrompt, PromptContent
 from hermes.core.client import Client, ClientView
 from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
 from hermes.core.request_table import RequestTable
@@ -193,6 +194,10 @@ def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
     """Return what the prompts of these rows share with others, None for nothing."""
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
+        if table.hash_tokens is not None:
+            made: dict[tuple[Any, ...], HashedPieces] = {}   # equal prompts close together share a content
+            return [made.get(row) or made.setdefault(row, HashedPieces(row[0], tuple(accumulate(row[1])), row[2]))
+                    for row in zip(table.hash_ids[part], table.hash_tokens[part], tokens, strict=True)]
         return [HashedPrompt(ids, table.hash_block_tokens, n)
                 for ids, n in zip(table.hash_ids[part], tokens, strict=True)]
     groups = table.prefix_group[part]

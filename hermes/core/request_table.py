@@ -45,6 +45,8 @@ class RequestTable:
             rest is unique to the request. -1 and 0 for none.
         hash_ids: For traces with block hashes (Mooncake): for each request the chained ids of its consecutive blocks
             of `hash_block_tokens` tokens. Overrides prefix_group.
+        hash_tokens: For traces with hashes of pieces of unequal lengths (RAGPulse): for each request the tokens of each
+            of its `hash_ids`, which replace `hash_block_tokens`. None where all blocks are of one length.
         branch_tokens: Output tokens of each branch of the answer, shape (n, branches); None for one answer each.
         context, population: Past context of each request, as a key of the population; -1 for none.
         users: Closed loop: number of users.
@@ -63,6 +65,7 @@ class RequestTable:
     prefix_tokens: IntArray = None  # type: ignore[assignment]
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    hash_tokens: list[tuple[int, ...]] | None = None
     branch_tokens: IntArray | None = None
     context: IntArray = None  # type: ignore[assignment]
     population: Population | None = None

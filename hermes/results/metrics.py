@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.results.branches import branch_metrics, branches_by_request, once_per_generation
-from hermes.results.distribution import Distribution
+from hermes.results.distribution import Distribution, WeightedSample
 from hermes.units import NS_PER_S
 
 __all__ = ["Answer", "RequestMetrics", "answer", "itl", "request_metrics", "stage_token_steps", "token_times_ns",
@@ -255,13 +255,7 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
     regular = chosen & (stages["output_tokens"] > 1) & (stages["first_step"] >= 0)
     irregular = np.fromiter(record.gaps, dtype=np.int64, count=len(record.gaps))
     regular[irregular] = False
-    values: list[IntArray] = []
-    weights: list[npt.NDArray[np.int32]] = []
-
-    def once(gaps: IntArray) -> None:
-        values.append(gaps)
-        weights.append(np.ones(len(gaps), dtype=np.int32))
-
+    sample = WeightedSample(divisor=NS_PER_S)
     for client, rows in _by_client(record, np.flatnonzero(regular)):
         ends = record.step_ends[client]
         begin, stop = stages["first_step"][rows], stages["last_step"][rows]
@@ -270,23 +264,20 @@ def itl(record: RunRecord, parts: Answer, select: BoolArray | None = None) -> Di
             ends = ends[ticks]
             stop = np.searchsorted(ticks, stop, side="right") - 1
             begin = stop - stages["output_tokens"][rows] + 2
-            once(ends[begin] - stages["first_token_ns"][rows])
+            sample.add(ends[begin] - stages["first_token_ns"][rows])
         # interval j lies between steps j and j + 1: a stage counts from its first step to the one before its last
         tokens = np.cumsum(np.bincount(begin, minlength=len(ends)) - np.bincount(stop, minlength=len(ends)))
         used = np.flatnonzero(tokens)
-        values.append(ends[used + 1] - ends[used])
-        weights.append(tokens[used].astype(np.int32))
+        sample.add(ends[used + 1] - ends[used], tokens[used])
     for client, rows in _by_client(record, irregular[chosen[irregular]]):
         # pooled by client: sequences of a batch share most of their gaps
         steps = [record.gaps[row] for row in rows.tolist()]
         between = np.diff(record.step_ends[client][np.concatenate(steps)])
         last = np.cumsum([len(part) for part in steps])[:-1] - 1
-        pooled, counts = np.unique(np.delete(between, last), return_counts=True)
-        values.append(pooled)
-        weights.append(counts.astype(np.int32))
+        sample.add(np.delete(between, last))
     continued = chosen[parts.handover]
-    once(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
-    return Distribution(np.concatenate(values), np.concatenate(weights), divisor=NS_PER_S)
+    sample.add(stages["first_token_ns"][parts.handover[continued]] - parts.handover_ns[continued])
+    return sample.distribution()
 
 
 def _decode_steps(record: RunRecord, client: int) -> IntArray | None:

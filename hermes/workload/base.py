@@ -44,6 +44,10 @@ class WorkloadComponent(ConfigModel):
         """Return this component with relative paths resolved against `base_dir` (the scenario's folder)."""
         return self
 
+    def bound_beside(self, other: WorkloadComponent, base_dir: Path) -> Self:
+        """Return `bound`. A component may take a file's content from `other`, which is bound already."""
+        return self.bound(base_dir)
+
     def available(self) -> int | None:
         """Return how many requests the component can give; None for any number. May read its file (`InputError`)."""
         return None
@@ -93,6 +97,7 @@ class Lengths:
     prefix_tokens: IntArray | None = None
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
+    hash_tokens: list[tuple[int, ...]] | None = None
     turn: IntArray | None = None
     think_ns: IntArray | None = None
 

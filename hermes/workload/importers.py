@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRACE_IMPORTERS", "AzureTrace", "BailianTrace", "BurstGptTrace", "CsvTrace", "MooncakeTrace", "ParquetTrace",
-    "TraceImporter", "arrivals_s", "import_trace",
+    "TraceImporter", "arrivals_s", "import_trace", "json_columns",
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
-    "tokens": "hermes.workload.token_traces:TokenTrace",
+    "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "tokens": "hermes.workload.token_traces:TokenTrace",
 })
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
@@ -129,7 +129,7 @@ class MooncakeTrace(TraceImporter):
             "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
             "hash_ids": "hash_ids",
         }
-        columns, lines = _json_columns(path, list(names.values()))
+        columns, lines = json_columns(path, list(names.values()))
         found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
 
         def locate(name: str, row: int) -> tuple[str, int | None]:
@@ -161,7 +161,7 @@ class BailianTrace(TraceImporter):
             "arrival_s": "timestamp", "prompt_tokens": "input_length", "output_tokens": "output_length",
             "hash_ids": "hash_ids",
         }
-        columns, lines = _json_columns(path, [*names.values(), "chat_id", "parent_chat_id"])
+        columns, lines = json_columns(path, [*names.values(), "chat_id", "parent_chat_id"])
         found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
 
         def locate(name: str, row: int) -> tuple[str, int | None]:
@@ -257,11 +257,11 @@ class VllmRunTrace(TraceImporter):
     def read(self, path: Path) -> pd.DataFrame:
         path = path / "requests.jsonl" if path.is_dir() else path
         names = {"arrival_s": "arrival_time", "prompt_tokens": "input_toks", "output_tokens": "output_toks"}
-        columns, lines = _json_columns(path, [*names.values(), "request_id"])
+        columns, lines = json_columns(path, [*names.values(), "request_id"])
         found: dict[str, Any] = {ours: columns[theirs] for ours, theirs in names.items()}
         blocks_path = path.with_name("prompt_blocks.jsonl")
         if blocks_path.exists():
-            blocks, _ = _json_columns(blocks_path, ["request_id", "hash_ids"])
+            blocks, _ = json_columns(blocks_path, ["request_id", "hash_ids"])
             hashes = dict(zip(map(str, blocks["request_id"]), blocks["hash_ids"], strict=True))
             for request, line in zip(columns["request_id"], lines, strict=True):
                 if str(request) not in hashes:
@@ -342,8 +342,8 @@ class ParquetTrace(_Mapped):
         return self.mapped(read_parquet_columns(path)[0], path, None)
 
 
-def _json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return columns of a file of JSON objects, one per line, and the line numbers."""
+def json_columns(path: Path, names: Sequence[str]) -> tuple[dict[str, list[Any]], list[int]]:
+    """Return columns of a file of JSON objects, one per line, and the line numbers. `InputError` for a missing key."""
     columns: dict[str, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
     for number, row in json_lines(path):

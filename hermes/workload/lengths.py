@@ -267,5 +267,10 @@ class TraceLengths(Replay, LengthModel):
         return Lengths(
             table.prompt_tokens[rows], table.output_tokens[rows], table.priority[rows], table.session[rows],
             table.prefix_group[rows], table.prefix_tokens[rows],
-            None if table.hash_ids is None else [table.hash_ids[row] for row in rows], table.hash_block_tokens,
+            _rows(table.hash_ids, rows), table.hash_block_tokens, _rows(table.hash_tokens, rows),
         )
+
+
+def _rows(column: list[tuple[int, ...]] | None, rows: IntArray) -> list[tuple[int, ...]] | None:
+    """Return these rows of a column of lists, if the trace has it."""
+    return None if column is None else [column[row] for row in rows]

@@ -33,6 +33,14 @@ class Replay(WorkloadComponent):
         copy._table = read_trace(copy.path)
         return copy
 
+    def bound_beside(self, other: WorkloadComponent, base_dir: Path) -> Self:
+        """Return `bound`, with the table of `other` if that replays the same file: it is read once."""
+        if isinstance(other, Replay) and other.path == str(base_dir / self.path):
+            copy = self.model_copy(update={"path": other.path})
+            copy._table = other._table
+            return copy
+        return self.bound(base_dir)
+
     def available(self) -> int | None:
         return None if self.repeat else len(self.table())
 

@@ -2,8 +2,12 @@
 
 A trace is a table with the columns `arrival_s` (float64 seconds, nondecreasing), `prompt_tokens` and `output_tokens`
 (integers of at least 1), and optionally `priority`, `session`, `prefix_group`, `prefix_tokens` (integers) and
-`hash_ids` (lists of integers, with `hash_block_tokens` in the metadata). On disk it is Parquet, marked by the metadata
-key `hermes-trace/1`, or CSV with a header line and the same names. `hermes.workload.importers` reads foreign formats.
+`hash_ids` (lists of integers): chained hashes of the prompt's blocks, of `hash_block_tokens` tokens each (a number in
+the metadata). For hashed pieces of unequal lengths the column `hash_tokens` replaces `hash_block_tokens`: lists of the
+tokens of each piece, in sum at most `prompt_tokens`.
+
+On disk a trace is Parquet, marked by the metadata key `hermes-trace/1`, or CSV with a header line and the same names.
+`hermes.workload.importers` reads foreign formats.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from hermes.workload.stats import describe_arrivals, describe_counts, spearman
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 __all__ = [
     "TRACE_KEY", "Locate", "ZeroTokens", "check_trace", "describe", "describe_frame",
@@ -53,9 +58,17 @@ def read_trace(path: str | Path) -> RequestTable:
     frame, metadata = _read(Path(path))
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in _INTEGERS if name in frame}
     if "hash_ids" in frame:
-        columns["hash_ids"] = [tuple(ids) for ids in frame["hash_ids"]]
+        columns["hash_ids"] = _tuples(frame["hash_ids"])
         columns["hash_block_tokens"] = metadata.get("hash_block_tokens", 512)
+        if "hash_tokens" in frame:
+            columns["hash_tokens"] = _tuples(frame["hash_tokens"])
     return RequestTable(arrival_ns=seconds_to_ns(frame["arrival_s"].to_numpy()), **columns)
+
+
+def _tuples(lists: Iterable[list[int]]) -> list[tuple[int, ...]]:
+    """Return the lists as tuples, one tuple for each list object: prompts that occur often take memory once."""
+    made: dict[int, tuple[int, ...]] = {}
+    return [made.get(id(items)) or made.setdefault(id(items), tuple(items)) for items in lists]
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -81,7 +94,13 @@ def describe_frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_block_tokens: int = 512) -> None:
-    """Write a checked trace as Parquet. source: its origin, which `describe` shows.
+    """Write a checked trace as Parquet.
+
+    Args:
+        frame: The columns of the trace.
+        path: The file.
+        source: The trace's origin, which `describe` shows.
+        hash_block_tokens: Tokens per block of `hash_ids`, if the trace has no `hash_tokens`.
 
     Raises `HermesError` if the file cannot be written.
     """
@@ -89,7 +108,9 @@ def write_trace(frame: pd.DataFrame, path: str | Path, *, source: str, hash_bloc
     import pyarrow.parquet as pq
 
     checked = check_trace({str(name): column for name, column in frame.items()}, str(path))
-    metadata = {"source": source, "hash_block_tokens": hash_block_tokens}
+    metadata: dict[str, Any] = {"source": source}
+    if "hash_tokens" not in checked:
+        metadata["hash_block_tokens"] = hash_block_tokens
     table = pa.Table.from_pandas(checked, preserve_index=False)
     table = table.replace_schema_metadata({TRACE_KEY: json.dumps(metadata, sort_keys=True).encode()})
     with replacing(path) as temporary:
@@ -111,7 +132,7 @@ def check_trace(
     import pandas as pd
 
     locate = locate or _row
-    known = [*_REQUIRED, *_INTEGERS, "hash_ids"]
+    known = [*_REQUIRED, *_INTEGERS, "hash_ids", "hash_tokens"]
     for column in columns:
         if column not in known:
             raise InputError(f"columns among {', '.join(known)}", column, file=file, suggestion=suggest(column, known))
@@ -126,7 +147,10 @@ def check_trace(
             lenient = zero_tokens != "refuse" and name in ("prompt_tokens", "output_tokens")
             checked[name] = _integers(columns[name], name, 0 if lenient else low, high, file, locate)
     if "hash_ids" in columns:
-        checked["hash_ids"] = _hash_ids(columns["hash_ids"], file, locate)
+        checked["hash_ids"] = _lists(columns["hash_ids"], "hash_ids", 0, file, locate)
+    if "hash_tokens" in columns:
+        require_columns(columns, ["hash_ids"], file)
+        checked["hash_tokens"] = _lists(columns["hash_tokens"], "hash_tokens", 1, file, locate)
     frame = pd.DataFrame(checked)
     tokens = ["prompt_tokens", "output_tokens"]
     if zero_tokens == "drop":
@@ -140,6 +164,8 @@ def check_trace(
         for row in frame.index[frame["prefix_tokens"] > frame["prompt_tokens"]][:1]:
             expected = f"at most the row's prompt_tokens ({frame['prompt_tokens'][row]})"
             raise _refuse(expected, frame["prefix_tokens"], "prefix_tokens", int(row), file, locate)
+    if "hash_tokens" in frame:
+        _check_pieces(frame, file, locate)
     return frame.reset_index(drop=True)
 
 
@@ -232,15 +258,37 @@ def _exact(value: Any) -> int:
         return int(float(value))
 
 
-def _hash_ids(values: Any, file: str, locate: Locate) -> list[list[int]]:
+def _lists(values: Any, name: str, low: int, file: str, locate: Locate) -> list[list[int]]:
+    """Return a column of lists of integers of at least `low`; `InputError` at the first other value."""
     lists: list[list[int]] = []
-    for row, ids in enumerate(values):
-        numbers = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        if not isinstance(numbers, list) or not all(type(i) is int and 0 <= i < 2**62 for i in numbers):
-            field, line = locate("hash_ids", row)
-            raise InputError("a list of integers of at least 0", ids, field=field, line=line, file=file)
+    checked: set[int] = set()   # ids of lists; a Parquet file's equal rows are one list
+    for row, items in enumerate(values):
+        numbers = items.tolist() if isinstance(items, np.ndarray) else items
+        if id(items) in checked:
+            lists.append(numbers)
+            continue
+        if not isinstance(numbers, list) or not all(type(i) is int and low <= i < 2**62 for i in numbers):
+            field, line = locate(name, row)
+            raise InputError(f"a list of integers of at least {low}", items, field=field, line=line, file=file)
+        if numbers is items:
+            checked.add(id(items))
         lists.append(numbers)
     return lists
+
+
+def _check_pieces(frame: pd.DataFrame, file: str, locate: Locate) -> None:
+    """Raise `InputError` at the first row with another number of `hash_tokens` than of `hash_ids`, or longer pieces
+    than its prompt."""
+    columns = (frame[name] for name in ("hash_ids", "hash_tokens", "prompt_tokens"))
+    for row, ids, tokens, prompt in zip(frame.index, *columns, strict=True):
+        if len(ids) == len(tokens) and sum(tokens) <= prompt:
+            continue
+        field, line = locate("hash_tokens", int(row))
+        if len(ids) != len(tokens):
+            expected, found = f"a number for each of the row's {len(ids)} hash_ids", f"{len(tokens)} numbers"
+        else:
+            expected, found = f"pieces of at most the row's prompt_tokens ({prompt}) in sum", f"{sum(tokens)} tokens"
+        raise InputError(expected, Verbatim(found), field=field, line=line, file=file)
 
 
 def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -262,7 +310,29 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def read_parquet_columns(path: Path) -> tuple[dict[str, Any], dict[bytes, bytes]]:
     """Return the columns of a Parquet file by name, and its metadata. `InputError` for another file."""
     table = parquet_table(path, what="a trace: a Parquet file, or a CSV file with the suffix .csv")
-    return {name: table.column(name).to_pandas() for name in table.column_names}, table.schema.metadata or {}
+    return {name: _column(table.column(name)) for name in table.column_names}, table.schema.metadata or {}
+
+
+def _column(column: pa.ChunkedArray) -> Any:
+    """Return a Parquet column as pandas has it; lists of integers as Python lists, one object for all equal rows.
+
+    A trace that repeats its prompts has few distinct lists, and arrays of them would take hundreds of bytes a row.
+    """
+    import pyarrow.types as kinds
+
+    if not kinds.is_list(column.type) or not kinds.is_int64(column.type.value_type) or column.null_count:
+        return column.to_pandas()
+    lists: list[list[int]] = []
+    made: dict[bytes, list[int]] = {}
+    for chunk in column.chunks:
+        flat = chunk.flatten()
+        if flat.null_count:
+            return column.to_pandas()
+        values, ends = flat.to_numpy(), np.cumsum(chunk.value_lengths().to_numpy()).tolist()
+        for start, end in zip([0, *ends], ends, strict=False):
+            key = values[start:end].tobytes()
+            lists.append(made.get(key) or made.setdefault(key, values[start:end].tolist()))
+    return lists
 
 
 def read_csv_columns(path: Path, delimiter: str = ",") -> tuple[dict[str, list[str]], Sequence[int]]:

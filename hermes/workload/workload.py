@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -104,7 +106,7 @@ class WorkloadConfig(ConfigModel):
         with inside("arrivals"):
             arrivals = self.arrivals.bound(base_dir)
         with inside("lengths"):
-            lengths: LengthModel = self.lengths.bound(base_dir)
+            lengths: LengthModel = self.lengths.bound_beside(arrivals, base_dir)
         rows = [part.available() for part in (arrivals, lengths)]
         limit = min((n for n in rows if n is not None), default=MAX_REQUESTS)
         n = limit if self.requests is None else self.requests
@@ -208,7 +210,8 @@ class WorkloadConfig(ConfigModel):
                     stream(seed, f"context tokens/{self.contexts.name or self.name}"),
                 )
         if self.prefixes is not None:
-            columns.pop("hash_ids", None)  # they would override the requested groups
+            for name in ("hash_ids", "hash_tokens"):   # they would override the requested groups
+                columns.pop(name, None)
             columns |= dict(zip(
                 ("prompt_tokens", "prefix_group", "prefix_tokens"),
                 self.prefixes.draw(drawn.prompt_tokens, self._stream(seed, "prefixes")), strict=True,
@@ -229,7 +232,21 @@ class WorkloadConfig(ConfigModel):
                 )
             if "prefix_tokens" in columns:
                 columns["prefix_tokens"] = np.minimum(columns["prefix_tokens"], prompt)
-            if "hash_ids" in columns:
+            if "hash_tokens" in columns:
+                _cut_pieces(columns, prompt)
+            elif "hash_ids" in columns:
                 blocks = -(-prompt // drawn.hash_block_tokens)
                 columns["hash_ids"] = [ids[:k] for ids, k in zip(columns["hash_ids"], blocks, strict=True)]
         return columns
+
+
+def _cut_pieces(columns: dict[str, Any], prompt_tokens: IntArray) -> None:
+    """Cut the hashed pieces of truncated prompts: those beyond the prompt's end go, and the last one left is cut."""
+    ids, pieces = list(columns["hash_ids"]), list(columns["hash_tokens"])
+    for row, (tokens, limit) in enumerate(zip(pieces, prompt_tokens.tolist(), strict=True)):
+        if sum(tokens) > limit:
+            ends = list(accumulate(tokens))
+            last = bisect_left(ends, limit)
+            ids[row] = ids[row][: last + 1]
+            pieces[row] = (*tokens[:last], limit - (ends[last - 1] if last else 0))
+    columns["hash_ids"], columns["hash_tokens"] = ids, pieces

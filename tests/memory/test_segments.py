@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import segment_mutants
+from hypothesis import given
+from hypothesis import strategies as st
 from pool_pair import Keyed, Talk, contents, drive
 
-from hermes.core.block_hashes import GroupPrefix, HashedPrompt, TokenPrompt, name_runs
+from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, TokenPrompt, name_runs
 from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool
 from hermes.memory.prefix_eviction import RankedPrefixPool
@@ -50,6 +52,7 @@ def test_names_say_what_keys_say(block_size: int) -> None:
     rng = random.Random(block_size)
     known = [contents(rng, rng.randint(1, 60)) for _ in range(60)] + [
         HashedPrompt((1, 2, 3), 7, 20), HashedPrompt((1, 2, 9), 7, 21), HashedPrompt((), 7, 20), GroupPrefix(1, 0),
+        HashedPieces((31, 32, 33), (1, 9, 20), 22), HashedPieces((31, 32, 34), (1, 9, 40), 30), HashedPieces((), (), 9),
         TokenPrompt([1, 2, 3, 4, 5, 6, 7, 8]), TokenPrompt([1, 2, 3, 4, 9, 6, 7, 8]), Talk(1, 9), Keyed(1, 8, 30),
     ]
     name_of: dict[Any, Any] = {}
@@ -62,6 +65,21 @@ def test_names_say_what_keys_say(block_size: int) -> None:
             if key is not None:
                 assert name_of.setdefault(key, name) == name
                 assert key_of.setdefault(name, key) == key
+
+
+@given(unit=st.integers(1, 20), ids=st.lists(st.integers(0, 5), max_size=8), size=st.integers(1, 24),
+       tokens=st.integers(0, 180))
+def test_pieces_of_equal_lengths_are_hashed_blocks(unit: int, ids: list[int], size: int, tokens: int) -> None:
+    blocks = HashedPrompt(tuple(ids), unit, tokens)
+    pieces = HashedPieces(tuple(ids), tuple(unit * (i + 1) for i in range(len(ids))), tokens)
+    assert [pieces.block_key(i, size) for i in range(200)] == [blocks.block_key(i, size) for i in range(200)]
+    assert list(pieces.name_runs(size)) == list(blocks.name_runs(size)) == list(pieces.name_runs(size))
+
+
+def test_a_block_across_two_pieces_belongs_to_the_later_one() -> None:
+    prompt = HashedPieces((7, 8), (10, 20), 26)
+    assert [prompt.block_key(i, 8) for i in range(3)] == [("hash", 7, 0), ("hash", 8, 1), None]
+    assert prompt.block_key(0, 10) == ("hash", 7, 0)
 
 
 def test_a_sequence_that_shares_nothing_is_one_segment() -> None:
