@@ -59,12 +59,18 @@ def _best(points: Points, population: str, past: int, folder: Path) -> Compared:
         if PAPER[population] in near:
             agree.append(mode)
         if len(near) > 1:
-            ties.append(f"{mode} does not tell {' and '.join(near)} apart")
-    said = f"The paper's store is best in {', '.join(agree)}" if agree else "No mode has the paper's order"
+            ties.append(f"{mode} does not tell {', '.join(near)} apart")
+    paper = PAPER[population]
+    said = (f"{paper} is best, or within {TIE:.0%} of it, in {', '.join(agree)}" if agree
+            else "No mode has the paper's order")
+    growing = [mode for mode in MODES
+               if points[population, past, mode, _ranked(points, population, past, mode)[0][0]].stable is False]
+    if growing:
+        ties.append(f"the best is not stable in {', '.join(growing)}, so that T90 grows with the window")
     cause = _served(points[population, past, "computed", "A"].setup, folder)
     if population == "shared":
         cause = f"{_hits(points, past)}; {cause}"
-    return Compared(f"best T90, {population}, {_short(past)}", PAPER[population], "; ".join(cells),
+    return Compared(f"best T90, {population}, {_short(past)}", paper, "; ".join(cells),
                     "; ".join([said, *ties, cause]) + ".")
 
 
@@ -107,7 +113,8 @@ def _dcn(points: Points, folder: Path) -> Compared:
             f"{mode} {min(each):.2f} to {max(each):.2f}" for mode, each in ratios.items()))
         setups = [points[population, past, "computed", "C+DCN"].setup for population in POPULATIONS]
         shares = [dcn_used(setup, store, folder) for setup in setups if (store := store_of(setup, folder)) is not None]
-        used.append(f"{max(share or 0.0 for share in shares):.2f} of their bandwidth at {_short(past)}")
+        used.append(f"{100 * max(share or 0.0 for share in shares):.0f}% ({_short(past)})")
     return Compared("T90 of C+DCN over C's", "unattractive", "; ".join(cells),
-                    f"Three of four fetches cross the links between racks: 20 ms, and {', '.join(used)}; for shared "
-                    "contexts it finds more than C, because each lies in one rack only.")
+                    "Three of four fetches cross the links between racks, which takes 20 ms and "
+                    f"{', '.join(used)} of the links' bandwidth; a shared context lies in one rack only, so that "
+                    "C+DCN finds at least as many as C.")

@@ -102,10 +102,10 @@ def test_the_papers_claims():
     assert len(rows) == len(by_name) == 7
     private = by_name["best T90, private, 4K"]
     assert "computed: B 5.0 s (A 5.0)" in private.here
-    assert "computed does not tell B and A apart" in private.why
+    assert "computed does not tell B, A apart" in private.why
     assert "contention: C 4.0 s (A 10.0)" in by_name["best T90, shared, 24K"].here
     assert "computed: 1.20 private, 0.60 shared" in by_name["T90 of recomputing over the best store's, 4K"].here
-    assert "1.42 of their bandwidth at 24K" in by_name["T90 of C+DCN over C's"].why
+    assert "142% (24K) of the links'" in by_name["T90 of C+DCN over C's"].why
     missed = STUDY.module("compared").compared(found({("shared", 4096, m, "A"): 1.0 for m in points.MODES}),
                                                  FOLDER)
     assert "No mode has the paper's order" in {row.name: row for row in missed}["best T90, shared, 4K"].why
