@@ -80,7 +80,7 @@ def _served(setup: Setup, folder: Path) -> str:
     for design in STORES[:3]:
         store = store_of(replace(setup, design=design), folder)
         assert store is not None
-        reads.append(f"{design} {context_bytes(setup) / store['bandwidth']:.3g} s")
+        reads.append(f"{design} {1e3 * context_bytes(setup) / store['bandwidth']:.0f} ms")
     return f"a read alone takes {', '.join(reads)}" + (
         "; A ties a user to one client, B to four, C to 32" if setup.population == "private" else "")
 
