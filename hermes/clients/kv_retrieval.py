@@ -3,8 +3,11 @@
 A client has tiers, nearest first. A tier belongs to one client, or all clients of a platform, of a rack or of the whole
 system share it (by the tier's name). A shared tier has one capacity, one set of entries and one bandwidth.
 
-- *expected*: every fetch takes the expected time of the hierarchy (`hermes.memory.tiers.expected_s`) for given hit
-  rates. Past the last tier the context is recomputed, which costs a prefill.
+- *expected*: times come from given hit rates and are those of a read by itself: no reads share bandwidth. With
+  `misses: averaged` every fetch takes the expected time of the hierarchy (`hermes.memory.tiers.expected_s`), past the
+  last tier that of a prefill; no LLM client is loaded by it. With `misses: recompute` every fetch draws the tier that
+  has its context (`hermes.memory.tiers.drawn_level`). It takes that tier's time, or the LLM client computes the
+  context with the prompt.
 - *stateful*: tiers hold entries. A fetch looks up its key from the nearest tier on, and reads where it finds it.
   Concurrent reads and writes share a tier's bandwidth. The generation that needs a context recomputes what no tier has:
   the stage says how many tokens it brought (`cached_tokens`). `store_kv` writes back.
@@ -31,7 +34,7 @@ from hermes.clients.kv_tier import Hierarchy, Read, Tier, block_keys, build_tier
 from hermes.clients.resources import PowerConfig
 from hermes.clients.task import TaskClient, TaskClientConfig
 from hermes.clients.tier_config import KvTierConfig, check_no_hit_rates
-from hermes.config import Component, ConfigModel
+from hermes.config import Component, ConfigModel, request_stream
 from hermes.core.client import Client, ClientEvents
 from hermes.core.clock import STEP_END, Clock
 from hermes.core.columns import RowLog
@@ -42,7 +45,7 @@ from hermes.hardware import HARDWARE, StepStats
 from hermes.hardware.devices import MachineSpec
 from hermes.hardware.models import ModelDescription, load_model
 from hermes.memory.admission import HotKeys
-from hermes.memory.tiers import Level, expected_s
+from hermes.memory.tiers import Level, drawn_level, expected_s, hit_s
 from hermes.network import exposed_bytes
 from hermes.units import NS_PER_S, s_to_ns
 
@@ -67,13 +70,14 @@ class KvRetrievalClient(TaskClient):
         self, env: Clock, index: int, name: str, events: ClientEvents, tiers: list[Tier],
         config: KvRetrievalClientConfig,
         # Any: hardware, of a plug-in too, or None until `prepare`
-        model: ModelDescription, prefill: Any, *, platform: str, home: tuple[int, int],
+        model: ModelDescription, prefill: Any, *, platform: str, home: tuple[int, int], seed: int,
     ) -> None:
         super().__init__(env, index, name, events, MachineSpec(1, 0.0, 0.0, 0), model=config.model, platform=platform)
-        self.tiers, self.config, self.prefill, self.home = tiers, config, prefill, home
+        self.tiers, self.config, self.prefill, self.home, self._seed = tiers, config, prefill, home, seed
         self.kv_bytes_per_token = float(model.kv_bytes_per_token(config.kv_bits / 8))
         self.num_layers = model.num_layers
         self._hierarchy = Hierarchy(tiers, write=config.write, promote=config.promote, demote=config.demote)
+        self._levels = [Level(t.lookup, t.bandwidth, t.hit_rate or 0.0) for t in config.tiers]   # hits: `expected` only
         warming = config.warming
         self._hot = None if warming is None else HotKeys(warming.entries, warming.sample)
         self._fetches = 0
@@ -86,8 +90,8 @@ class KvRetrievalClient(TaskClient):
     @property
     def needs_prefill(self) -> bool:
         """Whether it needs the duration of a prefill."""
-        last = self.config.tiers[-1].hit_rate
-        return self.config.overlap or (self.config.mode == "expected" and last != 1)
+        charged = self.config.mode == "expected" and self.config.misses == "averaged"
+        return self.config.overlap or (charged and self.config.tiers[-1].hit_rate != 1)
 
     def submit(self, stage: Stage) -> None:
         """Take a fetch or a write-back. Any number of them run in parallel."""
@@ -95,6 +99,8 @@ class KvRetrievalClient(TaskClient):
         stage.start_ns = self.env._now
         if stage.kind == "store_kv":
             self._keep(stage)
+        elif self.config.mode == "expected" and self.config.misses == "recompute":
+            self._draw(stage)
         elif self.config.mode == "expected":
             self._expect(stage)
         elif self.config.entries == "blocks":
@@ -105,18 +111,44 @@ class KvRetrievalClient(TaskClient):
     # -- expected ------------------------------------------------------------------------------------------------
 
     def _expect(self, stage: ServiceStage) -> None:
+        """Complete a fetch after the expected time of the hierarchy, with all of its context."""
         tokens = stage.tokens
         num_bytes = round(tokens * self.kv_bytes_per_token)
-        levels = [Level(t.config.lookup, t.config.bandwidth, t.config.hit_rate or 0.0) for t in self.tiers]
         recompute_s = self._prefill_s(tokens, 0) if self.needs_prefill else 0.0
-        exposed: Callable[[float], float] | None = None
-        if self.config.overlap:
-            hidden_s = self._prefill_s(stage.request.prompt_tokens, tokens)
-            stage.overlap = self.num_layers, hidden_s
-            exposed = partial(exposed_bytes, num_bytes, self.num_layers, hidden_s)
         stage.cached_tokens = tokens
-        seconds = expected_s(num_bytes, levels, recompute_s, exposed) if tokens else 0.0
+        exposed = self._exposed(stage, num_bytes)
+        seconds = expected_s(num_bytes, self._levels, recompute_s, exposed) if tokens else 0.0
         self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
+
+    def _draw(self, stage: ServiceStage) -> None:
+        """Complete a fetch after the time of the tier drawn, or at once without its context.
+
+        The draws belong to the request, not to the client: runs of one seed draw the same numbers whatever the stores,
+        so that a higher hit rate finds all that a lower one does.
+        """
+        request, levels = stage.request, self._levels
+        request.fetches += 1
+        rng = request_stream(self._seed, f"kv hits/{request.id}/{request.fetches}")
+        depth = drawn_level(levels, rng.random) if stage.tokens else 0
+        for tier in self.tiers[:depth]:
+            tier.store.misses += 1
+        asked = levels[:depth] if self.config.charge_misses else []
+        seconds = sum(level.lookup_s for level in asked)
+        if depth < len(levels) and stage.tokens:
+            num_bytes = round(stage.tokens * self.kv_bytes_per_token)
+            stage.cached_tokens = stage.tokens
+            self.tiers[depth].store.hits += 1
+            self.tiers[depth].read_bytes += num_bytes
+            seconds += hit_s(num_bytes, levels[depth], self._exposed(stage, num_bytes))
+        self._after(s_to_ns(seconds), lambda: self.events.done(self, stage))
+
+    def _exposed(self, stage: ServiceStage, num_bytes: int) -> Callable[[float], float] | None:
+        """Return a function from bytes/s to the bytes of a read that the prefill cannot hide; None without overlap."""
+        if not self.config.overlap:
+            return None
+        hidden_s = self._prefill_s(stage.request.prompt_tokens, stage.tokens)
+        stage.overlap = self.num_layers, hidden_s
+        return partial(exposed_bytes, num_bytes, self.num_layers, hidden_s)
 
     def _prefill_s(self, tokens: int, past: int) -> float:
         """Return the duration of a prompt with `tokens` new tokens, alone."""
@@ -257,14 +289,18 @@ class KvRetrievalClientConfig(TaskClientConfig):
     """The hierarchy, nearest first."""
     mode: Literal["expected", "stateful"] = "stateful"
     """`expected`: times from given hit rates. `stateful`: tiers hold keys."""
+    misses: Literal["averaged", "recompute"] = "averaged"
+    """Cost of a miss, for `expected`. `averaged`: every fetch takes the mean time of hits and misses, a miss that of a
+    prefill alone; no LLM client is loaded. `recompute`: each fetch draws whether it hits, and the LLM client computes
+    what is missing."""
     entries: Literal["contexts", "blocks"] = "contexts"
     """Unit of storage: the context that a request carries, as one entry, or the blocks of its prompt, by their hashes
     (traces with block hashes, prefix groups)."""
     block_tokens: int = Field(default=512, ge=1, le=2**20)
     """Tokens of a block, for `entries: blocks`."""
     recompute: Annotated[Any, Component(HARDWARE)] | None = None   # Any: of a plug-in, too
-    """Hardware model for the cost of a prefill, for `expected` and `overlap`. Left out, that of the first LLM client of
-    the model."""
+    """Hardware model for the cost of a prefill, for `misses: averaged` and `overlap`. Left out, that of the first LLM
+    client of the model."""
     overlap: bool = False
     """Start a generation while the rest of its KV is read, layer by layer; it does not wait for what the prefill
     hides."""
@@ -277,7 +313,7 @@ class KvRetrievalClientConfig(TaskClientConfig):
     warming: WarmingConfig | None = None
     """Write the most requested entries that are in lower tiers only to the nearest tier, in the background."""
     charge_misses: bool = False
-    """Charge the time of a lookup that finds nothing (the formula of `expected` does not)."""
+    """Charge the time of a lookup that finds nothing (the formula of `misses: averaged` does not)."""
     start: Literal["empty", "home", "popular"] = "empty"
     """Contents of the tiers at the beginning. `popular`: each tier holds the contexts requested most. `home`: each
     holds the most requested of its client's own contexts, those whose key modulo `count` is the client's number; the
@@ -294,6 +330,9 @@ class KvRetrievalClientConfig(TaskClientConfig):
                                      field=f"tiers.{i}.hit_rate")
         else:
             check_no_hit_rates(self.tiers, "tiers")
+            if self.misses != "averaged":
+                raise InputError(Verbatim("applies to `mode: expected` only: in stateful tiers the LLM client always "
+                                          "computes what is missing; leave it out"), field="misses")
         if self.warming is not None and (self.mode != "stateful" or len(self.tiers) < 2):
             raise InputError(Verbatim("needs mode: stateful and at least two tiers; leave it out"), field="warming")
         if self.start != "empty" and (self.mode, self.entries) != ("stateful", "contexts"):
@@ -316,6 +355,6 @@ class KvRetrievalClientConfig(TaskClientConfig):
             tiers = build_tiers(self.tiers, env, first_index + i, name, platform)
             clients.append(KvRetrievalClient(
                 env, first_index + i, name, events, tiers, self, model, recompute, platform=platform,
-                home=(i, self.count),
+                home=(i, self.count), seed=seed,
             ))
         return clients

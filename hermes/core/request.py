@@ -68,6 +68,7 @@ class Request:
     pipeline: Any = None   # a generator; Any, since the coordinator asks it for `gi_running`
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
+    fetches = 0          # fetches of its KV that drew whether they hit; numbers their random streams
     branch_outputs: tuple[int, ...] = ()   # output tokens of each answer, if it asks for several
     over = False         # its pipeline must not continue: completed or rejected; a background pipeline: given up
     background = False   # whether this is a pipeline that a request runs in the background

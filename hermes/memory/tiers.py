@@ -4,7 +4,8 @@
 
     f(size, n) = hit_n * (lookup_n + size / bandwidth_n) + (1 - hit_n) * f(size, n + 1)
 
-Past the last level the context is recomputed. A lookup is charged only if it hits.
+Past the last level the context is recomputed. A lookup is charged only if it hits. `hit_s` and `drawn_level` are the
+same hierarchy fetch by fetch: the mean of drawn fetches is the formula's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from hermes.memory.admission import Frequency
 
-__all__ = ["Level", "Store", "expected_s", "find_chain"]
+__all__ = ["Level", "Store", "drawn_level", "expected_s", "find_chain", "hit_s"]
 
 
 class Level(NamedTuple):
@@ -34,10 +35,23 @@ def expected_s(
     """
     seconds = recompute_s
     for level in reversed(levels):
-        waited = num_bytes if exposed is None else exposed(level.bandwidth)
-        found = level.lookup_s + waited / level.bandwidth
-        seconds = level.hit_rate * found + (1 - level.hit_rate) * seconds
+        seconds = level.hit_rate * hit_s(num_bytes, level, exposed) + (1 - level.hit_rate) * seconds
     return seconds
+
+
+def hit_s(num_bytes: float, level: Level, exposed: Callable[[float], float] | None = None) -> float:
+    """Return the seconds of a fetch of `num_bytes` that hits `level`: lookup_n + size / bandwidth_n, for one reader
+    alone. exposed: as for `expected_s`."""
+    waited = num_bytes if exposed is None else exposed(level.bandwidth)
+    return level.lookup_s + waited / level.bandwidth
+
+
+def drawn_level(levels: Sequence[Level], draw: Callable[[], float]) -> int:
+    """Return the index of the level that has an entry, drawn with the hit rates; `len(levels)` if none has it.
+
+    draw: Returns numbers of [0, 1), independent and uniform. Called once per level asked, nearest first.
+    """
+    return next((depth for depth, level in enumerate(levels) if draw() < level.hit_rate), len(levels))
 
 
 class Store:

@@ -19,11 +19,12 @@ from hermes.units import parse_bandwidth, parse_bytes
 from hermes.workload.contexts import zipf_weights
 
 __all__ = [
-    "DESIGNS", "QUANTILES", "Setup", "at_rate", "context_bytes", "dcn_used", "extract", "hit_share", "scenario",
-    "store_of", "verdict",
+    "DESIGNS", "MODES", "QUANTILES", "Setup", "at_rate", "context_bytes", "dcn_used", "extract", "hit_share",
+    "scenario", "store_of", "verdict",
 ]
 
 DESIGNS = {"recompute": "base", "A": "a", "B": "b", "C": "c", "C+DCN": "c-dcn"}
+MODES = ("expected", "computed", "contention")
 QUANTILES = np.linspace(0, 1, 51)
 _MODEL = "llama-3.1-70b"
 
@@ -33,8 +34,10 @@ class Setup:
     """Parameters of a point.
 
     Args:
-        mode: "contention" (stateful tiers) or "expected" (the formula).
-        keys: Number of different contexts; 20,000 private and 10,000 shared ones if None.
+        mode: "expected" (the formula), "computed" (hits by the formula; misses are drawn, and computed by the LLM
+            clients) or "contention" (stateful tiers).
+        keys: Number of different contexts.
+        zipf: Exponent of Zipf's law for shared contexts.
     """
 
     design: str
@@ -45,17 +48,14 @@ class Setup:
     rate: float = 240.0
     requests: int = 14_400
     overlap: bool = False
-    keys: int | None = None
+    keys: int = 20_000
+    zipf: float = 1.0
 
     @property
     def label(self) -> str:
         extra = " overlap" if self.overlap else ""
         return (f"{self.design} {self.past} {self.population} kv{self.kv_bits} {self.mode} {self.rate:.6g}/s "
                 f"{self.requests}{extra}")
-
-    @property
-    def contexts(self) -> int:
-        return self.keys or {"private": 20_000, "shared": 10_000}[self.population]
 
     def point(self, folder: Path) -> Point:
         """Return the point that simulates it; folder: of the scenarios."""
@@ -99,10 +99,10 @@ def hit_share(setup: Setup, store: dict[str, Any]) -> float:
     """
     fit = int(store["capacity"] // context_bytes(setup))
     if setup.population == "private":
-        return min(1.0, float(fit * store["stores"] / setup.contexts))
+        return min(1.0, float(fit * store["stores"] / setup.keys))
     if setup.design == "C+DCN":
         fit *= store["stores"]
-    return min(1.0, float(zipf_weights(setup.contexts, 1.0)[:fit].sum()))
+    return min(1.0, float(zipf_weights(setup.keys, setup.zipf)[:fit].sum()))
 
 
 def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
     workload = data["workload"]
     workload["requests"] = setup.requests
     workload["arrivals"]["rate"] = setup.rate
-    workload["contexts"] |= {"population": setup.population, "keys": setup.contexts,
+    workload["contexts"] |= {"population": setup.population, "keys": setup.keys, "zipf": setup.zipf,
                              "tokens": {"kind": "fixed", "tokens": setup.past}}
     data["clients"][0]["memory"]["kv_bits"] = setup.kv_bits
     if setup.design == "recompute":
@@ -123,10 +123,11 @@ def scenario(setup: Setup, folder: Path) -> dict[str, Any]:
         data["routers"]["fetch_kv"] = {"kind": "round_robin"}
     store = data["clients"][1]
     store |= {"kv_bits": setup.kv_bits, "overlap": setup.overlap, "start": "home" if home else "popular"}
-    if setup.mode == "expected":
+    if setup.mode != "contention":
         found = store_of(setup, folder)
         assert found is not None
-        store |= {"mode": "expected", "start": "empty"}
+        store |= {"mode": "expected", "start": "empty",
+                  "misses": "averaged" if setup.mode == "expected" else "recompute"}
         store["tiers"][0]["hit_rate"] = hit_share(setup, found)
     return data
 

@@ -4,116 +4,57 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hermes.study import Context, Plot, Point, Report, Search, Table, run_points, run_searches
+from hermes.study import Compared, Context, Plot, Point, Report, Search, Table, run_points, run_searches
 
+from .compared import compared
 from .plots import cdf_plot
-from .points import (
-    DESIGNS,
-    Setup,
-    at_rate,
-    context_bytes,
-    dcn_used,
-    extract,
-    hit_share,
-    store_of,
-    verdict,
-)
+from .points import DESIGNS, MODES, Setup, at_rate, context_bytes, dcn_used, hit_share, store_of, verdict
+from .runs import PASTS, POPULATIONS, Found, Unloaded, folder, grid, setup_of, simulate, unloaded
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
-PASTS = (4096, 24576)
 CLIENTS = 128
 SEARCH_TOP = 480.0     # requests/s, the highest rate tried
 
-@dataclass
-class Found:
-    """A setup with its figures."""
-
-    setup: Setup
-    row: dict[str, Any]
-    stable: bool | None
-
-    def get(self, key: str) -> Any:
-        return self.row.get(key)
-
-
-Unloaded = dict[tuple[str, int, int], float]   # (design, past, bits of the KV) -> E2E of an empty system, s
-
 
 def run(context: Context) -> Report:
-    """Capacities, points at the study's rate in both modes, highest stable rates, overlap."""
-    bits = (8,) if context.quick else (8, 16)
-    populations = ("private",) if context.quick else ("private", "shared")
-    requests = round(context["rate"] * (28 if context.quick else 48))
-    empty = _unloaded(context, bits)
-    setups = [
-        _setup(context, design, past, population, kv_bits=kv, mode=mode, requests=requests)
-        for kv in bits for population in (populations if kv == 8 else ("private",)) for past in PASTS
-        for design in DESIGNS
-        for mode in ("expected", "contention")
-        if design != "recompute" or (mode == "contention" and population == "private")
-    ]
-    rows = _simulate(context, "points", setups)
-    found = [Found(s, row, verdict(row, empty[s.design, s.past, s.kv_bits]))
-             for s, row in zip(setups, rows, strict=True)]
-    rates = _rates(context, populations, empty)
-    tables = [_designs(context, bits, populations), _capacities(context), _points(found, context["rate"]), rates,
+    """Capacities, points at the study's rate in all modes, highest stable rates, overlap."""
+    empty = unloaded(context)
+    found = grid(context, empty)
+    rates = _rates(context, empty)
+    tables = [_designs(context), _points(found, context["rate"]), rates, _capacities(context),
               _overlap(context, empty)]
     plots = [Plot(f"cdf-{mode}", _caption(mode, context["rate"]),
-                  cdf_plot([f for f in found if _shown(f, mode)], mode, context["rate"]))
-             for mode in ("expected", "contention")]
-    return Report(tables, plots, _findings(found, rates.frame))
+                  cdf_plot([f for f in found if _shown(f, mode)], mode, context["rate"])) for mode in MODES]
+    return Report(tables, plots, _findings(found, rates.frame), compared=compared(found, folder(context)))
 
 
-def _setup(context: Context, design: str, past: int, population: str = "private", **more: Any) -> Setup:
-    """A setup under the assumptions of the study."""
-    keys = context["users" if population == "private" else "documents"]
-    return Setup(design, past, population, **{"rate": context["rate"], "keys": keys} | more)
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    return compared(grid(context, unloaded(context)), folder(context))
 
 
-def _folder(context: Context) -> Path:
-    return context.file("base.yaml").parent
-
-
-def _simulate(context: Context, name: str, setups: list[Setup]) -> list[dict[str, Any]]:
-    points = [setup.point(_folder(context)) for setup in setups]
-    frame = run_points(context, name, points, scenario="base.yaml", extract=extract)
-    rows: list[dict[str, Any]] = frame.to_dict("records")   # type: ignore[assignment]
-    return rows
-
-
-def _unloaded(context: Context, bits: tuple[int, ...]) -> Unloaded:
-    """Mean E2E of each design with the system to itself: one request every ten seconds."""
-    setups = [_setup(context, design, past, kv_bits=kv, rate=0.1, requests=60)
-              for kv in bits for design in DESIGNS for past in PASTS]
-    rows = _simulate(context, "unloaded", setups)
-    return {(s.design, s.past, s.kv_bits): row["latency.e2e_s.mean"] for s, row in zip(setups, rows, strict=True)}
-
-
-def _designs(context: Context, bits: tuple[int, ...], populations: tuple[str, ...]) -> Table:
+def _designs(context: Context) -> Table:
     rows = []
     rate = context["rate"]
-    for setup in [_setup(context, d, past, pop, kv_bits=kv)
-                  for kv in bits for pop in (populations if kv == 8 else ("private",)) for past in PASTS
-                  for d in DESIGNS]:
-        store = store_of(setup, _folder(context))
+    for setup in [setup_of(context, d, past, pop) for pop in POPULATIONS for past in PASTS for d in DESIGNS]:
+        store = store_of(setup, folder(context))
         if store is None:
             continue
         size = context_bytes(setup)
         hit = hit_share(setup, store)
         rows.append({
-            "keys": setup.population, "past": _short(setup.past), "KV": _kv(setup), "design": setup.design,
+            "keys": setup.population, "past": _short(setup.past), "design": setup.design, "contexts": setup.keys,
             "stores": store["stores"], "TB": store["capacity"] / 1e12, "GB/s": store["bandwidth"] / 1e9,
             "context GB": size / 1e9, "fit": int(store["capacity"] // size), "hit rate": hit,
             "read s": size / store["bandwidth"],
             "used": rate * hit * size / (store["stores"] * store["bandwidth"]),
             "used if own": rate * hit * size / (CLIENTS * store["bandwidth"]),
-            "DCN used": dcn_used(setup, store, _folder(context)),
+            "DCN used": dcn_used(setup, store, folder(context)),
         })
     return Table("designs", f"Designs: what fits, and the bandwidth that {rate:g} requests/s ask for",
                  pd.DataFrame(rows), "By arithmetic, before any simulation. TB, GB/s, fit: of one store, and the "
@@ -144,20 +85,21 @@ def _capacities(context: Context) -> Table:
 
 def _points(found: list[Found], rate: float) -> Table:
     rows = [{
-        "keys": f.setup.population, "past": _short(f.setup.past), "KV": _kv(f.setup), "design": f.setup.design,
-        "mode": f.setup.mode, "p50 s": f.row["latency.e2e_s.p50"], "p99 s": f.row["latency.e2e_s.p99"],
+        "keys": f.setup.population, "past": _short(f.setup.past), "design": f.setup.design,
+        "mode": f.setup.mode, "p50 s": f.row["latency.e2e_s.p50"], "p90 s": f.row["latency.e2e_s.p90"],
+        "p99 s": f.row["latency.e2e_s.p99"],
         "TTFT s": f.row["latency.ttft_s.p50"], "fetch s": f.get("fetch.mean_s"), "found": f.get("fetch.found"),
         "busy": _busy(f.row), "KV tok": f.row["point.kv_capacity_per_client_tokens"],
         "peak": f.row["point.kv_peak_share"], "rej": f.row["point.rejected"],
         "early": f.row["point.in_system_early"], "late": f.row["point.in_system_late"], "stable": _yes(f.stable),
     } for f in found]
     return Table("points", f"At {rate:g} requests/s", pd.DataFrame(rows),
-                 "p50, p99: end to end; TTFT: its median; fetch: mean; found: share of fetches that found their "
+                 "p50, p90, p99: end to end; TTFT: its median; fetch: mean; found: share of fetches that found their "
                  "context; busy: share of the time in which the busiest store was read or written; KV tok, peak: "
                  "KV tokens of one client, and the share in use at the fullest; rej: rejected; early, late: mean "
                  "requests in the system in the second and the last quarter of the arrivals.",
-                 {"p50 s": 2, "p99 s": 2, "TTFT s": 2, "fetch s": 3, "found": 3, "busy": 3, "peak": 3, "early": 0,
-                  "late": 0})
+                 {"p50 s": 2, "p90 s": 2, "p99 s": 2, "TTFT s": 2, "fetch s": 3, "found": 3, "busy": 3, "peak": 3,
+                  "early": 0, "late": 0})
 
 
 @dataclass(frozen=True)
@@ -179,22 +121,23 @@ def sought(setup: Setup, bound_per_s: float | None, step: float, empty_s: float)
     return Sought(setup, bound_per_s, Search(setup, rates, lambda row: verdict(dict(row), empty_s) is True))
 
 
-def _rates(context: Context, populations: tuple[str, ...], empty: Unloaded) -> Table:
+def _rates(context: Context, empty: Unloaded) -> Table:
     """Highest stable rate of each design in contention mode, by bisection over a geometric ladder."""
     step = 2 ** (1 / 3) if context.quick else 2 ** (1 / 5)
     seconds = 24.0 if context.quick else 36.0
+    populations, pasts = (POPULATIONS[:1], PASTS[:1]) if context.quick else (POPULATIONS, PASTS)
     searches = []
     for design in DESIGNS:
         for population in populations if design != "recompute" else ("private",):
-            for past in PASTS:
-                setup = _setup(context, design, past, population)
-                store = store_of(setup, _folder(context))
+            for past in pasts:
+                setup = setup_of(context, design, past, population)
+                store = store_of(setup, folder(context))
                 bound = None if store is None else (
                     store["stores"] * store["bandwidth"] / (hit_share(setup, store) * context_bytes(setup)))
-                searches.append(sought(setup, bound, step, empty[design, past, 8]))
+                searches.append(sought(setup, bound, step, empty[design, past]))
     run_searches([one.search for one in searches], partial(_round, context, empty, seconds))
     frame = pd.DataFrame([_search_row(one) for one in searches])
-    return Table("stable-rates", "Highest stable rate, contention mode, fp8 KV", frame,
+    return Table("stable-rates", "Highest stable rate, contention mode", frame,
                  f"Rates are tried in steps of {100 * (step - 1):.0f}% up to {SEARCH_TOP:g} requests/s, each for "
                  f"at least {seconds:g} s and eight times the E2E of an empty system; stable, unstable: the "
                  "highest rate that is and the lowest that is not; bound: stores x bandwidth / (hit rate x bytes); "
@@ -204,8 +147,8 @@ def _rates(context: Context, populations: tuple[str, ...], empty: Unloaded) -> T
 
 def _round(context: Context, empty: Unloaded, seconds: float, number: int, wanted: list[tuple[Any, float]],
            ) -> list[dict[str, Any]]:
-    return _simulate(context, f"rates-{number}", [
-        at_rate(setup, rate, max(seconds, 8 * empty[setup.design, setup.past, 8])) for setup, rate in wanted])
+    return simulate(context, f"rates-{number}", [
+        at_rate(setup, rate, max(seconds, 8 * empty[setup.design, setup.past])) for setup, rate in wanted])
 
 
 def _search_row(one: Sought) -> dict[str, Any]:
@@ -225,16 +168,16 @@ def _overlap(context: Context, empty: Unloaded) -> Table:
     """Return latencies of reading layer by layer beside the prefill, at a rate that every design but C sustains."""
     rate, seconds = 60.0, 24.0 if context.quick else 60.0
     setups = [
-        _setup(context, design, past, rate=rate, requests=round(rate * seconds), overlap=overlap)
+        setup_of(context, design, past, rate=rate, requests=round(rate * seconds), overlap=overlap)
         for past in PASTS for design in ("A", "B") for overlap in (False, True)
     ]
-    rows = _simulate(context, "overlap", setups)
+    rows = simulate(context, "overlap", setups)
     frame = pd.DataFrame([{
         "past": _short(s.past), "design": s.design, "overlap": "yes" if s.overlap else "no",
         "fetch mean s": row["fetch.mean_s"], "TTFT mean s": row["latency.ttft_s.mean"],
         "TTFT p99 s": row["latency.ttft_s.p99"], "busy": _busy(row),
         "KV tok": row["point.kv_capacity_per_client_tokens"], "peak": row["point.kv_peak_share"],
-        "rej": row["point.rejected"], "stable": _yes(verdict(row, empty[s.design, s.past, 8])),
+        "rej": row["point.rejected"], "stable": _yes(verdict(row, empty[s.design, s.past])),
     } for s, row in zip(setups, rows, strict=True)])
     return Table("overlap", f"A fetch beside the prefill, layer by layer ({rate:g} requests/s, private)", frame,
                  "fetch: until the generation may start. The same bytes are read either way.",
@@ -249,37 +192,34 @@ def _busy(row: dict[str, Any]) -> float | None:
     return next((v for k, v in row.items() if k.endswith(".max_utilisation") and v == v and v is not None), None)
 
 
-def _kv(setup: Setup) -> str:
-    return "fp8" if setup.kv_bits == 8 else "bf16"
-
-
 def _yes(stable: bool | None) -> str:
     return "window too short" if stable is None else "yes" if stable else "no"
 
 
 def _shown(found: Found, mode: str) -> bool:
-    return found.setup.kv_bits == 8 and (found.setup.mode == mode or found.setup.design == "recompute")
+    return found.setup.mode == mode or found.setup.design == "recompute"
 
 
 def _caption(mode: str, rate: float) -> str:
-    if mode == "expected":
-        return (f"E2E latency at {rate:g} requests/s, expected mode (formula), fp8 KV. "
-                "Recomputing is simulated as such.")
-    return "The same in contention mode. Dashed: not stable, the curve depends on how long requests arrive."
+    read = {"expected": "fetches take the formula's time, misses load no client",
+            "computed": "hits take the formula's time, the LLM clients compute misses",
+            "contention": "reads share a store's bandwidth, the LLM clients compute misses"}[mode]
+    return (f"E2E latency at {rate:g} requests/s, mode {mode}: {read}. Dashed: not stable, the curve depends on how "
+            "long requests arrive.")
 
 
 def _findings(found: list[Found], rates: pd.DataFrame) -> list[str]:
     """Sentences from the tables."""
     out = []
-    for mode in ("expected", "contention"):
+    for mode in MODES:
         for population in dict.fromkeys(f.setup.population for f in found):
             for past in PASTS:
                 mine = [f for f in found if _shown(f, mode) and f.setup.past == past
                         and (f.setup.population == population or f.setup.design == "recompute")]
-                order = sorted(mine, key=lambda f: f.row["latency.e2e_s.p50"])
-                text = ", ".join(f"{f.setup.design} {f.row['latency.e2e_s.p50']:.1f} s"
+                order = sorted(mine, key=lambda f: f.row["latency.e2e_s.p90"])
+                text = ", ".join(f"{f.setup.design} {f.row['latency.e2e_s.p90']:.1f} s"
                                  + ("" if f.stable else " (not stable)") for f in order)
-                out.append(f"{mode}, {population}, {past:,} tokens: median E2E {text}.")
+                out.append(f"{mode}, {population}, {past:,} tokens: p90 of E2E {text}.")
     stable = rates.dropna(subset=["stable /s"])
     for group, part in stable.groupby(["keys", "past"], sort=False):
         text = ", ".join(f"{row['design']} {row['stable /s']:.3g}" for _, row in part.iterrows())

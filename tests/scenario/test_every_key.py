@@ -38,6 +38,7 @@ LENGTHS = {"kind": "fixed", "prompt": 8, "output": 2}   # conversations have pre
 WITH: dict[str, dict[str, Any]] = {
     "ClusterModel.family": {"family": "noise"}, "ClusterModel.dimensions": {"family": "moved"},
     "KvRetrievalClientConfig.mode": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
+    "KvRetrievalClientConfig.misses": {"mode": "expected", "tiers": [{**TIER, "hit_rate": 1.0}]},
     "KvRetrievalClientConfig.warming": {"tiers": [TIER, {**TIER, "name": "b"}]},
     "MemoryConfig.prefix_eviction": {"prefix_caching": True},
     "MemoryConfig.prefix_recency": {"prefix_caching": True, "prefix_eviction": "tamm"},

@@ -190,6 +190,81 @@ def test_expected_needs_what_a_miss_costs():
         hermes.simulate(data)
 
 
+RATES = [{**TIER, "hit_rate": 0.5}, {**TIER, "name": "disk", "bandwidth": "2 GB/s", "lookup": "4 ms", "hit_rate": 0.4}]
+DRAWN = {"mode": "expected", "misses": "recompute", "keep": False}
+
+
+def test_drawn_misses_are_computed_by_the_llm():
+    """Each fetch takes the time of one tier, or none and the LLM computes the context; the shares are the hit rates,
+    and the mean time is the formula's with a recompute of 0 s (computing is not the store's time)."""
+    results = hermes.simulate(scenario(RATES, requests=3000, **DRAWN))
+    seconds, tokens = fetches(results)
+    dram, disk = 0.001 + SIZE / 10e9, 0.004 + SIZE / 2e9
+    for time_s, found, share in ((dram, 1000, 0.5), (disk, 1000, 0.2), (0.0, 0, 0.3)):
+        rows = np.isclose(seconds, time_s, atol=1e-8)
+        assert (tokens[rows] == found).all()
+        assert rows.mean() == pytest.approx(share, abs=0.03)
+    hits = {tier.name: (tier.hits, tier.misses, tier.read_bytes) for tier in results.record.tiers}
+    assert sum(hits["dram"][:2]) == 3000
+    assert sum(hits["disk"][:2]) == hits["dram"][1]
+    assert sum(read for *_, read in hits.values()) == int(tokens.sum()) * KV_BYTES
+    levels = [Level(0.001, 10e9, 0.5), Level(0.004, 2e9, 0.4)]
+    assert seconds.mean() == pytest.approx(expected_s(SIZE, levels, 0.0), rel=0.03)
+    prefilled = int(results.record.runs["prefill_tokens"].sum())
+    assert prefilled == 3000 * 1050 - int(tokens.sum())
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_drawn_misses_at_the_ends_are_the_other_modes(rate):
+    """Always found: as the formula. Never: as an empty stateful tier that nothing is written to."""
+    tier = {**TIER, "hit_rate": rate}
+    drawn = hermes.simulate(scenario([tier], **DRAWN, requests=20))
+    other = {"mode": "expected"} if rate else {"mode": "stateful"}
+    plain = hermes.simulate(scenario([tier if rate else TIER], **other, keep=False, requests=20))
+    assert (drawn.metrics.e2e_ns == plain.metrics.e2e_ns).all()
+    assert fetches(drawn)[0] == pytest.approx([rate * (0.001 + SIZE / 10e9)] * 20, abs=1e-8)
+
+
+def test_drawn_hits_belong_to_the_request():
+    """The same seed draws the same; a higher hit rate finds all that a lower one does, from whatever client."""
+    def found(rate, seed=1, count=1):
+        return fetches(hermes.simulate(scenario(
+            [{**TIER, "hit_rate": rate}], **DRAWN, requests=200, count=count) | {"seed": seed}))[1] > 0
+
+    assert (found(0.5) == found(0.5)).all()
+    assert (found(0.5) == found(0.5, count=4)).all()
+    assert (found(0.7) >= found(0.5)).all()
+    assert (found(0.5) != found(0.5, seed=2)).any()
+
+
+def test_two_fetches_of_a_request_are_drawn_apart():
+    data = scenario([{**TIER, "hit_rate": 0.5}], **DRAWN, requests=300)
+    stages = data["pipelines"]["p"]["stages"]
+    stages["again"] = {**stages["fetch"], "after": "fetch"}
+    stages["answer"] |= {"after": "again", "kv": "again"}
+    stages = hermes.simulate(data).stages
+    found = (stages[stages["kind"] == "fetch_kv"].sort_values("request")["cached_tokens"] > 0).to_numpy().reshape(-1, 2)
+    assert (found[:, 0] != found[:, 1]).mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_drawn_misses_charge_lookups_and_hide_reads_if_asked():
+    tier = {**TIER, "hit_rate": 0.0}
+    asked, _ = fetches(hermes.simulate(scenario([tier], charge_misses=True, requests=3, **DRAWN)))
+    assert asked == pytest.approx([0.001] * 3, abs=1e-8)
+    full = {**TIER, "hit_rate": 1.0}
+    hidden, plain = (fetches(hermes.simulate(scenario([full], overlap=True, keep=False, requests=3, mode="expected",
+                                                      misses=misses)))[0] for misses in ("recompute", "averaged"))
+    assert hidden == pytest.approx(plain, abs=1e-8)
+
+
+def test_a_request_without_past_context_draws_nothing():
+    data = scenario([{**TIER, "hit_rate": 0.5}], requests=5, **DRAWN)
+    data["pipelines"]["p"]["stages"]["fetch"]["tokens"] = 0
+    results = hermes.simulate(data)
+    assert fetches(results)[0].tolist() == [0.0] * 5
+    assert results.record.tiers[0].hits == results.record.tiers[0].misses == 0
+
+
 def test_demoted_entries_are_found_below():
     """Two keys in turn over a tier for one: what it evicts goes to the tier below, and is found there."""
     tiers = [{**TIER, "capacity": SIZE}, {**TIER, "name": "disk", "capacity": 10 * SIZE}]
@@ -227,6 +302,8 @@ def test_blocks_are_found_by_their_hashes():
     ({"mode": "expected"}, "tiers.0.hit_rate"),
     ({"mode": "expected", "start": "home", "tiers": [{**TIER, "hit_rate": 1.0}]}, "start"),
     ({"entries": "blocks", "start": "home"}, "start"),
+    ({"misses": "recompute"}, "misses: applies to `mode: expected` only"),
+    ({"mode": "expected", "misses": "recomputed", "tiers": [{**TIER, "hit_rate": 1.0}]}, "did you mean 'recompute'"),
     ({"tiers": [TIER, TIER]}, "tiers.1.name"),
     ({"tiers": [{**TIER, "hit_rate": 0.5}]}, "tiers.0.hit_rate"),
     ({"tiers": [{**TIER, "capacity": 0}]}, "tiers.0.capacity"),

@@ -11,6 +11,7 @@ STUDY = load_study("remote-kv")
 points = STUDY.module("points")
 DESIGNS, Setup, scenario, extract = points.DESIGNS, points.Setup, points.scenario, points.extract
 hit_share, store_of, verdict, at_rate = points.hit_share, points.store_of, points.verdict, points.at_rate
+setup_of = STUDY.module("runs").setup_of
 sought, search_row = STUDY.module("report").sought, STUDY.module("report")._search_row
 
 FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
@@ -18,7 +19,7 @@ FOLDER = resource_dir("scenarios") / "studies" / "remote-kv"
 
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("population", ["private", "shared"])
-@pytest.mark.parametrize("mode", ["expected", "contention"])
+@pytest.mark.parametrize("mode", points.MODES)
 def test_every_point_is_a_scenario(design, population, mode):
     checked = load_scenario(scenario(Setup(design, 24576, population, 16, mode), FOLDER))
     assert sum(c.count * 2 for c in checked.clients if c.kind == "llm") == 256
@@ -26,17 +27,31 @@ def test_every_point_is_a_scenario(design, population, mode):
     assert len(stores) == (design != "recompute")
     if stores:   # the spec's designs have the same capacity in all
         assert stores[0].count * stores[0].tiers[0].capacity == 128 * 10**12
-        assert (stores[0].tiers[0].hit_rate is not None) == (mode == "expected")
+        assert (stores[0].tiers[0].hit_rate is not None) == (mode != "contention")
+        assert (stores[0].misses == "recompute") == (mode == "computed")
 
 
 def test_what_fits_by_hand():
     """24,576 tokens of fp8 KV are 4.03 GB: 248 fit 1 TB. Of 20,000 users, 128 x 124 fit in bf16."""
-    point = Setup("A", 24576, "shared")
+    point = Setup("A", 24576, "shared", keys=10_000)
     harmonic = [sum(1 / k for k in range(1, n + 1)) for n in (248, 10_000)]
     assert hit_share(point, store_of(point, FOLDER)) == pytest.approx(harmonic[0] / harmonic[1])
     wide = Setup("A", 24576, "private", 16)
     assert hit_share(wide, store_of(wide, FOLDER)) == pytest.approx(128 * 124 / 20_000)
     assert hit_share(Setup("A", 4096), store_of(point, FOLDER)) == 1.0
+
+
+def test_a_corpus_sizes_both_populations(tmp_path):
+    """10^10 tokens are 2.4 million contexts of 4,096 tokens; 128 TB hold 0.78 of 10^9 tokens' 164 TB in fp8."""
+    plain, large, small = (STUDY.context(tmp_path, changes=changes) for changes in (
+        [], ["corpus_tokens=1e10"], ["corpus_tokens=1e9", "zipf=0.5", "kv_bits=16"]))
+    assert [setup_of(plain, "A", 4096, p).keys for p in ("private", "shared")] == [20_000, 10_000]
+    assert [setup_of(large, "A", past, "shared").keys for past in (4096, 24576)] == [2_441_406, 406_901]
+    setup = setup_of(small, "B", 24576)
+    assert (setup.keys, setup.zipf, setup.kv_bits) == (40_690, 0.5, 16)
+    for design in ("A", "B", "C"):   # the stores of all designs have the same capacity in all
+        fits = setup_of(small, design, 24576, kv_bits=8)
+        assert hit_share(fits, store_of(fits, FOLDER)) == pytest.approx(128e12 / (1e9 * 163_840), rel=0.005)
 
 
 @pytest.mark.parametrize("limit", [0.1, 3.0, 33.3, 479.0, 1000.0])
@@ -63,6 +78,38 @@ def test_verdict():
     assert verdict(row, 5.0) is True
     assert verdict(row | {"point.in_system_late": 160.0}, 5.0) is False
     assert verdict(row, 11.0) is None
+
+
+def found(times, stable=True):
+    """One point per system: times by (population, past, mode, design), 10 s for the others."""
+    runs, report = STUDY.module("runs"), []
+    for population in runs.POPULATIONS:
+        for past in runs.PASTS:
+            for design in DESIGNS:
+                for mode in points.MODES:
+                    time_s = times.get((population, past, mode, design), 10.0)
+                    row = {"latency.e2e_s.p90": time_s, "fetch.found": 0.5}
+                    report.append(runs.Found(Setup(design, past, population, mode=mode), row, stable))
+    return report
+
+
+def test_the_papers_claims():
+    rows = STUDY.module("compared").compared(found({
+        ("private", 4096, "computed", "B"): 5.0, ("private", 4096, "computed", "A"): 5.04,
+        ("shared", 24576, "contention", "C"): 4.0, ("private", 4096, "contention", "recompute"): 6.0,
+    }), FOLDER)
+    by_name = {row.name: row for row in rows}
+    assert len(rows) == len(by_name) == 4 + 2 * 2 * 3
+    private = by_name["best T90, private, 4K"]
+    assert "computed: B 5.0 s (A 5.0)" in private.here
+    assert "computed does not tell B, A apart" in private.why
+    assert "contention: C 4.0 s (A 10.0)" in by_name["best T90, shared, 24K"].here
+    assert by_name["T90 of recomputing over the best store's, 4K, computed"].here == pytest.approx((0.6, 1.2))
+    assert by_name["T90 of C+DCN over C's, 24K, contention"].here == pytest.approx((1.0, 2.5))
+    assert "142% of the links'" in by_name["T90 of C+DCN over C's, 24K, expected"].why
+    missed = STUDY.module("compared").compared(found({("shared", 4096, m, "A"): 1.0 for m in points.MODES}),
+                                                 FOLDER)
+    assert "No mode has the paper's order" in {row.name: row for row in missed}["best T90, shared, 4K"].why
 
 
 def test_a_small_point():
