@@ -43,6 +43,7 @@ class LLMReadings:
     output_tokens: int
     num_assigned: int
     emitted: int
+    unreserved_kv_tokens: int | None   # see `ClientView`; the client's configuration sets it
     tiers: Iterable[Tier] = ()   # stores of KV outside its devices
     out_of_range_tasks = 0
     _plan: Plan | None               # of the run in flight
@@ -130,7 +131,7 @@ class LLMReadings:
         return ClientView(
             self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
             size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
-            scheduler.max_num_batched_tokens,
+            scheduler.max_num_batched_tokens, self.unreserved_kv_tokens,
         )
 
     def load(self, kind: str) -> int:

@@ -36,6 +36,8 @@ class ClientView(NamedTuple):
             negative if they need more than is free.
         running, waiting: Sequences in the batch and in the queue (for clients without an engine: tasks assigned).
         max_num_seqs, max_num_batched_tokens: Limits of a step.
+        unreserved_kv_tokens: Tokens whose KV would fit into the device memory outside the engine's share
+            (`memory.utilization`), which the device reports as free; None if that memory is unknown.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ClientView(NamedTuple):
     waiting: int = 0
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
+    unreserved_kv_tokens: int | None = None
 
 
 class LoadLine(NamedTuple):
