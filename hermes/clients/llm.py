@@ -11,7 +11,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from hermes.clients.llm_readings import LLMReadings
+from hermes.clients.llm_readings import ANY_LENGTH, LLMReadings
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
@@ -24,7 +24,7 @@ from hermes.schedulers.plan import Plan
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
-ANY_TIME = ANY_LENGTH = 1 << 62
+ANY_TIME = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 

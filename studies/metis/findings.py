@@ -114,7 +114,7 @@ def _under_pressure(sweep: pd.DataFrame) -> list[str]:
 def _by_shape(shapes: pd.DataFrame) -> list[str]:
     said = []
     for name in QUALITY:
-        column = "f1" if name == "default" else f"f1_{name}"
+        column = f"f1_{name}"
         better: dict[str, list[str]] = {"vLLM fixed": [], f"AdaptiveRAG* {name}": [], "profile + median": []}
         for dataset, group in shapes.groupby("dataset", sort=False):
             f1 = group.groupby("system")[column].mean()

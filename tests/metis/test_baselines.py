@@ -45,6 +45,16 @@ def test_a_tolerance_takes_the_quicker():
     assert near < 0.8 * best
 
 
+def test_prompts_longer_than_the_model_takes_are_left_out():
+    """35 chunks of 1,000 tokens do not fit into 32,768: the answers would be missing, however well they were rated."""
+    one = dataset("qmsum")
+    chunks = {longest: {AdaptiveRag(one, MODEL, np.random.default_rng(7), np.random.default_rng(seed), noise=1.0,
+                                    grid="chunks", within=0.0, longest=longest).choose(HARD).num_chunks
+                        for seed in range(40)} for longest in (None, 32_768, 4_200)}
+    assert max(chunks[None]) > 32 >= max(chunks[32_768])
+    assert max(chunks[4_200]) <= 4
+
+
 def test_noise_is_measured_anew_by_seed_and_shrinks_with_the_samples():
     """The more a single answer deviates, the more the choices differ by seed; on a simple class with many samples they
     stay good."""

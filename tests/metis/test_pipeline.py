@@ -187,6 +187,7 @@ def test_a_view_says_what_the_engine_leaves_of_the_device():
     assert info.memory_utilization == 0.9
     assert seen[0].unreserved_kv_tokens == int(info.memory_bytes * (1 - 0.9) / info.kv_bytes_per_token)
     assert 30_000 < seen[0].unreserved_kv_tokens < 40_000
+    assert seen[0].max_model_len == 32_768
 
 
 def test_a_served_profiler_is_another_client():

@@ -79,16 +79,20 @@ class AdaptiveRag:
         noise: Standard deviation of one answer's F1 around the quality model's; 0: the quality model's F1 itself.
         grid: Name of the grid, of `GRIDS`.
         within: Share of the best measured F1 within which the quickest configuration is taken; 0: the best.
+        longest: Most tokens of a prompt and its answer that the serving model takes; longer ones get no answer.
     """
 
     def __init__(self, dataset: Dataset, model: QualityModel, samples: np.random.Generator,
-                 answers: np.random.Generator, *, noise: float, grid: str, within: float) -> None:
+                 answers: np.random.Generator, *, noise: float, grid: str, within: float,
+                 longest: int | None = None) -> None:
         queries: dict[tuple[bool, bool], list[Query]] = defaultdict(list)
         for _ in range(SAMPLES):
             query = dataset.draw(samples)
             queries[query.profile.joint, query.profile.complex].append(query)
-        configs = GRIDS[grid]()
-        works = [work(config, dataset.lengths(dataset.question_tokens[1])) for config in configs]
+        lengths = dataset.lengths(dataset.question_tokens[1])
+        configs = [one for one in GRIDS[grid]()
+                   if longest is None or max(sum(lengths.mapper(one)), sum(lengths.last(one))) <= longest]
+        works = [work(config, lengths) for config in configs]
         self._best: dict[tuple[bool, bool], Configuration] = {}
         for kind, group in sorted(queries.items()):
             each = [model.f1_of_each(q.profile, q.heavy_ranks if model.heavy_tail else q.ranks, configs) for q in group]

@@ -10,8 +10,8 @@ Recorded for every request (`request.note`):
 - `kv_used`: share of KV memory in use at the decision.
 - `profile_in`, `profile_out`: tokens of the profiler's call; `golden_in`, `golden_out`: of a golden run.
 - `trusted`: 0 for a profile of low confidence.
-- for best fits `how` (an index of `HOW`), and `constrained`: whether an idle engine would have got another
-  configuration.
+- for best fits `how` (an index of `HOW`), `free_tokens` (KV memory that counted as free), and `constrained`: whether an
+  idle engine would have got another configuration.
 """
 
 from __future__ import annotations
@@ -191,14 +191,16 @@ class MetisPipeline:
         rng = stream(self.seed, f"metis profiler/{self.dataset.name}/{request.id}")
         profile = self.profiler.estimate(query.profile, rng, self.kept)
         if system == "adaptive_rag":
-            return self._adaptive_rag().choose(profile)
+            return self._adaptive_rag(view).choose(profile)
         space, trusted = self.history.space(profile)
         request.note("trusted", trusted)
         if system == "median":
             return median(space)
         space = self._adapted(space)
-        choice = self._fit(space, lengths, view, self._free(view), joint=profile.joint)
+        free = self._free(view)
+        choice = self._fit(space, lengths, view, free, joint=profile.joint)
         idle = self._fit(space, lengths, view, view.kv_capacity_tokens, joint=profile.joint, idle=True)
+        request.note("free_tokens", free)
         request.note("how", HOW.index(choice.how))
         request.note("constrained", choice.configuration != idle.configuration)
         return choice.configuration
@@ -231,12 +233,12 @@ class MetisPipeline:
             return tuple(replace(box, words=words) if box.method == "map_reduce" else box for box in space)
         return space
 
-    def _adaptive_rag(self) -> AdaptiveRag:
+    def _adaptive_rag(self, view: ClientView) -> AdaptiveRag:
         if self._adaptive is None:
             config = self.config
             measured = self.seed if config.noise else 0   # without noise every seed measures the same
             self._adaptive = _adaptive_rag(config.dataset, config.quality, config.noise, config.grid, config.tolerance,
-                                           measured)
+                                           measured, view.max_model_len)
         return self._adaptive
 
     def _hindsight(self, query: datasets.Query, lengths: Lengths) -> Configuration:
@@ -259,9 +261,10 @@ class MetisPipeline:
 
 
 @lru_cache(maxsize=64)
-def _adaptive_rag(dataset: str, model: str, noise: float, grid: str, within: float, seed: int) -> AdaptiveRag:
+def _adaptive_rag(dataset: str, model: str, noise: float, grid: str, within: float, seed: int,
+                  longest: int | None) -> AdaptiveRag:
     """Return AdaptiveRAG* of a data set. Its sample queries are the same in every run, the answers to them differ by
     seed: the simulations of a sweep share them."""
     one = datasets.dataset(dataset)
     return AdaptiveRag(one, quality.quality_model(model), stream(0, f"metis samples/{one.name}"),
-                       stream(seed, f"metis answers/{one.name}"), noise=noise, grid=grid, within=within)
+                       stream(seed, f"metis answers/{one.name}"), noise=noise, grid=grid, within=within, longest=longest)
