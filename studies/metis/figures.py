@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from hermes.plugins.metis.profiler import PROFILERS
 from hermes.study import Compared
 
 from .points import Batch, Run
 from .sections import COMPARATORS, Size
-from .tables import TARGET_S, highest_rate, like_delay
+from .tables import TARGET_S, fixed_name, highest_rate, like_delay
 
 __all__ = ["compared", "fixed_by_rule"]
 
@@ -46,7 +47,7 @@ def _against_adaptive_rag(size: Size, one: Batch) -> list[Compared]:
     queue = f"; the queue of AdaptiveRAG* grows in some seeds of {', '.join(grows)}" if grows else ""
     more = {d: _mean(lone, d, "AdaptiveRAG*", "llm_out") / _mean(lone, d, "METIS", "llm_out") for d in size.datasets}
     return [
-        Compared("delay of AdaptiveRAG* over METIS's, sustained rates", (1.64, 2.54), _span(ratio),
+        Compared("delay of AdaptiveRAG* over METIS's, with queues", (1.64, 2.54), _span(ratio),
                  f"{_each(ratio)}{queue}.", 2),
         Compared("delay of AdaptiveRAG* over METIS's, one query at a time", None, _span(alone),
                  f"{_each(alone)}, as the configurations of AdaptiveRAG* generate {_each(more)} times as many tokens.",
@@ -78,7 +79,8 @@ def _rates(name: str, paper: tuple[float, float] | None, rule: str, target: By, 
     known, words = {}, []
     for dataset, seconds in target.items():
         mine, other = (highest_rate(frame[(frame["dataset"] == dataset) & (frame["system"] == system)], seconds)
-                       for frame, system in ((one["rates"], "METIS"), (two["fixed rates"], f"fixed of {rule}")))
+                       for frame, system in ((pd.concat([one["lone"], one["rates"]]), "METIS"),
+                                             (pd.concat([two["fixed lone"], two["fixed rates"]]), f"fixed of {rule}")))
         if isinstance(mine, float) and isinstance(other, float):
             known[dataset] = mine / other
         words.append(f"{dataset} {_rate(mine)} against {_rate(other)}")
@@ -103,14 +105,21 @@ def _ladder(size: Size, one: Batch, two: Batch) -> list[Compared]:
     more = {d: 100 * (_mean(steps, d, "METIS", "f1") / _mean(steps, d, "+ batching", "f1") - 1) for d in size.datasets}
     return [
         Compared("ladder: fixed of highest F1 over profile + median, delay", (1.4, 1.68), _span(best),
-                 f"{_each(best)}: the middle of the pruned space reads about 2n chunks.", 2),
+                 f"{_each(best)}; fixed: {_named(steps, size, 'highest F1')}.", 2),
         Compared("ladder: fixed of closest F1 over profile + median, delay", (1.4, 1.68), _span(closest),
-                 f"{_each(closest)}.", 2),
-        Compared("ladder: batching, delay before over after", (1.1, 1.2), _span(batching), f"{_each(batching)}.", 2),
+                 f"{_each(closest)}; fixed: {_named(steps, size, 'closest F1')}.", 2),
+        Compared("ladder: batching, delay before over after", (1.1, 1.2), _span(batching),
+                 f"{_each(batching)}: the calls of a query come together, so that without batching they also run "
+                 "together unless the queue is long.", 2),
         Compared("ladder: best fit, delay before over after", (1.45, 1.75), _span(fit),
-                 f"{_each(fit)}: memory changes at most {constrained:.1%} of a data set's decisions, and best fit takes "
-                 f" the largest configuration that fits, for F1 {_each(more, 1)}% above the median's.", 2),
+                 f"{_each(fit)}: memory changes at most {constrained:.1%} of a data set's decisions; best fit takes "
+                 f"the largest configuration that fits, for F1 {_each(more, 1)}% above the median's.", 2),
     ]
+
+
+def _named(steps: pd.DataFrame, size: Size, rule: str) -> str:
+    """Return the fixed configurations that a rule selects, by data set."""
+    return ", ".join(f"{d} {fixed_name(_of(steps, d, f'fixed of {rule}')['run'].iloc[0])}" for d in size.datasets)
 
 
 def _low_load(size: Size, one: Batch, two: Batch) -> list[Compared]:
@@ -130,14 +139,18 @@ def _costs(size: Size, one: Batch) -> list[Compared]:
     share = {d: 100 * _mean(own, d, "METIS", "profiler_share") for d in size.datasets}
     gain = {d: 100 * (_mean(fed, d, "large profiler, on", "f1") / _mean(fed, d, "large profiler, off", "f1") - 1)
             for d in dict.fromkeys(fed["dataset"])}
+    used = float(own.loc[own["system"] == "METIS", "kv_used"].mean())
+    large = PROFILERS["large"]
+    good = large.confident * large.good_confident + (1 - large.confident) * large.good_unsure
     free = {d: _mean(own, d, "METIS", "free_tokens") / 1000 for d in size.datasets}
     return [
         Compared("share of the profiler in METIS's delay, %", (3, 6), _span(share),
-                 f"{_each(share, 1)}: some 0.3 s a profile, whatever the query takes.", 1),
+                 f"{_each(share, 1)}: a profile takes {own['profiler_s'].mean():.2f} s, however short the query.", 1),
         Compared("F1 gained by feedback, %", (4, 6), _span(gain),
-                 f"{_each(gain, 2)}: 93% of the profiles are confident and 96% of those good before it.", 2),
+                 f"{_each(gain, 2)}: {good:.0%} of the profiles are good without it.", 2),
         Compared("free KV memory at METIS's decisions, thousand tokens", None, _span(free),
-                 "A decision of METIS needs up to some 20 thousand at once.", 0),
+                 f"{_each(free, 0)}; the engine holds {own['point.kv_capacity_tokens'].max():,.0f} tokens, of which "
+                 f"{used:.1%} are in use on average when METIS decides.", 0),
     ]
 
 

@@ -15,14 +15,14 @@ from hermes.study import Compared, Context, Plot, Report, Table
 from . import plots, tables
 from .figures import compared, fixed_by_rule
 from .findings import findings
-from .points import SPEC_RATE, Batch, Run, sustained
+from .points import SPEC_RATE, Batch, Run
 from .sections import HOLDERS, Size, compared_first, compared_second, first, pressure_points, second
 
 __all__ = ["compare", "run"]
 
 
 def run(context: Context) -> Report:
-    size = Size.of(context["datasets"], quick=context.quick)
+    size = _size(context)
     one = Batch(context, "first", first(size))
     fixed = fixed_by_rule(size, one)
     busy = {d: _like(one["busy grid"], one["busy systems"], d, r) for d, r in size.busy}
@@ -33,9 +33,13 @@ def run(context: Context) -> Report:
 
 def compare(context: Context) -> list[Compared]:
     """Return the paper's figures under the context's assumptions."""
-    size = Size.of(context["datasets"], quick=context.quick)
+    size = _size(context)
     one = Batch(context, "first", compared_first(size))
     return compared(size, one, Batch(context, "second", compared_second(size, fixed_by_rule(size, one))))
+
+
+def _size(context: Context) -> Size:
+    return Size.of(context["datasets"], quick=context.quick, rate=context["rate"])
 
 
 def _report(context: Context, size: Size, one: Batch, two: Batch) -> Report:
@@ -47,34 +51,36 @@ def _report(context: Context, size: Size, one: Batch, two: Batch) -> Report:
     sweep, shapes = _sweep(size, one["pressure"]), _shapes(size, one, rungs)
     readings = pd.concat([one["readings"], one["systems"][one["systems"]["system"] == "METIS"]])
     large = pd.concat([one["large"], two["large fixed"]])
-    gains = tables.gains(*_scatter(one))
+    gains = tables.gains(*_scatter(size, one))
     fed = pd.concat([one["feedback"], one["other feedback"]])
     measured = pd.concat([one["measured"], one["systems"][one["systems"]["system"] == "METIS"]])
+    measures = tables.measured(measured)
     trace_table, trace_plot = _trace(context)
     found = [
-        tables.headline(pd.concat([own, fixed])), tables.readings(readings), tables.measured(measured), gains,
+        tables.headline(pd.concat([own, fixed])), tables.readings(readings), measures, gains,
         tables.large(large), tables.ladder(steps),
-        tables.lone(pd.concat([one["lone"], one["other lone"], two["fixed lone"]])), tables.throughput(rates),
+        tables.lone(pd.concat([one["lone"], one["other lone"], two["fixed lone"]])),
+        tables.throughput(pd.concat([one["lone"], two["fixed lone"], rates])),
         tables.by_rate(rates), tables.pressure(sweep), tables.variants(sweep), tables.knobs(two["knobs"]),
         tables.overhead(one["profilers"]), tables.feedback(fed), tables.shapes(shapes), tables.dollars(two["dollars"]),
         _reconciled(own), trace_table,
     ]
-    said = findings(own, fixed, readings, gains.frame, large, steps, sweep, shapes, fed)
+    said = findings(own, fixed, readings, measures.frame, gains.frame, large, steps, sweep, shapes, fed)
     made = [*_plots(size, one, rates, sweep), trace_plot]
     return Report(found, made, said, compared=compared(size, one, two))
 
 
-def _scatter(one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _scatter(size: Size, one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fixed configurations and choices per query, at the sustained rates, of the first seed."""
     chosen = pd.concat([one["systems"], one["rungs"], one["more rungs"]])
-    here = [r == sustained(d) and seed == 1 and s in plots.MARKS for d, r, seed, s in zip(
+    here = [r == size.base(d) and seed == 1 and s in plots.MARKS for d, r, seed, s in zip(
         chosen["dataset"], chosen["rate"], chosen["seed"], chosen["system"], strict=True)]
     return one["grid"], chosen[here]
 
 
 def _plots(size: Size, one: Batch, rates: pd.DataFrame, sweep: pd.DataFrame) -> list[Plot]:
     names = list(size.datasets)
-    grid, chosen = _scatter(one)
+    grid, chosen = _scatter(size, one)
     return [
         Plot("metis-scatter", "Every fixed configuration, and configurations per query, at the sustained rates",
              plots.scatter_plot(grid, chosen, names)),
@@ -96,7 +102,7 @@ def _steps(size: Size, own: pd.DataFrame, rungs: pd.DataFrame, fixed: pd.DataFra
     """Return the ladder: a few seeds of the sustained rates, one of the paper's."""
     steps = pd.concat([fixed, own[own["system"] == "AdaptiveRAG*"], rungs, own[own["system"] == "METIS"]])
     return pd.concat([steps[(steps["dataset"] == d) & (steps["rate"] == r)
-                            & (steps["seed"] <= (size.few if r == sustained(d) else 1))] for d, r in size.pairs])
+                            & (steps["seed"] <= (size.few if r == size.base(d) else 1))] for d, r in size.pairs])
 
 
 def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +115,7 @@ def _shapes(size: Size, one: Batch, rungs: pd.DataFrame) -> pd.DataFrame:
     """Return F1 by each quality model. Systems that do not choose by it need not run again."""
     parts = [one["shapes"]]
     for dataset in size.datasets:
-        own, steps, grid = (f[(f["dataset"] == dataset) & (f["rate"] == sustained(dataset)) & (f["seed"] == 1)]
+        own, steps, grid = (f[(f["dataset"] == dataset) & (f["rate"] == size.base(dataset)) & (f["seed"] == 1)]
                             for f in (one["systems"], rungs, one["grid"]))
         mine = own[own["system"] == "METIS"]
         near = grid[grid["delay_s"] <= tables.LIKE * mine["delay_s"].iloc[0]]

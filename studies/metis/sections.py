@@ -48,6 +48,7 @@ class Size:
         requests, lone: Requests of a point, and of one without queues.
         seeds: Of the comparison with AdaptiveRAG*.
         few: Seeds of the lesser tables.
+        given_rate: Queries a second of every data set; 0 for the sustained rates.
     """
 
     datasets: tuple[str, ...]
@@ -55,23 +56,28 @@ class Size:
     lone: int
     seeds: int
     few: int
+    given_rate: float
     quick: bool
 
     @classmethod
-    def of(cls, datasets: str, *, quick: bool) -> Size:
+    def of(cls, datasets: str, *, quick: bool, rate: float = 0.0) -> Size:
         """Return the quick study, or the whole, of a set of data sets (`SETS`)."""
         names = tuple(name + SETS[datasets] for name in (DATASETS[1::2] if quick else DATASETS))
-        return cls(names, 60, 20, 2, 1, quick) if quick else cls(names, 200, 40, 10, 3, quick)
+        return cls(names, 60, 20, 2, 1, rate, quick) if quick else cls(names, 200, 40, 10, 3, rate, quick)
+
+    def base(self, dataset: str) -> float:
+        """Return the queries a second of a data set."""
+        return self.given_rate or sustained(dataset)
 
     @property
     def pairs(self) -> list[tuple[str, float]]:
-        """(data set, rate): the sustained one, and that of the paper."""
-        return [(d, r) for d in self.datasets for r in dict.fromkeys((sustained(d), SPEC_RATE))]
+        """(data set, rate): the study's, and that of the paper."""
+        return [(d, r) for d in self.datasets for r in dict.fromkeys((self.base(d), SPEC_RATE))]
 
     @property
     def busy(self) -> list[tuple[str, float]]:
-        """(data set, rate) where the paper's rate is not the sustained one."""
-        return [(d, SPEC_RATE) for d in self.datasets if sustained(d) != SPEC_RATE]
+        """(data set, rate) where the paper's rate is not the study's."""
+        return [(d, SPEC_RATE) for d in self.datasets if self.base(d) != SPEC_RATE]
 
     @property
     def multiples(self) -> tuple[float, ...]:
@@ -84,14 +90,14 @@ class Size:
         return [(d, r) for d in own for r in (sustained(d, large=True), SPEC_RATE)]
 
     def rate(self, dataset: str, multiple: float) -> float:
-        """A multiple of the sustained rate, four digits."""
-        return float(f"{multiple * sustained(dataset):.4g}")
+        """A multiple of the study's rate, four digits."""
+        return float(f"{multiple * self.base(dataset):.4g}")
 
 
 def compared_first(size: Size) -> dict[str, list[Run]]:
     """Return the points of the paper's figures that are known before any run."""
     n: dict[str, Any] = {"requests": size.requests}
-    rates = {d: sustained(d) for d in size.datasets}
+    rates = {d: size.base(d) for d in size.datasets}
     return {
         "grid": [fixed_run(d, c, r, **n) for d, r in rates.items() for c in (FIXED[::2] if size.quick else FIXED)],
         "systems": seeded([run_of(d, s, r, **n) for d, r in rates.items() for s in ("METIS", "AdaptiveRAG*")],
@@ -109,7 +115,7 @@ def compared_second(size: Size, fixed: dict[str, dict[str, Run]]) -> dict[str, l
     """Return the points of the paper's figures with fixed configurations.
 
     Args:
-        fixed: Data set -> one of `COMPARATORS` -> the fixed configuration that it selects, at the sustained rate.
+        fixed: Data set -> one of `COMPARATORS` -> the fixed configuration that it selects, at the study's rate.
     """
     named = [one.with_(f"fixed of {name}") for of_set in fixed.values() for name, one in of_set.items()]
     return {
@@ -127,15 +133,15 @@ def first(size: Size) -> dict[str, list[Run]]:
         "busy grid": [fixed_run(d, c, r, **n) for d, r in size.busy for c in FIXED[::2]],
         "busy systems": seeded([run_of(d, s, r, **n) for d, r in size.busy for s in ("METIS", "AdaptiveRAG*")],
                                size.few),
-        "readings": seeded([run_of(d, s, sustained(d), **n) for d in size.datasets for s in READINGS], size.seeds),
+        "readings": seeded([run_of(d, s, size.base(d), **n) for d in size.datasets for s in READINGS], size.seeds),
         "measured": measured_points(size),
         "more rungs": _rungs(size),
-        "shapes": [run_of(d, s, sustained(d), **n).with_(f"{s} {name}", quality=name)
+        "shapes": [run_of(d, s, size.base(d), **n).with_(f"{s} {name}", quality=name)
                    for d in size.datasets for name in QUALITY for s in ("AdaptiveRAG*", "hindsight")],
         "other rates": [run_of(d, s, size.rate(d, m), **n) for d in size.datasets for m in size.multiples
                         for s in ("+ batching", "AdaptiveRAG*")],
         "pressure": list(pressure_points(size)),
-        "profilers": [run_of(d, "METIS", sustained(d), **n).with_(name, **params) for d in size.datasets
+        "profilers": [run_of(d, "METIS", size.base(d), **n).with_(name, **params) for d in size.datasets
                       for name, params in PROFILERS.items()],
         "other feedback": [one for profiler in ("small", "poor") for one in feedback_points(size, profiler)],
         "other lone": seeded([run_of(d, s, None, requests=size.lone) for d in size.datasets
@@ -161,7 +167,7 @@ def measured_points(size: Size) -> list[Run]:
     points = [measured_run(d, grid, noise, None, size.lone) for d in names for grid in GRIDS for noise in noises]
     points += [run_of(d, "METIS", None, requests=size.lone) for d in names]
     if not size.quick:
-        points += [measured_run(d, grid, noise, sustained(d), size.requests) for d in size.datasets
+        points += [measured_run(d, grid, noise, size.base(d), size.requests) for d in size.datasets
                    for grid in GRIDS for noise in noises]
     return seeded(points, size.few)
 
@@ -173,7 +179,7 @@ def _rungs(size: Size) -> list[Run]:
         own = run_of(d, "METIS", r, requests=size.requests)
         steps = [run_of(d, "hindsight", r, requests=size.requests),
                  own.with_("METIS, no golden runs", feedback_every=0)]
-        if r == sustained(d):
+        if r == size.base(d):
             points += seeded([*steps, own.with_("METIS, golden runs last", golden_last=True)], size.few)
         else:
             rungs = [run_of(d, s, r, requests=size.requests) for s in ("profile + median", "+ batching")]
@@ -193,8 +199,9 @@ def pressure_points(size: Size) -> dict[Run, tuple[int, float]]:
         for tokens in budgets(dataset)[::2] if size.quick else budgets(dataset):
             for load in LOADS[1:2] if size.quick else LOADS:
                 base = run_of(dataset, "METIS", size.rate(dataset, load), requests=size.requests, blocks=tokens // 16)
-                rag = replace(run_of(dataset, "AdaptiveRAG*", base.rate), requests=base.requests, blocks=base.blocks)
-                many = seeded([base, base.with_("+ batching", system="median"), rag], size.few)
+                rags = [replace(run_of(dataset, system, base.rate), requests=base.requests, blocks=base.blocks)
+                        for system in ("AdaptiveRAG*", "AdaptiveRAG*, 1%")]
+                many = seeded([base, base.with_("+ batching", system="median"), *rags], size.few)
                 once = [base.with_(f"METIS, {name}", **params) for name, params in VARIANTS.items()]
                 points |= dict.fromkeys([*many, *(once if load == 1.0 else [])], (tokens, load))
     return points
@@ -229,7 +236,7 @@ def second(size: Size, fixed: dict[str, dict[str, Run]], busy: dict[str, Run],
 def feedback_points(size: Size, profiler: str) -> list[Run]:
     """Return golden runs on and off, with a profiler that has fewer or more mistakes to correct."""
     return seeded([
-        run_of(d, "METIS", sustained(d), requests=90 if size.quick else 350).with_(
+        run_of(d, "METIS", size.base(d), requests=90 if size.quick else 350).with_(
             f"{profiler} profiler, {name}", feedback_every=every, profiler=profiler)
         for d in size.datasets if d.startswith(("qmsum", "finsec")) for name, every in (("off", 0), ("on", 30))
     ], size.few)

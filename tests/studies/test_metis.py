@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -44,6 +46,9 @@ def test_throughput_between_rates():
     row = throughput(rows).frame.iloc[0]
     assert row["x"] == pytest.approx(1.5)   # halfway in the logarithm
     assert (row["y"], row["z"]) == ("none", "> 3")
+    alone = rows.iloc[3:4].assign(rate=float("nan"), delay_s=0.9)   # one query at a time: the limit of low rates
+    assert tables.highest_rate(pd.concat([alone, rows[rows["system"] == "y"]]), 1.8) == pytest.approx(
+        math.log(2) / math.log(2 / 0.9))
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -118,10 +123,18 @@ def test_names_of_points_are_their_own(datasets, quick):
 def test_the_sweep_covers_every_data_set_with_seeds():
     size = sections.Size.of("2n", quick=False)
     runs = sections.pressure_points(size)
-    for system in ("METIS", "AdaptiveRAG*", "+ batching"):
+    for system in ("METIS", "AdaptiveRAG*", "AdaptiveRAG*, 1%", "+ batching"):
         seen = {(one.dataset, *place, one.seed) for one, place in runs.items() if one.system == system}
         assert seen == {(d, n, load, seed) for d in size.datasets for n in sections.budgets(d)
                         for load in sections.LOADS for seed in (1, 2, 3)}
+
+
+def test_a_given_rate_is_that_of_every_data_set():
+    size = sections.Size.of("2n", quick=False, rate=2.0)
+    assert size.pairs == [(d, 2.0) for d in size.datasets]
+    assert not size.busy
+    assert size.rate("qmsum", 0.25) == 0.5
+    assert sections.Size.of("2n", quick=False).base("qmsum") == 0.12
 
 
 def test_rates_of_the_second_set_have_as_many_needed_tokens_a_second():
@@ -157,7 +170,7 @@ def test_what_if_names_every_assumption_and_every_grid():
 
 
 def test_fixed_configurations_by_rule():
-    size = sections.Size(("squad",), 10, 5, 1, 1, quick=True)
+    size = sections.Size(("squad",), 10, 5, 1, 1, 0.0, quick=True)
     rows = pd.DataFrame({"dataset": "squad", "system": "vLLM fixed", "seed": 1, "delay_s": [1.0, 2.0, 4.0],
                          "f1": [0.5, 0.8, 0.9], "run": ["quick", "near", "best"]})
     mine = pd.DataFrame({"dataset": ["squad"], "system": ["METIS"], "seed": [1], "delay_s": [1.5], "f1": [0.77]})
@@ -169,9 +182,10 @@ def test_ratios_of_throughput_leave_out_what_no_rate_reaches():
     def line(dataset, system, delays):
         return pd.DataFrame({"dataset": dataset, "system": system, "rate": [1.0, 2.0, 3.0], "delay_s": delays})
 
-    one = {"rates": pd.concat([line("a", "METIS", [0.9, 3.6, 9.0]), line("b", "METIS", [2.0, 3.0, 4.0])])}
+    none = line("c", "METIS", [1.0, 1.0, 1.0])
+    one = {"rates": pd.concat([line("a", "METIS", [0.9, 3.6, 9.0]), line("b", "METIS", [2.0, 3.0, 4.0])]), "lone": none}
     two = {"fixed rates": pd.concat([line("a", "fixed of highest F1", [1.8, 3.6, 9.0]),
-                                     line("b", "fixed of highest F1", [0.1, 0.2, 0.3])])}
+                                     line("b", "fixed of highest F1", [0.1, 0.2, 0.3])]), "fixed lone": none}
     row = figures._rates("x", (1.8, 4.5), "highest F1", {"a": 1.8, "b": 1.8}, one, two)
     assert row.here == pytest.approx((1.5, 1.5))
     assert row.why == "Queries/s: a 1.50 against 1.00, b none against > 3."
@@ -184,8 +198,9 @@ def test_the_table_of_what_adaptive_rag_measures():
     frame = pd.DataFrame([{"system": s, "rate": rate, "delay_s": delay, "f1": f1, "seed": 1, "dataset": "a"}
                           for s, rate, delay, f1 in rows])
     row = tables.measured(frame).frame.iloc[0]
-    assert (row["grid"], row["noise"], row["a alone"], row["a sustained"]) == ("coarse", 0.1, 1.5, 3.0)
-    assert row["a F1 %"] == pytest.approx(-20)
+    assert (row["data set"], row["load"], row["grid"], row["delay, noise 0.1"]) == ("a", "alone", "coarse", 1.5)
+    assert row["F1 %, noise 0.1"] == pytest.approx(-20)
+    assert tables.measured(frame).frame.iloc[1]["delay, noise 0.1"] == 3.0
 
 
 def test_ratios_are_taken_seed_by_seed():

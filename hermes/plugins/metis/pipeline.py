@@ -267,4 +267,5 @@ def _adaptive_rag(dataset: str, model: str, noise: float, grid: str, within: flo
     seed: the simulations of a sweep share them."""
     one = datasets.dataset(dataset)
     return AdaptiveRag(one, quality.quality_model(model), stream(0, f"metis samples/{one.name}"),
-                       stream(seed, f"metis answers/{one.name}"), noise=noise, grid=grid, within=within, longest=longest)
+                       stream(seed, f"metis answers/{one.name}"), noise=noise, grid=grid, within=within,
+                       longest=longest)
