@@ -177,14 +177,14 @@ class LLMClientConfig(ConfigModel):
         check_agreement(self, info, base_dir)
         model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
-        num_blocks = self.resources(hardware, base_dir).memory.num_blocks
+        memory = self.resources(hardware, base_dir).memory
         make_pool = self._pool(every_step)
         options: dict[str, Any] = {}   # Any: arguments of different types
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
         for i, name in enumerate(self.names):
-            pool = make_pool(num_blocks, self.memory.tokens_per_block, **options)
+            pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
@@ -193,6 +193,7 @@ class LLMClientConfig(ConfigModel):
                 env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
                 platform=platform_name(self.platform, i),
             )
+            client.unreserved_kv_tokens = memory.unreserved_tokens
             if longest is not None:
                 client.max_model_len = longest
             if moves_kv:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from hermes.clients.llm_readings import LLMReadings
+from hermes.clients.llm_readings import ANY_LENGTH, LLMReadings
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
@@ -24,7 +24,7 @@ from hermes.schedulers.plan import Plan
 __all__ = ["LLMClient"]
 
 _accumulate = np.add.accumulate
-ANY_TIME = ANY_LENGTH = 1 << 62
+ANY_TIME = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
@@ -48,6 +48,7 @@ class LLMClient(LLMReadings):
         "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
         "num_assigned", "num_layers", "num_steps",
         "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "unreserved_kv_tokens",
     )
 
     def __init__(
@@ -73,6 +74,7 @@ class LLMClient(LLMReadings):
         self.input_tokens = self.output_tokens = self.num_assigned = 0
         self.emitted = 0                  # tokens emitted by sequences that are not finished
         self.kv_bytes_per_token = 0.0     # whole client, all layers; the client's configuration sets it for transfers
+        self.unreserved_kv_tokens: int | None = None   # likewise, for views
         self.num_layers = 1
         self.max_model_len = ANY_LENGTH   # limit of prompt plus output tokens; set by its configuration
         self._runs = runs

@@ -22,7 +22,10 @@ from hermes.schedulers.plan import Plan
 if TYPE_CHECKING:
     from hermes.clients.kv_tier import Tier
 
-__all__ = ["LLMReadings"]
+__all__ = ["ANY_LENGTH", "LLMReadings"]
+
+ANY_LENGTH = 1 << 62
+"""`max_model_len` of a client without a limit."""
 
 
 class LLMReadings:
@@ -43,6 +46,8 @@ class LLMReadings:
     output_tokens: int
     num_assigned: int
     emitted: int
+    max_model_len: int
+    unreserved_kv_tokens: int | None   # see `ClientView`; the client's configuration sets it
     tiers: Iterable[Tier] = ()   # stores of KV outside its devices
     out_of_range_tasks = 0
     _plan: Plan | None               # of the run in flight
@@ -130,7 +135,8 @@ class LLMReadings:
         return ClientView(
             self.name, self.model, pool.num_blocks * size, pool.free_blocks * size, (pool.free_blocks - asked) * size,
             size, len(scheduler.running), scheduler.num_waiting + len(late), scheduler.max_num_seqs,
-            scheduler.max_num_batched_tokens,
+            scheduler.max_num_batched_tokens, self.unreserved_kv_tokens,
+            self.max_model_len if self.max_model_len < ANY_LENGTH else None,
         )
 
     def load(self, kind: str) -> int:

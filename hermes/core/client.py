@@ -36,6 +36,9 @@ class ClientView(NamedTuple):
             negative if they need more than is free.
         running, waiting: Sequences in the batch and in the queue (for clients without an engine: tasks assigned).
         max_num_seqs, max_num_batched_tokens: Limits of a step.
+        unreserved_kv_tokens: Tokens whose KV would fit into the device memory outside the engine's share
+            (`memory.utilization`), which the device reports as free; None if that memory is unknown.
+        max_model_len: Limit of prompt plus output tokens of a request; None if there is none.
     """
 
     name: str
@@ -48,6 +51,8 @@ class ClientView(NamedTuple):
     waiting: int = 0
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
+    unreserved_kv_tokens: int | None = None
+    max_model_len: int | None = None
 
 
 class LoadLine(NamedTuple):

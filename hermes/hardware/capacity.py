@@ -116,6 +116,13 @@ class KvBudget:
         """Bytes of all blocks on the whole client."""
         return round(self.tokens * self.kv_bytes_per_token)
 
+    @property
+    def unreserved_tokens(self) -> int | None:
+        """Tokens whose KV would fit into the memory outside the engine's share; None if the memory is unknown."""
+        if not (self.capacity.bytes and self.kv_bytes_per_token):
+            return None
+        return int(self.devices * self.capacity.bytes * (1 - self.utilization) / self.kv_bytes_per_token)
+
 
 def cut_blocks(
     block_size: int, kv_bytes_per_token: float, devices: int, utilization: float, capacity: Part, weights: Part,

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 __all__ = ["MARKS", "pressure_plot", "rates_plot", "scatter_plot", "timeline_plot"]
 
 COLOURS = {"METIS": "#c0392b", "AdaptiveRAG*": "#1f4e8c", "profile + median": "#7fbf7b", "+ batching": "#3d8b37",
-           "hindsight": "#888888", "vLLM fixed": "#e08a1e", "Parrot*": "#9b59b6"}
+           "hindsight": "#888888", "fixed of like delay": "#e08a1e", "fixed of highest F1": "#8c564b",
+           "fixed of closest F1": "#9b59b6"}
 MARKS = {"METIS": "*", "AdaptiveRAG*": "D", "profile + median": "^", "hindsight": "P"}
 _METHODS = {"map_rerank": "#b7c9e2", "stuff": "#f3c98b", "map_reduce": "#a9d6a5"}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,34 +12,38 @@ import numpy as np
 import pandas as pd
 
 from hermes.core.record import STATUS_COMPLETED
-from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis.datasets import dataset as data_set
 from hermes.plugins.metis.decision import METHODS, Configuration
-from hermes.plugins.metis.pipeline import HOW
+from hermes.plugins.metis.pipeline import HOW, Metis
 from hermes.plugins.metis.quality import QUALITY
 from hermes.results import Results
 from hermes.study import Context, Point, run_points
 from hermes.study.figures import point_figures
 
 __all__ = [
-    "API_IN", "API_OUT", "FIXED", "LARGE", "LARGE_RATES", "RATES", "SYSTEMS", "Batch", "Run", "extract", "fixed",
-    "fixed_run", "run_of", "seeded",
+    "API_IN", "API_OUT", "FIXED", "LARGE", "SETS", "SPEC_RATE", "SYSTEMS", "Batch", "Run", "extract", "fixed",
+    "fixed_run", "run_of", "seeded", "sustained",
 ]
 
+SETS = {"2n": "", "3n": "-3n"}
+"""Sets of the four data sets by the assumption `datasets` -> end of the data sets' names."""
+SPEC_RATE = 2.0
+"""The paper's queries a second."""
 RATES = {"squad": 2.0, "musique": 0.4, "finsec": 0.15, "qmsum": 0.12}
-"""Queries a second that one A40 sustains with every system compared (2 a second, only those of squad)."""
+"""Queries a second that one A40 sustains with METIS, with the median, and with the AdaptiveRAG* that takes the quickest
+within 1% of the best F1 (2 a second, only those of squad)."""
 LARGE_RATES = {"squad": 0.3, "musique": 0.06, "finsec": 0.025, "qmsum": 0.02}
 """The same of Llama-3.1-70B on two."""
 LARGE = "llama-3.1-70b"
-TOLERANCE = 0.01
-"""Of AdaptiveRAG*, by default: smaller differences of F1 count as none."""
 API_IN, API_OUT = 2.5e-6, 10e-6
 """Dollars per token in and out of the profiler's API: the list price of a large model (GPT-4o, 2024 to 2025)."""
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "METIS": {"system": "metis", "co_schedule": True},
     "AdaptiveRAG*": {"system": "adaptive_rag"},
-    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "tolerance": 0.001},
-    "AdaptiveRAG*, best": {"system": "adaptive_rag", "tolerance": 0.0},
+    "AdaptiveRAG*, exact": {"system": "adaptive_rag", "noise": 0.0},
+    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "noise": 0.0, "tolerance": 0.001},
+    "AdaptiveRAG*, 1%": {"system": "adaptive_rag", "noise": 0.0, "tolerance": 0.01},
     "profile + median": {"system": "median"},
     "+ batching": {"system": "median", "co_schedule": True},
     "hindsight": {"system": "hindsight"},
@@ -50,6 +55,7 @@ FIXED = [
 ]
 """The grid of fixed configurations."""
 
+_PIPELINE = Metis()
 # Llama-3.1-70B on two A40: as a serving model, and as a profiler of one's own
 _LARGE = {"model": LARGE, "device": "a40",
           "hardware": {"kind": "roofline", "model": LARGE, "device": "a40", "tp": 2, "dtype": "int4-awq"}}
@@ -84,7 +90,7 @@ class Run:
 
     def point(self) -> Point:
         """The point that simulates it."""
-        one, params = DATASETS[self.dataset], dict(self.params)
+        one, params = data_set(self.dataset), dict(self.params)
         arrivals = {"kind": "closed_loop", "users": 1, "think": 0.0} if self.rate is None else {
             "kind": "poisson", "rate": self.rate}
         (q_low, q_high), (o_low, o_high) = one.question_tokens, one.output_tokens
@@ -129,18 +135,40 @@ def seeded(points: Iterable[Run], seeds: int) -> list[Run]:
     return [replace(one, seed=seed) for one in points for seed in range(1, seeds + 1)]
 
 
+def sustained(dataset: str, *, large: bool = False) -> float:
+    """Return the queries a second that the A40 (large: two, with Llama-3.1-70B) sustains of a data set.
+
+    Those of the second set have as many tokens of needed chunks a second as those of the first, at most the paper's
+    rate.
+    """
+    first = dataset.removesuffix(SETS["3n"])
+    rate = (LARGE_RATES if large else RATES)[first]
+    if dataset == first:
+        return rate
+    tokens = [one.mean_pieces * one.chunk_tokens for one in map(data_set, (first, dataset))]
+    return float(f"{min(SPEC_RATE, rate * tokens[0] / tokens[1]):.2g}")
+
+
 class Batch:
     """Points of several sections, simulated together.
 
-    A section's frame has a row per point, in order; column `run` has what it simulates.
+    A section's frame has a row per point, in order; column `run` has what it simulates, `f1` is by the quality model of
+    the study's assumptions.
     """
 
     def __init__(self, context: Context, name: str, sections: dict[str, list[Run]]) -> None:
         wanted = list(dict.fromkeys(one for section in sections.values() for one in section))
-        self._frame = run_points(context, name, [_assumed(one, context).point() for one in wanted],
-                                 scenario="base.yaml", extract=extract)
-        self._frame["run"] = pd.Series(wanted, dtype=object)
-        self._place = {one: place for place, one in enumerate(wanted)}
+        seeds: dict[str, set[int]] = defaultdict(set)
+        for one in wanted:
+            seeds[one.label].add(one.seed)
+        # a folder for each number of seeds, so that other assumptions find the points that they do not change
+        groups: dict[int, list[Run]] = defaultdict(list)
+        for one in wanted:
+            groups[len(seeds[one.label])].append(one)
+        frames = [_simulated(context, f"{name}-{count}", group) for count, group in sorted(groups.items())]
+        frame = pd.concat(frames, ignore_index=True)
+        self._frame = frame.assign(f1=frame[f"f1_{context['quality']}"]).copy()
+        self._place = {one: place for place, one in enumerate(self._frame["run"])}
         self._sections = sections
 
     def __getitem__(self, section: str) -> pd.DataFrame:
@@ -148,14 +176,27 @@ class Batch:
         return self._frame.iloc[[self._place[one] for one in wanted]].reset_index(drop=True)
 
 
-def _assumed(one: Run, context: Context) -> Run:
-    """The same with the study's assumptions, where they are other than the pipeline's."""
-    more: dict[str, Any] = {}
-    if one.system == "AdaptiveRAG*" and context["tolerance"] != TOLERANCE:
-        more["tolerance"] = context["tolerance"]
-    if context["quality"] != "default":
-        more["quality"] = context["quality"]
-    return one.with_(one.system, **more | dict(one.params)) if more else one
+def _simulated(context: Context, name: str, wanted: list[Run]) -> pd.DataFrame:
+    points = [assumed(one, context.values).point() for one in wanted]
+    frame = run_points(context, name, points, scenario="base.yaml", extract=extract)
+    return frame.assign(run=pd.Series(wanted, dtype=object)).copy()
+
+
+def assumed(one: Run, values: Mapping[str, Any]) -> Run:
+    """Return a run under the study's assumptions, where these are other than the pipeline's and the run has none of its
+    own."""
+    params, more = dict(one.params), {}
+    concerned = {"adaptive_rag": ("noise", "grid", "tolerance", "quality"), "hindsight": ("quality",),
+                 "metis": ("reading",)}.get(params["system"], ())
+    for name in concerned:
+        if values[name] != getattr(_PIPELINE, name) and name not in params:
+            more[name] = values[name]
+    if one.blocks is not None:
+        more.pop("reading", None)   # a given number of blocks says nothing about the device
+    blocks = one.blocks
+    if values["kv_tokens"] and one.serving == "mistral-7b" and blocks is None:
+        blocks = values["kv_tokens"] // 16
+    return replace(one.with_(one.system, **more) if more else one, blocks=blocks)
 
 
 def _tokens(results: Results, client: str) -> tuple[int, int]:
@@ -174,13 +215,14 @@ def extract(results: Results) -> dict[str, Any]:
     out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
     out |= {"delay_s": float(e2e.mean()), "delay_p90_s": float(np.quantile(e2e, 0.9))}
     for name in QUALITY:
-        key = "f1" if name == "default" else f"f1_{name}"
-        out[key] = float(np.mean(notes[key] * answered))   # no answer, no F1
+        noted = notes["f1" if name == "default" else f"f1_{name}"]
+        out[f"f1_{name}"] = float(np.mean(noted * answered))   # no answer, no F1
     out |= {"chunks": float(np.mean(notes["chunks"])), "kv_used": float(np.mean(notes["kv_used"]))}
     for index, name in enumerate(METHODS):
         out[f"method.{name}"] = float(np.mean(notes["method"] == index))
     if "how" in notes:
         out["constrained"] = float(np.nanmean(notes["constrained"]))
+        out["free_tokens"] = float(np.nanmean(notes["free_tokens"]))
         out |= {f"how.{name}": float(np.mean(notes["how"] == index)) for index, name in enumerate(HOW)}
     profiling = np.zeros(count)
     of_api = record.stages["client"] == names.index("api")

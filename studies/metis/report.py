@@ -10,58 +10,77 @@ from hermes.api import simulate
 from hermes.plugins.metis.decision import METHODS
 from hermes.plugins.metis.pipeline import HOW
 from hermes.plugins.metis.quality import QUALITY
-from hermes.study import Context, Plot, Report, Table
+from hermes.study import Compared, Context, Plot, Report, Table
 
 from . import plots, tables
+from .figures import compared, fixed_by_rule
 from .findings import findings
-from .points import RATES, Batch, Run
-from .sections import HOLDERS, SPEC_RATE, Size, first, pressure_points, second
+from .points import SPEC_RATE, Batch, Run
+from .sections import HOLDERS, Size, compared_first, compared_second, first, pressure_points, second
 
-__all__ = ["run"]
+__all__ = ["compare", "run"]
 
 
 def run(context: Context) -> Report:
-    size = Size.of(quick=context.quick)
+    size = _size(context)
     one = Batch(context, "first", first(size))
-    grid, own = one["grid"], one["systems"]
-    like = {(d, r): _like(grid, own, d, r) for d, r in size.pairs}
+    fixed = fixed_by_rule(size, one)
+    busy = {d: _like(one["busy grid"], one["busy systems"], d, r) for d, r in size.busy}
     large = {d: _like(one["large grid"], one["large"], d, r) for d, r in size.large_pairs if r != SPEC_RATE}
-    two = Batch(context, "second", second(size, like, large))
+    two = Batch(context, "second", second(size, fixed, busy, large))
     return _report(context, size, one, two)
 
 
+def compare(context: Context) -> list[Compared]:
+    """Return the paper's figures under the context's assumptions."""
+    size = _size(context)
+    one = Batch(context, "first", compared_first(size))
+    return compared(size, one, Batch(context, "second", compared_second(size, fixed_by_rule(size, one))))
+
+
+def _size(context: Context) -> Size:
+    return Size.of(context["datasets"], quick=context.quick, rate=context["rate"])
+
+
 def _report(context: Context, size: Size, one: Batch, two: Batch) -> Report:
-    own, fixed, rates = one["systems"], two["fixed"], pd.concat([one["rates"], two["rates"]])
-    steps = _steps(size, own, one["rungs"], fixed)
-    sweep, shapes = _sweep(size, one["pressure"]), _shapes(size, one)
-    readings = pd.concat([one["readings"], own[[r == RATES[d] and s == "METIS" for d, r, s in zip(
-        own["dataset"], own["rate"], own["system"], strict=True)]]])
+    own = pd.concat([one["systems"], one["busy systems"]])
+    fixed = pd.concat([two["fixed"], two["busy fixed"], two["parrot"]])
+    rates = pd.concat([one["rates"], one["other rates"], two["fixed rates"]])
+    rungs = pd.concat([one["rungs"], one["more rungs"]])
+    steps = _steps(size, own, rungs, pd.concat([fixed, two["fixed rungs"]]))
+    sweep, shapes = _sweep(size, one["pressure"]), _shapes(size, one, rungs)
+    readings = pd.concat([one["readings"], one["systems"][one["systems"]["system"] == "METIS"]])
     large = pd.concat([one["large"], two["large fixed"]])
-    gains = tables.gains(*_scatter(one))
+    gains = tables.gains(*_scatter(size, one))
+    fed = pd.concat([one["feedback"], one["other feedback"]])
+    measured = pd.concat([one["measured"], one["systems"][one["systems"]["system"] == "METIS"]])
+    measures = tables.measured(measured)
     trace_table, trace_plot = _trace(context)
     found = [
-        tables.headline(pd.concat([own, fixed])), tables.readings(readings), gains, tables.large(large),
-        tables.ladder(steps), tables.lone(pd.concat([one["lone"], two["lone"]])), tables.throughput(rates),
-        tables.by_rate(one["rates"]), tables.pressure(sweep), tables.variants(sweep), tables.knobs(two["knobs"]),
-        tables.overhead(one["profilers"]), tables.feedback(one["feedback"]), tables.shapes(shapes),
-        tables.dollars(two["dollars"]), _reconciled(own), trace_table,
+        tables.headline(pd.concat([own, fixed])), tables.readings(readings), measures, gains,
+        tables.large(large), tables.ladder(steps),
+        tables.lone(pd.concat([one["lone"], one["other lone"], two["fixed lone"]])),
+        tables.throughput(pd.concat([one["lone"], two["fixed lone"], rates])),
+        tables.by_rate(rates), tables.pressure(sweep), tables.variants(sweep), tables.knobs(two["knobs"]),
+        tables.overhead(one["profilers"]), tables.feedback(fed), tables.shapes(shapes), tables.dollars(two["dollars"]),
+        _reconciled(own), trace_table,
     ]
-    said = findings(own, fixed, readings, gains.frame, large, steps, sweep, shapes, one["feedback"])
-    return Report(found, [*_plots(size, one, rates, sweep), trace_plot], said)
+    said = findings(own, fixed, readings, measures.frame, gains.frame, large, steps, sweep, shapes, fed)
+    made = [*_plots(size, one, rates, sweep), trace_plot]
+    return Report(found, made, said, compared=compared(size, one, two))
 
 
-def _scatter(one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _scatter(size: Size, one: Batch) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Fixed configurations and choices per query, at the sustained rates, of the first seed."""
-    own, rungs = one["systems"], one["rungs"]
-    chosen = pd.concat([own[own["seed"] == 1], rungs[rungs["seed"] == 1]])
-    grid, chosen = (frame[[r == RATES[d] for d, r in zip(frame["dataset"], frame["rate"], strict=True)]]
-                    for frame in (one["grid"], chosen))
-    return grid, chosen[chosen["system"].isin(plots.MARKS)]
+    chosen = pd.concat([one["systems"], one["rungs"], one["more rungs"]])
+    here = [r == size.base(d) and seed == 1 and s in plots.MARKS for d, r, seed, s in zip(
+        chosen["dataset"], chosen["rate"], chosen["seed"], chosen["system"], strict=True)]
+    return one["grid"], chosen[here]
 
 
 def _plots(size: Size, one: Batch, rates: pd.DataFrame, sweep: pd.DataFrame) -> list[Plot]:
     names = list(size.datasets)
-    grid, chosen = _scatter(one)
+    grid, chosen = _scatter(size, one)
     return [
         Plot("metis-scatter", "Every fixed configuration, and configurations per query, at the sustained rates",
              plots.scatter_plot(grid, chosen, names)),
@@ -80,10 +99,10 @@ def _like(grid: pd.DataFrame, own: pd.DataFrame, dataset: str, rate: float) -> R
 
 
 def _steps(size: Size, own: pd.DataFrame, rungs: pd.DataFrame, fixed: pd.DataFrame) -> pd.DataFrame:
-    """Run the ladder: a few seeds of the sustained rates, one of the paper's."""
+    """Return the ladder: a few seeds of the sustained rates, one of the paper's."""
     steps = pd.concat([fixed, own[own["system"] == "AdaptiveRAG*"], rungs, own[own["system"] == "METIS"]])
     return pd.concat([steps[(steps["dataset"] == d) & (steps["rate"] == r)
-                            & (steps["seed"] <= (size.few if r == RATES[d] else 1))] for d, r in size.pairs])
+                            & (steps["seed"] <= (size.few if r == size.base(d) else 1))] for d, r in size.pairs])
 
 
 def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
@@ -92,17 +111,17 @@ def _sweep(size: Size, cut: pd.DataFrame) -> pd.DataFrame:
     return cut.assign(kv_tokens=[known[p][0] for p in cut["run"]], load=[known[p][1] for p in cut["run"]])
 
 
-def _shapes(size: Size, one: Batch) -> pd.DataFrame:
+def _shapes(size: Size, one: Batch, rungs: pd.DataFrame) -> pd.DataFrame:
     """Return F1 by each quality model. Systems that do not choose by it need not run again."""
     parts = [one["shapes"]]
     for dataset in size.datasets:
-        own, rungs, grid = (f[(f["dataset"] == dataset) & (f["rate"] == RATES[dataset]) & (f["seed"] == 1)]
-                            for f in (one["systems"], one["rungs"], one["grid"]))
+        own, steps, grid = (f[(f["dataset"] == dataset) & (f["rate"] == size.base(dataset)) & (f["seed"] == 1)]
+                            for f in (one["systems"], rungs, one["grid"]))
         mine = own[own["system"] == "METIS"]
         near = grid[grid["delay_s"] <= tables.LIKE * mine["delay_s"].iloc[0]]
-        best = {column: near[column].max() for column in ("f1", *(f"f1_{n}" for n in QUALITY if n != "default"))}
+        best = {f"f1_{name}": near[f"f1_{name}"].max() for name in QUALITY}
         like = pd.DataFrame([best | {"dataset": dataset, "system": "vLLM fixed"}])
-        parts += [mine, rungs[rungs["system"] == "profile + median"], like]
+        parts += [mine, steps[steps["system"] == "profile + median"], like]
     return pd.concat(parts, ignore_index=True)
 
 

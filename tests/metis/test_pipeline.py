@@ -14,9 +14,9 @@ from long_runs import quick_and_full
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
+from hermes.hardware.files import names_in
 from hermes.pipelines import PIPELINES, Generate, Pipeline
-from hermes.plugins.metis import pipeline
-from hermes.plugins.metis.datasets import DATASETS
+from hermes.plugins.metis import datasets, pipeline
 from hermes.plugins.metis.decision import METHODS, Configuration, Lengths, Reading, choose
 from hermes.plugins.metis.pipeline import GOLDEN_CHUNKS, HOW, Metis
 from hermes.results.trace import trace_events
@@ -24,6 +24,7 @@ from hermes.services.remote_model import RemoteModel
 from hermes.testing.pipelines import PipelineContract
 from hermes.testing.services import ServiceContract
 
+DATASETS = names_in("rag_datasets")
 BASE = resource_dir("scenarios") / "studies" / "metis" / "base.yaml"
 
 
@@ -68,7 +69,7 @@ def test_every_expanded_call_is_accounted_for(system):
     results = run("workload.requests=40", system=system, feedback_every=0)
     for row in results.requests.itertuples():
         config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
-        lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+        lengths = Lengths(datasets.dataset("musique").chunk_tokens, row.prompt_tokens, row.output_tokens)
         mappers = [lengths.mapper(config)] * config.num_chunks if config.method != "stuff" else []
         last = [lengths.last(config)] if config.method != "map_rerank" else []
         assert calls(results, row.request) == sorted(mappers + last)
@@ -87,7 +88,7 @@ def test_profiler_and_golden_runs_are_charged_and_reconcile():
     prompts = outputs = 0
     for row in frame.itertuples():
         config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
-        lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+        lengths = Lengths(datasets.dataset("musique").chunk_tokens, row.prompt_tokens, row.output_tokens)
         several = config.num_chunks if config.method != "stuff" else 0
         prompts += several * lengths.mapper(config)[0] + lengths.last(config)[0]
         outputs += several * lengths.mapper(config)[1] + lengths.last(config)[1]
@@ -128,7 +129,7 @@ def test_the_trace_shows_every_token_of_profiler_and_golden_runs():
 def lengths_of(row):
     """Tokens in and out of all calls of a request's configuration."""
     config = Configuration(METHODS[int(row.note_method)], int(row.note_chunks), int(row.note_words))
-    lengths = Lengths(DATASETS["musique"].chunk_tokens, row.prompt_tokens, row.output_tokens)
+    lengths = Lengths(datasets.dataset("musique").chunk_tokens, row.prompt_tokens, row.output_tokens)
     several = config.num_chunks if config.method != "stuff" else 0
     (prompt, summary), (last, answer) = lengths.mapper(config), lengths.last(config)
     return several * prompt + last, several * summary + answer
@@ -153,6 +154,42 @@ def test_the_request_does_not_wait_for_its_golden_run():
     assert last["e2e_s"] >= without.requests.iloc[-1]["e2e_s"]
 
 
+@pytest.mark.parametrize(("system", "golden"), [("metis", 2), ("median", 2), ("adaptive_rag", 0), ("fixed", 0)])
+def test_only_profilers_that_learn_have_golden_runs(system, golden):
+    results = run("workload.requests=8", "workload.arrivals.rate=0.3", system=system, feedback_every=4)
+    noted = results.requests.get("note_golden_in")
+    assert (0 if noted is None else noted.notna().sum()) == golden
+
+
+def test_free_memory_as_the_device_reports_it():
+    """The card less the share of the engine: the same however much of the KV is in use, so that no query yields."""
+    load = ("workload.requests=30", "workload.arrivals.rate=2", "clients.0.scheduler.max_num_seqs=2048",
+            "clients.0.memory.utilization=0.2")
+    results, live = (run(*load, reading=reading, dataset="qmsum", feedback_every=0) for reading in ("device", "free"))
+    assert not results.requests["note_constrained"].any()
+    assert set(results.requests["note_how"]) == {HOW.index("fits")}
+    assert live.requests["note_constrained"].any()
+    with pytest.raises(InputError, match=r"client llm .* leave out its memory\.num_blocks"):
+        run("workload.requests=1", "clients.0.memory.num_blocks=900", reading="device")
+
+
+def test_a_view_says_what_the_engine_leaves_of_the_device():
+    seen = []
+    fit = pipeline.MetisPipeline._fit
+
+    def spy(self, space, lengths, view, free_tokens, **more):
+        seen.append(view)
+        return fit(self, space, lengths, view, free_tokens, **more)
+
+    with mock.patch.object(pipeline.MetisPipeline, "_fit", spy):
+        results = run("workload.requests=1")
+    info = results.record.clients[0]
+    assert info.memory_utilization == 0.9
+    assert seen[0].unreserved_kv_tokens == int(info.memory_bytes * (1 - 0.9) / info.kv_bytes_per_token)
+    assert 30_000 < seen[0].unreserved_kv_tokens < 40_000
+    assert seen[0].max_model_len == 32_768
+
+
 def test_a_served_profiler_is_another_client():
     base = {"clients.1": "{name: big, model: llama-3.1-70b, device: a40, devices: 2, "
                          "hardware: {kind: roofline, model: llama-3.1-70b, device: a40, tp: 2, dtype: int4-awq}}"}
@@ -172,7 +209,7 @@ def test_queries_are_the_same_whoever_chooses():
 
 
 @quick_and_full(2, 8)
-@given(st.sampled_from(sorted(DATASETS)), st.integers(300, 4000), st.sampled_from([0.5, 2.0, 8.0]),
+@given(st.sampled_from(DATASETS), st.integers(300, 4000), st.sampled_from([0.5, 2.0, 8.0]),
        st.sampled_from(["free", "uncommitted"]), st.sampled_from([512, 2048]))
 def test_both_steppings_see_the_same_memory(dataset, blocks, rate, reading, budget):
     made = [run("workload.requests=40", f"workload.arrivals.rate={rate}", f"clients.0.memory.num_blocks={blocks}",
@@ -185,7 +222,7 @@ def test_both_steppings_see_the_same_memory(dataset, blocks, rate, reading, budg
 
 
 @quick_and_full(8, 25)
-@given(st.sampled_from(METHODS), st.integers(1, 35), st.integers(30, 200), st.sampled_from(sorted(DATASETS)),
+@given(st.sampled_from(METHODS), st.integers(1, 35), st.integers(30, 200), st.sampled_from(DATASETS),
        st.sampled_from([512, 2048, 8192]), st.sampled_from([4, 16, 256]))
 def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dataset, budget, seqs):
     """The definition of what is in memory at once, against the engine."""
@@ -193,7 +230,7 @@ def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dat
                   f"clients.0.scheduler.max_num_seqs={seqs}", system="fixed", dataset=dataset, method=method,
                   chunks=chunks, words=words)
     row = results.requests.iloc[0]
-    lengths = Lengths(DATASETS[dataset].chunk_tokens, int(row["prompt_tokens"]), int(row["output_tokens"]))
+    lengths = Lengths(datasets.dataset(dataset).chunk_tokens, int(row["prompt_tokens"]), int(row["output_tokens"]))
     config = Configuration(method, chunks, words if method == "map_reduce" else 0)
     _, need = Reading(1e12, 1.0, 16, seqs, budget).need(config, lengths)
     used = results.record.runs["used_blocks"]
@@ -204,7 +241,7 @@ def test_a_query_alone_never_holds_more_than_its_need(method, chunks, words, dat
 
 
 @quick_and_full(6, 20)
-@given(st.sampled_from(sorted(DATASETS)), st.integers(200, 3000), st.sampled_from([0.3, 1.0, 4.0]),
+@given(st.sampled_from(DATASETS), st.integers(200, 3000), st.sampled_from([0.3, 1.0, 4.0]),
        st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([8, 256]), st.sampled_from(["one", "space"]))
 def test_on_the_clock_what_is_chosen_fits_or_is_the_documented_fallback(dataset, blocks, rate, partial, seqs, full):
     """Every decision of a run, against the reading it was made with; every call of it is served or rejected."""
@@ -325,7 +362,8 @@ def test_notes_are_kept_in_files(looking, tmp_path):
 
 
 @pytest.mark.parametrize(("parameter", "value"), [
-    ("dataset", "trivia"), ("profiler", "oracle"), ("quality", "high"), ("chunks", 36), ("system", "best"),
+    ("dataset", "trivia"), ("grid", "fine"), ("noise", 1.5), ("reading", "all"), ("profiler", "oracle"),
+    ("quality", "high"), ("chunks", 36), ("system", "best"),
 ])
 def test_wrong_parameters_are_one_line(parameter, value):
     with pytest.raises(InputError, match=parameter):

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.plugins.metis.datasets import DATASETS
+from hermes.hardware.files import names_in
+from hermes.plugins.metis.datasets import dataset
 from hermes.plugins.metis.decision import METHODS, Configuration, Profile, summary_tokens
 from hermes.plugins.metis.quality import QUALITY
 
+DATASETS = names_in("rag_datasets")
 MODEL = QUALITY["default"]
 SIMPLE = Profile(False, False, 1, (30, 60))
 JOINT = Profile(True, False, 3, (30, 60))
@@ -24,7 +26,7 @@ GRID = [Configuration(m, k, w) for m in METHODS for k in (1, 2, 3, 4, 5, 6, 8, 1
 
 
 def drawn(name, n=200, seed=7):
-    return [DATASETS[name].draw(np.random.default_rng([seed, i])) for i in range(n)]
+    return [dataset(name).draw(np.random.default_rng([seed, i])) for i in range(n)]
 
 
 @pytest.mark.parametrize("model", QUALITY.values(), ids=list(QUALITY))
@@ -56,6 +58,12 @@ def test_complex_queries_gain_about_30_percent_from_map_reduce():
     assert MODEL.f1(HARD, ranks, Configuration("map_reduce", 4, 120)) / stuffed == pytest.approx(1.30, abs=0.02)
 
 
+def test_irrelevant_chunks_cost_as_much_apart_as_together_if_so_declared():
+    model = QUALITY["diluted-mappers"]
+    assert model.diluted(10, "map_reduce") == model.diluted(10, "stuff") == MODEL.diluted(10, "stuff")
+    assert MODEL.diluted(10, "map_reduce") == pytest.approx((1 + MODEL.diluted(10, "stuff")) / 2)
+
+
 def test_quality_rises_to_a_point_with_chunks_then_falls_by_up_to_a_fifth():
     curve = [MODEL.f1(JOINT, (1, 3, 5), Configuration("stuff", k)) for k in range(1, 36)]
     top = int(np.argmax(curve))
@@ -82,7 +90,7 @@ def test_summaries_saturate_where_measured(profile, low, high):
 
 def _service_s(name, config):
     """A delay by hand, of a query alone: 0.2 ms a prompt token, 15 ms a token of the longest answers in a row."""
-    lengths = DATASETS[name].lengths(20)
+    lengths = dataset(name).lengths(20)
     mapper, last = lengths.mapper(config), lengths.last(config)
     prompt = last[0] + (config.num_chunks * mapper[0] if config.method != "stuff" else 0)
     return 0.0002 * prompt + 0.015 * (mapper[1] + last[1])
@@ -100,25 +108,36 @@ def test_the_best_choice_per_query_beats_any_fixed_one_of_like_delay(name):
     assert own_f1 > 1.10 * max(like)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_inputs_and_outputs_are_those_of_the_table(name):
-    one = DATASETS[name]
+@pytest.mark.parametrize("name", ["squad", "musique", "finsec", "qmsum"])
+def test_n_to_2n_chunks_are_the_inputs_of_the_table(name):
+    one = dataset(name)
     most = 2.5 if name == "musique" else 2
-    n = list(one.pieces)
-    assert one.input_tokens[0] <= min(n) * one.chunk_tokens + one.question_tokens[0]
-    assert most * max(n) * one.chunk_tokens <= one.input_tokens[1]
+    assert one.input_tokens[0] <= one.counts[0] * one.chunk_tokens + one.question_tokens[0]
+    assert most * one.counts[-1] * one.chunk_tokens <= one.input_tokens[1]
+
+
+@pytest.mark.parametrize("name", ["squad", "musique", "finsec", "qmsum"])
+def test_3n_chunks_stay_within_the_inputs_of_the_table(name):
+    """The second set: as many pieces as the profile may have for the longest inputs, and otherwise the first."""
+    first, one = dataset(name), dataset(f"{name}-3n")
+    longest = 3 * one.counts[-1] * one.chunk_tokens
+    assert 0.9 * one.input_tokens[1] <= longest <= one.input_tokens[1]
+    assert max(dataset(f"{each}-3n").counts[-1] for each in ("squad", "musique", "finsec", "qmsum")) == 10
+    changed = {"name", "chunk_tokens", "pieces", "provenance"}
+    assert first.model_dump(exclude=changed) == one.model_dump(exclude=changed)
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_draws_are_what_the_data_set_says(name):
-    one, queries = DATASETS[name], drawn(name, 1500)
+    one, queries = dataset(name), drawn(name, 1500)
     assert np.mean([q.profile.joint for q in queries]) == pytest.approx(one.joint, abs=0.04)
-    total = sum(one.pieces.values())
-    for pieces, weight in one.pieces.items():
+    total = sum(one.pieces)
+    for pieces, weight in enumerate(one.pieces, start=1):
         assert np.mean([q.profile.pieces == pieces for q in queries]) == pytest.approx(weight / total, abs=0.04)
     found = [q for q in queries if max(q.ranks) < 1000 and len(q.ranks) > 1]
     # gaps are geometric: the last of n pieces ranks n / precision on average
     assert np.mean([q.ranks[-1] * one.precision / len(q.ranks) for q in found]) == pytest.approx(1, abs=0.08)
+    assert np.mean([q.profile.pieces for q in queries]) == pytest.approx(one.mean_pieces, rel=0.04)
     heavy = [rank for q in queries for rank in q.heavy_ranks]
     assert np.mean([r <= 20 for r in heavy]) == pytest.approx(0.794, abs=0.025)
     assert np.mean([r <= 100 for r in heavy]) == pytest.approx(0.860, abs=0.02)

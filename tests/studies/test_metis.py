@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import pytest
 
 from hermes.api import simulate
 from hermes.config.data_files import resource_dir
 from hermes.config.streams import stream
-from hermes.plugins.metis.datasets import DATASETS
+from hermes.hardware.files import names_in
+from hermes.plugins.metis.datasets import dataset as data_set
 from hermes.plugins.metis.decision import METHODS
 from hermes.plugins.metis.pipeline import HOW
 from hermes.scenario import load_scenario
 from hermes.study import load_study
 
 STUDY = load_study("metis")
-points, sections, tables = map(STUDY.module, ("points", "sections", "tables"))
-FIXED, RATES, SYSTEMS, extract = points.FIXED, points.RATES, points.SYSTEMS, points.extract
-fixed_run, run_of = points.fixed_run, points.run_of
+figures, points, sections, tables = map(STUDY.module, ("figures", "points", "sections", "tables"))
+FIXED, SYSTEMS, extract, sustained = points.FIXED, points.SYSTEMS, points.extract, points.sustained
+assumed, fixed_run, run_of = points.assumed, points.fixed_run, points.run_of
 like_delay, paired, throughput = tables.like_delay, tables.paired, tables.throughput
+DATASETS = names_in("rag_datasets")
+VALUES = {name: one.value for name, one in STUDY.config.assumptions.items()}
 front = STUDY.module("plots").front
 FOLDER = resource_dir("scenarios") / "studies" / "metis"
 
@@ -41,11 +46,15 @@ def test_throughput_between_rates():
     row = throughput(rows).frame.iloc[0]
     assert row["x"] == pytest.approx(1.5)   # halfway in the logarithm
     assert (row["y"], row["z"]) == ("none", "> 3")
+    alone = rows.iloc[3:4].assign(rate=float("nan"), delay_s=0.9)   # one query at a time: the limit of low rates
+    assert tables.highest_rate(pd.concat([alone, rows[rows["system"] == "y"]]), 1.8) == pytest.approx(
+        math.log(2) / math.log(2 / 0.9))
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_points_are_scenarios(dataset):
-    for one in (*(run_of(dataset, system, RATES[dataset]) for system in SYSTEMS), fixed_run(dataset, FIXED[-1], None),
+    rate = sustained(dataset)
+    for one in (*(run_of(dataset, system, rate) for system in SYSTEMS), fixed_run(dataset, FIXED[-1], None),
                 run_of(dataset, "METIS", 1.0, serving="llama-3.1-70b", blocks=100)):
         overrides = [f"{path}={_yaml(value)}" for path, value in one.point().settings.items()]
         assert load_scenario(FOLDER / "base.yaml", overrides).workload[0].requests == 200
@@ -61,7 +70,9 @@ def test_figures_of_a_point():
     results = simulate(FOLDER / "base.yaml", overrides=["workload.requests=40"])
     found = extract(results)
     assert found["delay_s"] == pytest.approx(results.requests["e2e_s"].mean())
-    assert found["f1"] == pytest.approx(results.requests["note_f1"].mean())
+    assert found["f1_default"] == pytest.approx(results.requests["note_f1"].mean())
+    assert found["f1_heavy-tail"] == pytest.approx(results.requests["note_f1_heavy-tail"].mean())
+    assert found["free_tokens"] == pytest.approx(results.requests["note_free_tokens"].mean())
     assert found["profile_in"] == found["profiler_stage_in"]
     assert sum(found[f"method.{name}"] for name in METHODS) == pytest.approx(1)
     assert sum(found[f"how.{name}"] for name in HOW) == pytest.approx(1)
@@ -75,7 +86,7 @@ def test_figures_of_a_point():
 
 def test_a_stuff_query_that_would_queue_becomes_map_reduce():
     """The second query reasons jointly over five pieces; 8,000 of 12,000 tokens are held by the first."""
-    profile = DATASETS["qmsum"].draw(stream(1, "metis/qmsum/1")).profile
+    profile = data_set("qmsum").draw(stream(1, "metis/qmsum/1")).profile
     assert (profile.joint, profile.complex, profile.pieces) == (True, True, 5)
     stuffed = simulate(FOLDER / "pressure.yaml", overrides=[
         "workload.1.pipeline={name: metis, dataset: qmsum, system: fixed, method: stuff, chunks: 5}"])
@@ -95,24 +106,101 @@ def _first_start(results):
     return (record.stages["start_ns"][mine].min() - record.arrival_ns[1]) / 1e9
 
 
-def test_names_of_points_are_their_own():
-    for quick in (False, True):
-        size = sections.Size.of(quick=quick)
-        for name, runs in sections.first(size).items():
-            assert runs, name
-            names = [(one.label, one.seed) for one in runs]
-            assert len(set(names)) == len(names), name
-            assert max(len(label) for label, _ in names) <= 200   # of a case of a sweep
-    blocks = {one.blocks for one in sections.pressure_points(sections.Size.of(quick=False))}
-    assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
+@pytest.mark.parametrize("datasets", points.SETS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_names_of_points_are_their_own(datasets, quick):
+    size = sections.Size.of(datasets, quick=quick)
+    for name, runs in sections.first(size).items():
+        assert runs, name
+        names = [(one.label, one.seed) for one in runs]
+        assert len(set(names)) == len(names), name
+        assert max(len(label) for label, _ in names) <= 200   # of a case of a sweep
+    if not quick:
+        blocks = {one.blocks for one in sections.pressure_points(size)}
+        assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
 
 
 def test_the_sweep_covers_every_data_set_with_seeds():
-    runs = sections.pressure_points(sections.Size.of(quick=False))
-    for system in ("METIS", "AdaptiveRAG*", "+ batching"):
+    size = sections.Size.of("2n", quick=False)
+    runs = sections.pressure_points(size)
+    for system in ("METIS", "AdaptiveRAG*", "AdaptiveRAG*, 1%", "+ batching"):
         seen = {(one.dataset, *place, one.seed) for one, place in runs.items() if one.system == system}
-        assert seen == {(d, n, load, seed) for d in DATASETS for n in sections.BUDGETS[d] for load in sections.LOADS
-                        for seed in (1, 2, 3)}
+        assert seen == {(d, n, load, seed) for d in size.datasets for n in sections.budgets(d)
+                        for load in sections.LOADS for seed in (1, 2, 3)}
+
+
+def test_a_given_rate_is_that_of_every_data_set():
+    size = sections.Size.of("2n", quick=False, rate=2.0)
+    assert size.pairs == [(d, 2.0) for d in size.datasets]
+    assert not size.busy
+    assert size.rate("qmsum", 0.25) == 0.5
+    assert sections.Size.of("2n", quick=False).base("qmsum") == 0.12
+
+
+def test_rates_of_the_second_set_have_as_many_needed_tokens_a_second():
+    assert [sustained(d) for d in ("squad", "musique", "finsec", "qmsum")] == [2.0, 0.4, 0.15, 0.12]
+    assert sustained("squad-3n") == points.SPEC_RATE   # no more than the paper's
+    assert sustained("finsec-3n") == 0.33              # 0.15 of 4.4 pieces of 1,000 tokens, against 2
+    assert sustained("finsec-3n", large=True) == 0.055
+
+
+def test_assumptions_reach_the_systems_that_they_concern():
+    metis, rag = (run_of("squad", system, 2.0) for system in ("METIS", "AdaptiveRAG*"))
+    assert assumed(metis, VALUES) == metis
+    assert assumed(rag, VALUES) == rag   # study.yaml and the pipeline agree on what is assumed
+    changed = VALUES | {"noise": 0.1, "grid": "coarse", "tolerance": 0.01, "quality": "heavy-tail",
+                        "reading": "device", "kv_tokens": 24_000}
+    assert dict(assumed(rag, changed).params) == {"system": "adaptive_rag", "noise": 0.1, "grid": "coarse",
+                                                  "tolerance": 0.01, "quality": "heavy-tail"}
+    assert assumed(rag, changed).blocks == 1500
+    exact = run_of("squad", "AdaptiveRAG*, exact", 2.0)
+    assert dict(assumed(exact, changed).params)["noise"] == 0.0   # its own
+    assert dict(assumed(metis, VALUES | {"reading": "device"}).params)["reading"] == "device"
+    few = run_of("squad", "METIS", 2.0, blocks=500)
+    assert assumed(few, changed) == few   # of a number of blocks the device reports nothing
+    large = run_of("squad", "METIS", 0.3, serving=points.LARGE)
+    assert assumed(large, VALUES | {"kv_tokens": 24_000}) == large
+
+
+def test_what_if_names_every_assumption_and_every_grid():
+    changes = list(STUDY.config.what_if.values())
+    assert {name for change in changes for name in change} == set(VALUES)
+    grids = {change["grid"] for change in changes if "grid" in change}
+    assert {VALUES["grid"], *grids} == set(STUDY.config.assumptions["grid"].options)
+
+
+def test_fixed_configurations_by_rule():
+    size = sections.Size(("squad",), 10, 5, 1, 1, 0.0, quick=True)
+    rows = pd.DataFrame({"dataset": "squad", "system": "vLLM fixed", "seed": 1, "delay_s": [1.0, 2.0, 4.0],
+                         "f1": [0.5, 0.8, 0.9], "run": ["quick", "near", "best"]})
+    mine = pd.DataFrame({"dataset": ["squad"], "system": ["METIS"], "seed": [1], "delay_s": [1.5], "f1": [0.77]})
+    assert figures.fixed_by_rule(size, {"grid": rows, "systems": mine}) == {
+        "squad": {"highest F1": "best", "closest F1": "near", "like delay": "quick"}}
+
+
+def test_ratios_of_throughput_leave_out_what_no_rate_reaches():
+    def line(dataset, system, delays):
+        return pd.DataFrame({"dataset": dataset, "system": system, "rate": [1.0, 2.0, 3.0], "delay_s": delays})
+
+    none = line("c", "METIS", [1.0, 1.0, 1.0])
+    one = {"rates": pd.concat([line("a", "METIS", [0.9, 3.6, 9.0]), line("b", "METIS", [2.0, 3.0, 4.0])]), "lone": none}
+    two = {"fixed rates": pd.concat([line("a", "fixed of highest F1", [1.8, 3.6, 9.0]),
+                                     line("b", "fixed of highest F1", [0.1, 0.2, 0.3])]), "fixed lone": none}
+    row = figures._rates("x", (1.8, 4.5), "highest F1", {"a": 1.8, "b": 1.8}, one, two)
+    assert row.here == pytest.approx((1.5, 1.5))
+    assert row.why == "Queries/s: a 1.50 against 1.00, b none against > 3."
+    assert figures._rates("x", None, "highest F1", {"b": 1.8}, one, two).here is None
+
+
+def test_the_table_of_what_adaptive_rag_measures():
+    rows = [("METIS", None, 2.0, 0.8), ("METIS", 0.4, 4.0, 0.8), ("AdaptiveRAG* coarse 0.1", None, 3.0, 1.0),
+            ("AdaptiveRAG* coarse 0.1", 0.4, 12.0, 1.0)]
+    frame = pd.DataFrame([{"system": s, "rate": rate, "delay_s": delay, "f1": f1, "seed": 1, "dataset": "a"}
+                          for s, rate, delay, f1 in rows])
+    row = tables.measured(frame).frame.iloc[0]
+    assert (row["data set"], row["load"], row["grid"], row["delay, noise 0.1"]) == ("a", "alone", "coarse", 1.5)
+    assert row["F1 %, noise 0.1"] == pytest.approx(-20)
+    assert tables.measured(frame).frame.iloc[1]["delay, noise 0.1"] == 3.0
 
 
 def test_ratios_are_taken_seed_by_seed():
@@ -128,7 +216,9 @@ def test_ratios_are_taken_seed_by_seed():
 @pytest.mark.long
 def test_the_quick_study_gives_all_tables(tmp_path):
     report = STUDY.run(STUDY.context(tmp_path, quick=True))
-    assert len(report.tables) == 17
+    assert len(report.tables) == 19
+    assert len(report.compared) == 20
+    assert all(one.why.endswith(".") for one in report.compared)
     assert len(report.plots) == 4
     written = report.write(tmp_path / "out")
     assert all(path.stat().st_size for path in written)

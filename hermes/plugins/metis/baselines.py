@@ -1,9 +1,10 @@
-"""Baselines for METIS's choice: the middle of the pruned space, the best F1 at any cost, and hindsight."""
+"""Baselines for METIS's choice: the middle of the pruned space, the best measured F1 at any cost, and hindsight."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,18 +12,37 @@ from hermes.plugins.metis.datasets import Dataset, Query
 from hermes.plugins.metis.decision import MAX_CHUNKS, METHODS, Configuration, Lengths, Profile, Space
 from hermes.plugins.metis.quality import QualityModel
 
-__all__ = ["DECODE_WORTH", "AdaptiveRag", "grid", "median", "quickest_best", "work"]
+__all__ = ["DECODE_WORTH", "GRIDS", "SAMPLES", "AdaptiveRag", "grid", "median", "quickest_best", "work"]
 
 DECODE_WORTH = 75
 """Prompt tokens that take as long as one token of an answer: a decode step reads 4 GB of weights at 696 GB/s and
 computes little, about 12 ms, against 0.16 ms for each prompt token (Mistral-7B, 4 bits, A40)."""
-_WORDS = (15, 30, 45, 60, 90, 120, 200, 300)
+WORDS = (15, 30, 45, 60, 90, 120, 200, 300)
+"""Words of a summary in the grids."""
+SAMPLES = 150
+"""Answers on which AdaptiveRAG* measures every configuration (METIS's own baseline: 150 samples)."""
 
 
-def grid(most_chunks: int = MAX_CHUNKS) -> list[Configuration]:
+def grid(most_chunks: int = MAX_CHUNKS, words: Sequence[int] = WORDS) -> list[Configuration]:
     """Return configurations over the whole range of the knobs, with summaries of some lengths."""
-    return [Configuration(method, chunks, words) for method in METHODS for chunks in range(1, most_chunks + 1)
-            for words in (_WORDS if method == "map_reduce" else (0,))]
+    return [Configuration(method, chunks, length) for method in METHODS for chunks in range(1, most_chunks + 1)
+            for length in (words if method == "map_reduce" else (0,))]
+
+
+def _coarse() -> list[Configuration]:
+    """Return every method with chunks in powers of two and three lengths of summaries: 36 to measure, not 350."""
+    return [one for one in grid(32, (30, 60, 120)) if one.num_chunks.bit_count() == 1]
+
+
+GRIDS: dict[str, Callable[[], list[Configuration]]] = {
+    "full": grid,
+    "words-120": lambda: grid(words=[words for words in WORDS if words <= 120]),
+    "coarse": _coarse,
+    "chunks": lambda: [Configuration("stuff", chunks) for chunks in range(1, MAX_CHUNKS + 1)],
+}
+"""Configurations that AdaptiveRAG* measures. The paper does not state them. `full`: the whole range of the knobs;
+`words-120`: summaries of up to 120 words; `coarse`: powers of two; `chunks`: numbers of chunks only, all in one
+prompt."""
 
 
 def median(space: Space) -> Configuration:
@@ -46,25 +66,38 @@ def quickest_best(f1: Sequence[float], works: Sequence[float], within: float) ->
 
 
 class AdaptiveRag:
-    """AdaptiveRAG*: for each class of query (joint reasoning, complexity) the configuration of best F1, at any cost.
+    """AdaptiveRAG*: for each class of query (joint reasoning, complexity) the configuration of best measured F1, at any
+    cost.
 
-    It is measured on `samples` queries of the data set. Measured F1 cannot tell differences below 1%, so it takes the
-    quickest of those (`within` 0 takes the best to the last digit: the longest summaries).
+    Every configuration of a grid answers the queries of a class among `SAMPLES` of the data set. Its measured F1 is the
+    mean of those answers' F1, each with a deviation of its own: a model does not answer every query as well as queries
+    of this kind are answered on average. So with n queries the mean deviates by noise / sqrt(n).
+
+    Args:
+        samples: Random stream of the sample queries.
+        answers: Random stream of the deviations.
+        noise: Standard deviation of one answer's F1 around the quality model's; 0: the quality model's F1 itself.
+        grid: Name of the grid, of `GRIDS`.
+        within: Share of the best measured F1 within which the quickest configuration is taken; 0: the best.
+        longest: Most tokens of a prompt and its answer that the serving model takes; longer ones get no answer.
     """
 
-    def __init__(self, dataset: Dataset, model: QualityModel, rng: np.random.Generator, *, samples: int = 150,
-                 within: float = 0.01) -> None:
+    def __init__(self, dataset: Dataset, model: QualityModel, samples: np.random.Generator,
+                 answers: np.random.Generator, *, noise: float, grid: str, within: float,
+                 longest: int | None = None) -> None:
         queries: dict[tuple[bool, bool], list[Query]] = defaultdict(list)
-        for _ in range(samples):
-            query = dataset.draw(rng)
+        for _ in range(SAMPLES):
+            query = dataset.draw(samples)
             queries[query.profile.joint, query.profile.complex].append(query)
-        configs = grid()
-        works = [work(config, dataset.lengths(dataset.question_tokens[1])) for config in configs]
+        lengths = dataset.lengths(dataset.question_tokens[1])
+        configs = [one for one in GRIDS[grid]()
+                   if longest is None or max(sum(lengths.mapper(one)), sum(lengths.last(one))) <= longest]
+        works = [work(config, lengths) for config in configs]
         self._best: dict[tuple[bool, bool], Configuration] = {}
-        for kind, group in queries.items():
+        for kind, group in sorted(queries.items()):
             each = [model.f1_of_each(q.profile, q.heavy_ranks if model.heavy_tail else q.ranks, configs) for q in group]
-            f1 = [sum(of_one) for of_one in zip(*each, strict=True)]
-            self._best[kind] = configs[quickest_best(f1, works, within)]
+            f1 = np.mean(each, axis=0) + noise / math.sqrt(len(group)) * answers.standard_normal(len(configs))
+            self._best[kind] = configs[quickest_best(f1.tolist(), works, within)]
 
     def choose(self, profile: Profile) -> Configuration:
         """Return the configuration for a profile; that of the most similar class if the samples have none of its

@@ -10,8 +10,8 @@ Recorded for every request (`request.note`):
 - `kv_used`: share of KV memory in use at the decision.
 - `profile_in`, `profile_out`: tokens of the profiler's call; `golden_in`, `golden_out`: of a golden run.
 - `trusted`: 0 for a profile of low confidence.
-- for best fits `how` (an index of `HOW`), and `constrained`: whether an idle engine would have got another
-  configuration.
+- for best fits `how` (an index of `HOW`), `free_tokens` (KV memory that counted as free), and `constrained`: whether an
+  idle engine would have got another configuration.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, stream
+from hermes.errors import InputError, Verbatim
 from hermes.pipelines import PIPELINES, ClientView, Generate, Pipeline, ServiceStage
 from hermes.plugins.metis import datasets, quality
 from hermes.plugins.metis.baselines import AdaptiveRag, grid, median, quickest_best, work
@@ -47,6 +48,8 @@ HOW = ("fits", "partial", "fallback", "queued")
 GOLDEN_CHUNKS, GOLDEN_TOKENS = 30, 300
 KEPT = 4
 """Golden answers in the profiler's prompt."""
+FEEDS_BACK = ("metis", "median")
+"""Systems whose profiler learns from golden runs; AdaptiveRAG* has a classifier of its own."""
 LAST = 2**40
 """Priority of golden runs that yield to all others: above any query's number."""
 
@@ -56,10 +59,11 @@ class Metis(ConfigModel):
     """A RAG query with its configuration: profile it, choose, look up the chunks, call the model once or many times."""
 
     dataset: Annotated[str, Field(max_length=200)] = "musique"
-    """Data set of the queries: squad, musique, finsec or qmsum."""
+    """Data set of the queries: squad, musique, finsec or qmsum, these with -3n (chunks and pieces such that 3n chunks
+    stay within the published input lengths), or the path of a YAML file of format hermes-rag-dataset/1."""
     system: Literal["metis", "median", "adaptive_rag", "fixed", "hindsight"] = "metis"
-    """How the configuration is chosen: best fit; middle of the pruned space; best F1 of the query's class; a fixed one;
-    least work within 2% of the query's best F1, known in advance."""
+    """How the configuration is chosen: best fit; middle of the pruned space; best measured F1 of the query's class; a
+    fixed one; least work within 2% of the query's best F1, known in advance."""
     method: Literal["map_rerank", "stuff", "map_reduce"] = "stuff"
     """Method of the fixed configuration, and of knobs left out of `adapts`."""
     chunks: Annotated[int, Field(ge=1, le=MAX_CHUNKS)] = 4
@@ -70,8 +74,9 @@ class Metis(ConfigModel):
     """Knobs that best fit sets; the others are fixed."""
     co_schedule: bool = False
     """Whether the calls of a query run together: in order of queries, for schedulers with `policy: priority`."""
-    reading: Literal["free", "uncommitted"] = "free"
-    """Definition of free memory: unallocated blocks, or those less the needs of prompts in progress or waiting."""
+    reading: Literal["free", "uncommitted", "device"] = "free"
+    """Definition of free memory: unallocated blocks; those less the needs of prompts in progress or waiting; or what
+    the device reports as free, beside the share that the engine has taken for itself (`memory.utilization`)."""
     partial: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Share of its mappers that a configuration may start with; 1: all or nothing."""
     full: Literal["one", "space"] = "one"
@@ -81,13 +86,20 @@ class Metis(ConfigModel):
     profiler_model: Annotated[str, Field(max_length=4096)] = ""
     """The model that profiles, served by an LLM client; default: a client that serves stage `profile`."""
     feedback_every: Annotated[int, Field(ge=0, le=10**6)] = 30
-    """Queries per golden run, which runs beside the query; 0 for none."""
+    """Queries per golden run, which runs beside the query; 0 for none. For systems with METIS's profiler: best fit and
+    the middle of the pruned space."""
     golden_last: bool = False
     """Whether calls of golden runs yield to all others, for schedulers with `policy: priority`."""
     quality: Annotated[str, Field(max_length=200)] = "default"
     """The quality model by which `adaptive_rag` and `hindsight` choose."""
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """Difference in F1 below which `adaptive_rag` treats configurations as equal."""
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """Standard deviation of the F1 of one of the answers on which `adaptive_rag` measures a configuration, around the
+    quality model's; 0: it measures the quality model's F1 itself."""
+    grid: Literal["full", "words-120", "coarse", "chunks"] = "full"
+    """Configurations that `adaptive_rag` measures: the whole range of the knobs; with summaries of up to 120 words;
+    powers of two; or numbers of chunks only, all in one prompt."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Difference in measured F1 below which `adaptive_rag` takes the quicker of two configurations; 0: the best."""
 
     def build(self, name: str, seed: int) -> Callable[[Any], Iterator[Any]]:
         """Return the pipeline, with the state that it learns in one simulation. Raises `InputError` for unknown
@@ -104,6 +116,7 @@ class MetisPipeline:
         self.profiler = profiler(config.profiler)
         self.quality = quality.quality_model(config.quality)
         self.profiles = config.system not in ("fixed", "hindsight")
+        self.feeds_back = config.system in FEEDS_BACK and config.feedback_every > 0
         kinds: list[Any] = ["retrieve", "generate"]
         if self.profiles:
             kinds.append(("generate", config.profiler_model) if config.profiler_model else "profile")
@@ -120,7 +133,7 @@ class MetisPipeline:
         lengths = replace(lengths, answer=max(lengths.answer, request.output_tokens))
         if self.profiles:
             yield self._profile(request)
-            if self.config.feedback_every:
+            if self.feeds_back:
                 self._queries += 1
                 if self._queries % self.config.feedback_every == 0:
                     request.beside(self._golden(request))
@@ -178,20 +191,30 @@ class MetisPipeline:
         rng = stream(self.seed, f"metis profiler/{self.dataset.name}/{request.id}")
         profile = self.profiler.estimate(query.profile, rng, self.kept)
         if system == "adaptive_rag":
-            return self._adaptive_rag().choose(profile)
+            return self._adaptive_rag(view).choose(profile)
         space, trusted = self.history.space(profile)
         request.note("trusted", trusted)
         if system == "median":
             return median(space)
         space = self._adapted(space)
-        choice = self._fit(space, lengths, view, self._free(view), joint=profile.joint)
+        free = self._free(view)
+        choice = self._fit(space, lengths, view, free, joint=profile.joint)
         idle = self._fit(space, lengths, view, view.kv_capacity_tokens, joint=profile.joint, idle=True)
+        request.note("free_tokens", free)
         request.note("how", HOW.index(choice.how))
         request.note("constrained", choice.configuration != idle.configuration)
         return choice.configuration
 
     def _free(self, view: ClientView) -> int:
-        return view.free_kv_tokens if self.config.reading == "free" else max(0, view.uncommitted_kv_tokens)
+        if self.config.reading == "free":
+            return view.free_kv_tokens
+        if self.config.reading == "uncommitted":
+            return max(0, view.uncommitted_kv_tokens)
+        if view.unreserved_kv_tokens is None:
+            raise InputError(Verbatim(f"client {view.name} has a given number of KV blocks, so that the free memory of "
+                                      "its device is unknown; leave out its memory.num_blocks, or take another reading "
+                                      "of free memory"), field="pipeline.reading")
+        return view.unreserved_kv_tokens
 
     def _fit(self, space: Space, lengths: Lengths, view: ClientView, free_tokens: int, *, joint: bool,
              idle: bool = False) -> Choice:
@@ -210,9 +233,12 @@ class MetisPipeline:
             return tuple(replace(box, words=words) if box.method == "map_reduce" else box for box in space)
         return space
 
-    def _adaptive_rag(self) -> AdaptiveRag:
+    def _adaptive_rag(self, view: ClientView) -> AdaptiveRag:
         if self._adaptive is None:
-            self._adaptive = _adaptive_rag(self.config.dataset, self.config.quality, self.config.tolerance)
+            config = self.config
+            measured = self.seed if config.noise else 0   # without noise every seed measures the same
+            self._adaptive = _adaptive_rag(config.dataset, config.quality, config.noise, config.grid, config.tolerance,
+                                           measured, view.max_model_len)
         return self._adaptive
 
     def _hindsight(self, query: datasets.Query, lengths: Lengths) -> Configuration:
@@ -235,8 +261,11 @@ class MetisPipeline:
 
 
 @lru_cache(maxsize=64)
-def _adaptive_rag(dataset: str, model: str, within: float) -> AdaptiveRag:
-    """Return AdaptiveRAG* of a data set. Its samples are the same in every run: the simulations of a sweep share
-    them."""
-    rng = stream(0, f"metis samples/{dataset}")
-    return AdaptiveRag(datasets.dataset(dataset), quality.quality_model(model), rng, within=within)
+def _adaptive_rag(dataset: str, model: str, noise: float, grid: str, within: float, seed: int,
+                  longest: int | None) -> AdaptiveRag:
+    """Return AdaptiveRAG* of a data set. Its sample queries are the same in every run, the answers to them differ by
+    seed: the simulations of a sweep share them."""
+    one = datasets.dataset(dataset)
+    return AdaptiveRag(one, quality.quality_model(model), stream(0, f"metis samples/{one.name}"),
+                       stream(seed, f"metis answers/{one.name}"), noise=noise, grid=grid, within=within,
+                       longest=longest)

@@ -104,9 +104,11 @@ QUALITY = {
     "heavy-tail": QualityModel(heavy_tail=True),
     "weak-synthesis": QualityModel(joint_gain=1.1, complex_gain=1.1),
     "all-or-nothing": QualityModel(whole=True, floor=0.1, dilution=0.1),
+    "diluted-mappers": QualityModel(seen_apart=1.0),
 }
 """The study's model, and the alternatives for its conclusions: pieces that are found late or never; methods that hardly
-differ; joint reasoning that needs all pieces and hardly suffers from irrelevant chunks."""
+differ; joint reasoning that needs all pieces and hardly suffers from irrelevant chunks; irrelevant chunks that cost as
+much apart as in one prompt."""
 
 
 def quality_model(name: str) -> QualityModel:
