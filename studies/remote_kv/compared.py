@@ -1,7 +1,7 @@
 """The paper's claims on Fig. 15 beside the study's figures: the best store by T90, and the price of recomputing.
 
-T90 is the 90th percentile of the end-to-end latency. The three modes are in one cell, or in rows of their own, since the
-order depends on them.
+T90 is the 90th percentile of the end-to-end latency. The order depends on the mode: all three are in one cell, or in
+rows of their own.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _recompute(points: Points, past: int, mode: str) -> Compared:
     mine = _recomputing(points, past)
     best = [_ranked(points, population, past, mode)[0] for population in POPULATIONS]
     ratios = [_s(mine) / best_s for _, best_s in best]
-    state = "sustains the rate" if mine.stable else "does not sustain the rate, so that its T90 grows with the window"
+    state = {True: "sustains the rate", False: "does not sustain the rate, so that its T90 grows with the window",
+             None: "has a window too short to tell whether it sustains the rate"}[mine.stable]
     return Compared(f"T90 of recomputing over the best store's, {_short(past)}, {mode}",
                     "competitive" if past == PASTS[0] else "prohibitive", (min(ratios), max(ratios)),
                     f"Recomputing takes {_s(mine):.1f} s and {state}; the best store takes "

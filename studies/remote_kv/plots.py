@@ -29,8 +29,9 @@ def cdf_plot(found: list[Any], mode: str, rate: float) -> Figure:
                     same = f.setup.population == population or design == "recompute"
                     if f.setup.design == design and f.setup.past == past and same:
                         times = [f.row[f"e2e_{round(100 * q):03d}"] for q in QUANTILES]
-                        axes.plot(times, QUANTILES, color=_COLOURS[design], linestyle="-" if f.stable else "--",
-                                  linewidth=_WIDTHS[design], label=design if f.stable else f"{design} (not stable)")
+                        grows = f.stable is False
+                        axes.plot(times, QUANTILES, color=_COLOURS[design], linestyle="--" if grows else "-",
+                                  linewidth=_WIDTHS[design], label=f"{design} (not stable)" if grows else design)
             axes.set_xscale("log")
             axes.set_ylim(0, 1)
             axes.set_title(f"{population}, {past:,} tokens of past context", fontsize=10)

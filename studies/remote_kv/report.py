@@ -218,7 +218,7 @@ def _findings(found: list[Found], rates: pd.DataFrame) -> list[str]:
                         and (f.setup.population == population or f.setup.design == "recompute")]
                 order = sorted(mine, key=lambda f: f.row["latency.e2e_s.p90"])
                 text = ", ".join(f"{f.setup.design} {f.row['latency.e2e_s.p90']:.1f} s"
-                                 + ("" if f.stable else " (not stable)") for f in order)
+                                 + (" (not stable)" if f.stable is False else "") for f in order)
                 out.append(f"{mode}, {population}, {past:,} tokens: p90 of E2E {text}.")
     stable = rates.dropna(subset=["stable /s"])
     for group, part in stable.groupby(["keys", "past"], sort=False):

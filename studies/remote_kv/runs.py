@@ -59,7 +59,7 @@ def unloaded(context: Context) -> Unloaded:
 
 def grid(context: Context, empty: Unloaded) -> list[Found]:
     """Return every design in every mode at the study's rate. Recomputing is the same in all modes and populations."""
-    requests = round(context["rate"] * (10 if context.quick else 32))
+    requests = round(context["rate"] * (7 if context.quick else 32))
     setups = [
         setup_of(context, design, past, population, mode=mode, requests=requests)
         for population in POPULATIONS for past in PASTS for design in DESIGNS for mode in MODES
