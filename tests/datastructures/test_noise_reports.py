@@ -165,7 +165,7 @@ def test_what_a_prefix_cache_costs_is_a_figure(monkeypatch):
     from benchmarks import core
 
     costs = {"mooncake": 300.0, "mooncake_uncached": 200.0, "chunked": 40.0, "cached": 50.0}
-    keys = ("requests_per_s", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv")
+    keys = ("seconds", "cpu_seconds", "requests_per_s", "steps_per_s", "simulated_s_per_s", "rss_bytes", "cv")
     found = core.figures({name: dict.fromkeys(keys, 1.0) | {"us_per_request": us, "bare_process_us": 10.0}
                           for name, us in costs.items()})
     assert (found["prefix_cache_cost_ratio"], found["prefix_cache_unshared_ratio"]) == (1.5, 1.25)
