@@ -128,8 +128,8 @@ def test_names_of_points_are_their_own(datasets, quick):
         longest = VALUES | {"grid": "words-120", "noise": 0.125, "tolerance": 0.125, "quality": "diluted-mappers",
                             "reading": "uncommitted", "kv_tokens": 24_000}
         assert max(len(assumed(one, longest).label) for one in runs) <= 200   # of a case of a sweep
-    knobs = [assumed(one, longest) for d in size.datasets for one in sections.knob_points(fixed_run(d, FIXED[-1], 0.125))]
-    assert max(len(one.label) for one in knobs) <= 200
+    knobs = [one for d in size.datasets for one in sections.knob_points(fixed_run(d, FIXED[-1], 0.125))]
+    assert max(len(assumed(one, longest).label) for one in knobs) <= 200
     if not quick:
         blocks = {one.blocks for one in sections.pressure_points(size)}
         assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
