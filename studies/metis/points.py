@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,9 +41,9 @@ API_IN, API_OUT = 2.5e-6, 10e-6
 SYSTEMS: dict[str, dict[str, Any]] = {
     "METIS": {"system": "metis", "co_schedule": True},
     "AdaptiveRAG*": {"system": "adaptive_rag"},
-    "AdaptiveRAG*, exact": {"system": "adaptive_rag", "noise": 0.0},
-    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "noise": 0.0, "tolerance": 0.001},
-    "AdaptiveRAG*, 1%": {"system": "adaptive_rag", "noise": 0.0, "tolerance": 0.01},
+    "AdaptiveRAG*, exact": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.0},
+    "AdaptiveRAG*, 0.1%": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.001},
+    "AdaptiveRAG*, 1%": {"system": "adaptive_rag", "grid": "full", "noise": 0.0, "tolerance": 0.01},
     "profile + median": {"system": "median"},
     "+ batching": {"system": "median", "co_schedule": True},
     "hindsight": {"system": "hindsight"},
@@ -82,7 +82,8 @@ class Run:
     @property
     def label(self) -> str:
         """Unique among all points, but for the seed."""
-        return json.dumps([self.dataset, self.system, self.params, self.rate, self.requests, self.blocks, self.serving])
+        params = " ".join(f"{name}={value}" for name, value in self.params)
+        return json.dumps([self.dataset, self.system, params, self.rate, self.requests, self.blocks, self.serving])
 
     def with_(self, called: str, **params: Any) -> Run:
         """The same under another name, with other parameters of its pipeline."""
@@ -205,6 +206,11 @@ def _tokens(results: Results, client: str) -> tuple[int, int]:
     return int(record.stages["prompt_tokens"][mine].sum()), int(record.stages["output_tokens"][mine].sum())
 
 
+def _or_nan(function: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
+    """Return a figure of the queries that were answered; NaN if all were rejected."""
+    return float(function(values)) if values.size else float("nan")
+
+
 def extract(results: Results) -> dict[str, Any]:
     """Figures of a point: delay, F1 by every quality model, choices, memory at decisions, tokens and dollars."""
     record, notes = results.record, results.record.notes
@@ -213,7 +219,7 @@ def extract(results: Results) -> dict[str, Any]:
     e2e = results.metrics.e2e_ns[answered] / 1e9
     count = len(answered)
     out: dict[str, Any] = {f"point.{name}": value for name, value in point_figures(results).items()}
-    out |= {"delay_s": float(e2e.mean()), "delay_p90_s": float(np.quantile(e2e, 0.9))}
+    out |= {"delay_s": _or_nan(np.mean, e2e), "delay_p90_s": _or_nan(lambda x: np.quantile(x, 0.9), e2e)}
     for name in QUALITY:
         noted = notes["f1" if name == "default" else f"f1_{name}"]
         out[f"f1_{name}"] = float(np.mean(noted * answered))   # no answer, no F1
@@ -229,8 +235,8 @@ def extract(results: Results) -> dict[str, Any]:
     took = (record.stages["end_ns"] - record.stages["assigned_ns"])[of_api] / 1e9
     profiling[record.stages["request"][of_api]] = took
     profiling = profiling[answered]
-    out |= {"profiler_s": float(profiling.mean()), "profiler_share": float(np.mean(profiling / e2e)),
-            "profiler_share_max": float(np.max(profiling / e2e))}
+    out |= {"profiler_s": _or_nan(np.mean, profiling), "profiler_share": _or_nan(np.mean, profiling / e2e),
+            "profiler_share_max": _or_nan(np.max, profiling / e2e)}
     zero = np.zeros(count)
     counted = ("profile_in", "profile_out", "golden_in", "golden_out")
     sums = {key: float(np.nansum(notes.get(key, zero))) for key in counted}

@@ -84,6 +84,17 @@ def test_figures_of_a_point():
     assert 0 < found["profiler_share"] < found["profiler_share_max"] < 1
 
 
+def test_figures_where_all_queries_are_rejected():
+    """35 chunks in one prompt into 8,000 tokens of memory."""
+    results = simulate(FOLDER / "base.yaml", overrides=[
+        "workload.requests=3", "clients.0.memory={num_blocks: 500, prefix_caching: false}",
+        "workload.pipeline={name: metis, dataset: musique, system: fixed, method: stuff, chunks: 35}"])
+    found = extract(results)
+    assert (found["f1_default"], found["point.rejected"]) == (0.0, 3)
+    assert math.isnan(found["delay_s"])
+    assert math.isnan(found["profiler_share_max"])
+
+
 def test_a_stuff_query_that_would_queue_becomes_map_reduce():
     """The second query reasons jointly over five pieces; 8,000 of 12,000 tokens are held by the first."""
     profile = data_set("qmsum").draw(stream(1, "metis/qmsum/1")).profile
@@ -114,7 +125,11 @@ def test_names_of_points_are_their_own(datasets, quick):
         assert runs, name
         names = [(one.label, one.seed) for one in runs]
         assert len(set(names)) == len(names), name
-        assert max(len(label) for label, _ in names) <= 200   # of a case of a sweep
+        longest = VALUES | {"grid": "words-120", "noise": 0.125, "tolerance": 0.125, "quality": "diluted-mappers",
+                            "reading": "uncommitted", "kv_tokens": 24_000}
+        assert max(len(assumed(one, longest).label) for one in runs) <= 200   # of a case of a sweep
+    knobs = [one for d in size.datasets for one in sections.knob_points(fixed_run(d, FIXED[-1], 0.125))]
+    assert max(len(assumed(one, longest).label) for one in knobs) <= 200
     if not quick:
         blocks = {one.blocks for one in sections.pressure_points(size)}
         assert blocks == {n // 16 for budgets in sections.BUDGETS.values() for n in budgets}
@@ -153,8 +168,8 @@ def test_assumptions_reach_the_systems_that_they_concern():
     assert dict(assumed(rag, changed).params) == {"system": "adaptive_rag", "noise": 0.1, "grid": "coarse",
                                                   "tolerance": 0.01, "quality": "heavy-tail"}
     assert assumed(rag, changed).blocks == 1500
-    exact = run_of("squad", "AdaptiveRAG*, exact", 2.0)
-    assert dict(assumed(exact, changed).params)["noise"] == 0.0   # its own
+    exact = dict(assumed(run_of("squad", "AdaptiveRAG*, exact", 2.0), changed).params)   # rules of their own
+    assert (exact["noise"], exact["grid"], exact["tolerance"]) == (0.0, "full", 0.0)
     assert dict(assumed(metis, VALUES | {"reading": "device"}).params)["reading"] == "device"
     few = run_of("squad", "METIS", 2.0, blocks=500)
     assert assumed(few, changed) == few   # of a number of blocks the device reports nothing
