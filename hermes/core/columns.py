@@ -73,7 +73,8 @@ class RowLog:
                 out[name] = np.broadcast_to(np.array(first, dtype=np.int64), self._count)
             else:
                 small = name in self.narrow and all(piece[i].dtype == np.int32 for piece in packed)
-                column: npt.NDArray[Any] = np.empty(self._count, dtype=np.int32 if small else np.int64)
+                column: npt.NDArray[Any] = np.empty(   # Any: int32 has no type in common with `IntArray`
+                    self._count, dtype=np.int32 if small else np.int64)
                 at = 0
                 for piece in packed:
                     column[at : at + len(piece[i])] = piece[i]

@@ -196,7 +196,8 @@ def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
         if table.hash_tokens is not None:
-            made: dict[tuple[Any, ...], HashedPieces] = {}   # equal prompts close together share a content
+            made: dict[tuple[tuple[int, ...], tuple[int, ...], int], HashedPieces] = {}
+            # equal prompts close together share a content
             return [made.get(row) or made.setdefault(row, HashedPieces(row[0], tuple(accumulate(row[1])), row[2]))
                     for row in zip(table.hash_ids[part], table.hash_tokens[part], tokens, strict=True)]
         return [HashedPrompt(ids, table.hash_block_tokens, n)

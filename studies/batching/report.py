@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,20 +14,11 @@ from hermes.study.figures import speed_note
 
 from ..common.climb import climb
 from ..common.llm_figures import llm_figures
-from ..common.systems import BUDGETS, arrange, routers
+from ..common.systems import BUDGETS, System, arrange, routers
 from . import tables
 from .paper import compared, part_of_peak, table_3
 
 __all__ = ["compare", "points", "run"]
-
-
-@dataclass(frozen=True)
-class System:
-    """A number of clients, and the splits of them into prefill and decode clients."""
-
-    name: str
-    clients: int
-    splits: tuple[str, ...]
 
 
 SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D", "3P/1D")), System("large", 32, ("12P/20D", "16P/16D", "20P/12D")))

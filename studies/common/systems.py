@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import InputError
 
-__all__ = ["BUDGETS", "PREFILL_LOAD", "arrange", "routers"]
+__all__ = ["BUDGETS", "PREFILL_LOAD", "System", "arrange", "routers"]
 
 BUDGETS = (256, 512, 1024, 2048)
 """Token budgets of a step that studies try for chunked batching. They take the best under their SLOs."""
@@ -17,6 +18,15 @@ _SPLIT = re.compile(r"(\d+)P/(\d+)D")
 _CHUNKED = re.compile(r"chunked (\d+)")
 PREFILL_LOAD = "input_tokens"
 """Load that prompts are balanced by, if prefill clients serve only prompts."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A number of clients, and the splits of them into prefill and decode clients."""
+
+    name: str
+    clients: int
+    splits: tuple[str, ...]
 
 
 def arrange(clients: Sequence[Mapping[str, Any]], strategy: str, count: int, **scheduler: Any) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,19 +13,10 @@ from hermes.study import Compared, Context, Point, Table, run_points
 
 from ..common.climb import climb
 from ..common.llm_figures import llm_figures
-from ..common.systems import arrange, routers
+from ..common.systems import System, arrange, routers
 from ..common.table_3 import OBJECTIVES, agrees, best_systems, recommended
 
 __all__ = ["compared", "grid", "tables"]
-
-
-@dataclass(frozen=True)
-class System:
-    """A number of clients, and the splits of them into prefill and decode clients."""
-
-    name: str
-    clients: int
-    splits: tuple[str, ...]
 
 
 SYSTEMS = (System("small", 4, ("1P/3D", "2P/2D")), System("large", 32, ("2P/30D", "4P/28D", "12P/20D")))
