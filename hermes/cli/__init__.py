@@ -13,6 +13,7 @@ Any other exception is a bug and shows its traceback.
 from __future__ import annotations
 
 import gc
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,39 +23,24 @@ from typing import Annotated, TextIO
 import typer
 
 from hermes import __version__
-from hermes.cli import (
-    accuracy,
-    calibrate,
-    checks,
-    explain,
-    fit,
-    fit_overhead,
-    network,
-    pipelines,
-    plot,
-    profiles,
-    roofline,
-    scenarios,
-    services,
-    study,
-    sweep,
-    traces,
-    validate_engine,
-)
 from hermes.cli.groups import Groups
 from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
 from hermes.cli.streams import guarded_streams, silence_stdout
 from hermes.errors import HermesError, InputWarning, printable
 
-__all__ = ["app", "main"]
+__all__ = ["MODULES", "command", "main"]
 
 # typer brings its own copy of click in some versions; this is the base of usage errors in both
 _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
-app = typer.Typer(
-    name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=True, cls=Groups,
-    pretty_exceptions_enable=False, rich_markup_mode=None,
-)
+MODULES = {
+    "scenarios": ("run", "validate", "schema", "scenarios"), "services": ("services",), "explain": ("explain",),
+    "checks": ("conform", "compare", "regress"), "accuracy": ("accuracy",), "traces": ("trace",),
+    "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
+    "validate_engine": ("validate-engine",), "study": ("study",), "fit_overhead": ("fit-overhead",),
+    "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "sweep": ("sweep",),
+}
+"""The commands that each module of this package adds."""
 
 
 def _version(value: bool) -> None:
@@ -63,30 +49,26 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     pass
 
 
-scenarios.add_to(app)
-services.add_to(app)
-explain.add_to(app)
-checks.add_to(app)
-accuracy.add_to(app)
-traces.add_to(app)
-profiles.add_to(app)
-calibrate.add_to(app)
-fit.add_to(app)
-roofline.add_to(app)
-validate_engine.add_to(app)
-study.add_to(app)
-fit_overhead.add_to(app)
-pipelines.add_to(app)
-network.add_to(app)
-plot.add_to(app)
-sweep.add_to(app)
+@cache
+def command(only: str = "") -> Callable[..., int | None]:
+    """Return the click command `hermes`, with the commands of one module of `MODULES`, or of all.
+
+    Reading the signatures of all commands takes as long as reading and building a scenario.
+    """
+    app = typer.Typer(
+        name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=True, cls=Groups,
+        pretty_exceptions_enable=False, rich_markup_mode=None,
+    )
+    app.callback()(_root)
+    for module in [only] if only else MODULES:
+        importlib.import_module(f"hermes.cli.{module}").add_to(app)
+    return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,12 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("default", InputWarning)
         warnings.showwarning = _show_warning
         return _run(sys.argv[1:] if arguments is None else list(arguments))
-
-
-@cache
-def _command() -> Callable[..., int | None]:
-    """Build the click command once: reading the signatures of all commands takes 40 ms."""
-    return typer.main.get_command(app)
 
 
 def _show_warning(
@@ -117,7 +93,8 @@ def _run(given: Sequence[str]) -> int:
     try:
         refuse_empty_names(given)
         given = plugins_as_overrides(given)
-        code = _command()(given, prog_name="hermes", standalone_mode=False)
+        module = next((module for module, names in MODULES.items() if given and given[0] in names), "")
+        code = command(module)(given, prog_name="hermes", standalone_mode=False)
         sys.stdout.flush()
     except HermesError as error:
         code = _refuse(str(error))

@@ -8,17 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 from typer.completion import get_completion_script
 
-from hermes.cli import app, main
+import hermes.cli
+from hermes.cli import MODULES, command, main
 from hermes.cli.complete import scenarios, sweeps
 from hermes.cli.groups import EXAMPLES, GROUPS
 from hermes.scenario import builtin_scenarios
 from hermes.scenario.loading import builtin_sweeps
 
 SHELLS = ("bash", "zsh", "fish")
-COMMANDS = typer.main.get_command(app)
+COMMANDS = command()
 
 
 def leaves(command, names=()):
@@ -27,6 +27,13 @@ def leaves(command, names=()):
         yield from leaves(below, (*names, name))
     if not getattr(command, "commands", None):
         yield names, command
+
+
+def test_a_command_is_read_without_those_of_other_modules():
+    """`main` builds only the module of the command that is called: the table must name what each module adds."""
+    assert {module: tuple(command(module).commands) for module in MODULES} == MODULES
+    files = {path.stem for path in Path(hermes.cli.__file__).parent.glob("*.py") if "def add_to(" in path.read_text()}
+    assert files | {"calibrate"} == set(MODULES)
 
 
 def completed(monkeypatch, capsys, line, shell="bash"):
