@@ -14,6 +14,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "sweep": "Simulate a scenario in many variants.",
         "validate": "Check a scenario; print it with every default.",
         "scenarios": "List the scenarios that come with hermes.",
+        "capacity": "Find the highest load that meets the SLO.",
         "study": "Run a study: simulations, tables, figures, findings.",
     },
     "Read results": {

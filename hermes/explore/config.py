@@ -54,6 +54,8 @@ class Case(ConfigModel):
     """Its label in the column `case`."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Values by dotted path, as in `grid`."""
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    """Its own seed, where the sweep has no `seeds`."""
 
 
 class SweepConfig(ConfigModel):
@@ -117,6 +119,10 @@ def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterab
     if not isinstance(node.value, dict):
         raise node.mark.error("a mapping with the keys of a sweep", node.plain())
     config = validate(SweepConfig, node)
+    own = [i for i, case in enumerate(config.cases or ()) if case.seed is not None]
+    if own and config.seeds is not None:
+        mark = node.value["cases"].value[own[0]].value["seed"].mark
+        raise mark.error("seeds of cases, or `seeds` of the sweep, not both", field=f"cases.{own[0]}.seed")
     folder = Path() if path is None else path.parent
     base, base_dir = _base(node, folder, path or Path("sweep"))
     return _overridden(Sweep(config, node, folder, base, base_dir, None if path is None else str(path)), overrides)

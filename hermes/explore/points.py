@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.config.yaml_document import Mark, Node
+from hermes.config.yaml_document import Node
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
@@ -57,6 +57,7 @@ def points(sweep: Sweep) -> list[Point]:
     if count > MAX_POINTS:
         raise sweep.node.mark.error(f"at most {MAX_POINTS:,} points", count)
     _check_paths(sweep, axes)
+    of_cases: dict[object, int | None] = {case.label: case.seed for case in sweep.config.cases or ()}
     found: list[Point] = []
     for combination in itertools.product(*axes):
         settings: dict[str, object] = {}
@@ -64,7 +65,9 @@ def points(sweep: Sweep) -> list[Point]:
         for shown, written in combination:
             settings |= shown
             overrides |= written
-        found += [Point(len(found) + i, settings, overrides, seed) for i, seed in enumerate(seeds)]
+        own = of_cases.get(settings.get("case"))
+        found += [Point(len(found) + i, settings, overrides, seed)
+                  for i, seed in enumerate(seeds if own is None else [own])]
     return found
 
 
@@ -75,7 +78,7 @@ def scenario(sweep: Sweep, point: Point) -> Scenario:
         for path, value in point.overrides.items():
             node = set_value(node, path, value, sweep.folder, sweep.base_dir)
         if point.seed is not None:
-            mark = _seeds_mark(sweep)
+            mark = sweep.node.value.get("seeds", sweep.node).mark
             node = set_value(node, "seed", Node(point.seed, mark, mark), sweep.folder, sweep.base_dir)
         return scenario_of(node, sweep.base_dir)
     except InputError as error:
@@ -191,8 +194,3 @@ def _seeds(sweep: Sweep) -> list[int | None]:
     own = sweep.base.child("seed")
     first = own.value if own is not None and type(own.value) is int else 0
     return list(range(first, first + seeds))
-
-
-def _seeds_mark(sweep: Sweep) -> Mark:
-    mark: Mark = sweep.node.value["seeds"].mark
-    return mark

@@ -8,7 +8,7 @@ users submit the next request after an answer.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -133,6 +133,9 @@ class MarkovModulated(ArrivalProcess):
             )
         return self
 
+    def scaled(self, factor: float) -> dict[str, Any]:
+        return {"rates": [rate * factor for rate in self.rates]}
+
     def _per_cycle(self) -> float:
         return sum(rate * dwell for rate, dwell in zip(self.rates, self.dwells, strict=True))
 
@@ -193,6 +196,9 @@ class TraceArrivals(Replay, ArrivalProcess):
         if self.rate is not None and self.scale is not None:
             raise InputError(Verbatim("scale and rate exclude each other; give one"), field="scale")
         return self
+
+    def scaled(self, factor: float) -> dict[str, Any]:
+        return {"scale": (self.scale or 1.0) * factor} if self.rate is None else {"rate": self.rate * factor}
 
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         arrivals = self.table(n).arrival_ns

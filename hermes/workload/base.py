@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,13 @@ class ArrivalProcess(WorkloadComponent):
     endless_time: ClassVar[bool] = True
     """Whether arrival times grow without bound, so that a duration determines the number of requests."""
 
+    def scaled(self, factor: float) -> dict[str, Any]:
+        """Return the keys that change, with their values, if `factor` times as many requests arrive per second."""
+        rate = getattr(self, "rate", None)
+        if rate is None:
+            raise InputError("arrivals with a rate, which can be scaled", getattr(self, "kind", None), field="kind")
+        return {"rate": rate * factor}
+
     @abstractmethod
     def times_ns(self, n: int, rng: np.random.Generator) -> IntArray:
         """Return the first `n` arrival times, int64 nanoseconds of shape (n,), nondecreasing, from 0 on.
@@ -76,6 +83,10 @@ class ClosedLoopProcess(WorkloadComponent):
     """A closed loop: each of `users` users waits for an answer, thinks, and submits the next request."""
 
     users: int
+
+    def scaled(self, factor: float) -> dict[str, Any]:
+        """Return the keys that change, with their values, for `factor` times as many users."""
+        return {"users": max(1, round(self.users * factor))}
 
     @abstractmethod
     def think_ns(self, n: int, rng: np.random.Generator) -> IntArray:

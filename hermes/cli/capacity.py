@@ -1,0 +1,75 @@
+"""`hermes capacity`: the highest load, or the fewest clients, with which a scenario meets its SLO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("capacity")(capacity)
+
+
+def capacity(
+    scenario: Scenario,
+    slo: Annotated[str | None, typer.Option(
+        metavar="LIMITS", help="Limits such as ttft_p99=1s,tpot_p99=50ms, instead of the scenario's.")] = None,
+    over: Annotated[str, typer.Option(
+        metavar="WHAT", help="rate: the load. clients, or clients:NAME: the number of clients.")] = "rate",
+    overrides: Overrides = [],  # noqa: B006
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="DIR", help="Keep the simulations here, as a sweep; a repeated call continues.")]
+    = None,
+    seeds: Annotated[int, typer.Option(min=1, max=10, help="Most seeds to repeat the search with.")] = 5,
+    within: Annotated[float, typer.Option(
+        min=0.001, max=1.0, help="Half width of the 95% interval that is narrow enough, relative.")] = 0.02,
+    runs: Annotated[int, typer.Option(min=2, max=100, help="Most simulations of one seed.")] = 12,
+    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 simulates in this process.")]
+    = os.cpu_count() or 1,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
+
+    A load is met if the SLO holds and the queue does not grow. Loads are 1% apart. Exit code 1 if the SLO is missed
+    at every load tried.
+    """
+    from hermes.explore.capacity import capacity as find
+    from hermes.explore.capacity_text import lines, plain, trial_rows
+    from hermes.explore.objective import limits_text, slo_overrides
+    from hermes.results.layout import WIDTH
+    from hermes.scenario import load_scenario
+
+    settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
+    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, workers=workers,
+                 out=output, told=told)
+    if as_json:
+        print_json(plain(found))
+    else:
+        limits = limits_text(load_scenario(scenario, settings).slo)
+        label = max(len(name) for name, _ in lines(found, limits)) + 2
+        for name, text in lines(found, limits):
+            _print_wrapped(name, text, label, WIDTH)
+        if verbose:
+            print_table("simulations", ["seed", found.unit, "offered/s", "served/s", "TTFT p99", "TPOT p99", ""],
+                        trial_rows(found))
+        if output is not None:
+            print("files".ljust(label) + f"{output}; next: hermes sweep {output}")
+    if found.value is None:
+        raise typer.Exit(1)
+
+
+def _print_wrapped(name: str, text: str, label: int, width: int) -> None:
+    import textwrap
+
+    for number, line in enumerate(textwrap.wrap(text, width - label) or [""]):
+        print((name if not number else "").ljust(label) + line)

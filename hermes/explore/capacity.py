@@ -1,0 +1,343 @@
+"""The highest load, or the fewest clients, with which a scenario meets its SLO.
+
+A trial is one simulation at one level of a grid: loads in steps of 1%, or whole numbers of clients. The search
+(`hermes.explore.bracket`) finds the two neighbours of which one is met and the harder one missed. The time of arrivals
+stays the same at every load: a workload with a number of requests has so many more at a higher rate.
+
+One seed has one answer. The search is repeated with further seeds, each beginning at the first answer, until the 95%
+interval of the answers' mean is narrow enough.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hermes.errors import HermesError, InputError, Verbatim
+from hermes.explore.bracket import Bracket
+from hermes.explore.config import load_sweep
+from hermes.explore.executor import Executor, executor
+from hermes.explore.objective import missed
+from hermes.explore.runner import run_sweep
+from hermes.scenario import Scenario, load_scenario
+from hermes.workload.base import ArrivalProcess
+
+__all__ = ["Answer", "Capacity", "Trial", "Trials", "axis_of", "capacity"]
+
+RATIO = 1.01          # of neighbouring loads
+FIRST_STRIDE = 70     # levels of a doubled load
+CONFIRM = 3           # loads below the answer that must be met as well
+LOWEST = -700         # a thousandth of the scenario's load
+FEWEST = 100          # requests at loads below the scenario's, if it has as many
+NEXT_STRIDE = 2       # first stride of further seeds: 2%
+STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}   # 97.5%, by seeds
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One simulation of a search.
+
+    Args:
+        load: Factor on the scenario's load, or the number of clients.
+        misses: What it misses, or None.
+        row: Its flat figures, as in a sweep.
+    """
+
+    level: int
+    load: float
+    seed: int
+    misses: str | None
+    row: Row
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of one seed.
+
+    Args:
+        load: The hardest load that is met; None if not even the easiest one tried is.
+        next_load: The next harder one on the grid, which is missed; None if none was missed.
+        complete: False if the search ended by the number of runs: the answer is between `load` and `next_load`.
+    """
+
+    seed: int
+    load: float | None
+    next_load: float | None
+    complete: bool
+    trials: list[Trial]
+
+    def at(self, load: float | None) -> Trial | None:
+        """Return the trial at a load."""
+        return next((trial for trial in self.trials if trial.load == load), None)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The answer, over all seeds.
+
+    Args:
+        over: "rate" or "clients".
+        unit: What the answer counts: requests/s, conversations/s, users, clients, or times the scenario's load.
+        base: The scenario's own load in that unit.
+        half_width: Half of the 95% interval of the mean over the seeds, in the unit; None with one seed.
+        path: Folder of the trials, a sweep; None if they were not kept.
+    """
+
+    name: str
+    over: str
+    unit: str
+    base: float
+    answers: list[Answer]
+    within: float
+    half_width: float | None
+    path: Path | None = None
+
+    @property
+    def values(self) -> list[float]:
+        """The answer of each seed, in the unit; 0 for a seed that never meets the SLO."""
+        return [self.base * (answer.load or 0.0) for answer in self.answers]
+
+    @property
+    def value(self) -> float | None:
+        """The mean over the seeds (clients: the most of any seed), in the unit. None if a seed's answer is unknown."""
+        if any(answer.load is None for answer in self.answers):
+            return None
+        return max(self.values) if self.over == "clients" else statistics.fmean(self.values)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the seeds agree to within the precision asked for."""
+        if self.over == "clients":
+            return len(set(self.values)) == 1
+        return self.half_width is not None and bool(self.value) and self.half_width <= self.within * (self.value or 0.0)
+
+    @property
+    def runs(self) -> int:
+        return sum(len(answer.trials) for answer in self.answers)
+
+
+@dataclass
+class Trials:
+    """Simulations on demand: each once, side by side, kept in the folder of a sweep."""
+
+    name: str
+    scenario: Scenario
+    folder: Path
+    engine: Executor
+    told: Callable[[str], None] | None = None
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def run(self, wanted: Mapping[str, tuple[Mapping[str, Any], int]]) -> dict[str, Row]:
+        """Return the figures of simulations, by label. wanted: label -> (settings by dotted path, seed)."""
+        new = {label: {"label": label, "set": dict(settings), "seed": seed}
+               for label, (settings, seed) in wanted.items() if label not in self.rows}
+        if new:
+            if self.told is not None:
+                self.told(", ".join(new))
+            self.cases |= new
+            self._sweep(new)
+        return {label: self.rows[label] for label in wanted}
+
+    def finish(self) -> None:
+        """Make the folder a sweep of all simulations; until then it is one of the latest."""
+        self._sweep(self.cases)
+
+    def _sweep(self, cases: Mapping[str, Mapping[str, Any]]) -> None:
+        sweep = load_sweep({"name": self.name, "scenario": {}, "cases": list(cases.values())})
+        source = self.scenario.source   # with the overrides, which a case may set again
+        assert source.node is not None
+        done = run_sweep(replace(sweep, base=source.node, base_dir=source.base_dir), self.folder, engine=self.engine)
+        for number, label in enumerate(cases):
+            row = done.outcome(number)
+            assert row is not None
+            if row["status"] != "ok":
+                raise HermesError(f"{label}: {row['reason']}")
+            self.rows[label] = row
+
+
+def capacity(
+    scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Iterable[str] = (), seeds: int = 5,
+    within: float = 0.02, max_runs: int = 12, workers: int = 1, out: str | Path | None = None,
+    engine: Executor | None = None, told: Callable[[str], None] | None = None,
+) -> Capacity:
+    """Find the highest load, or the fewest clients, with which a scenario meets its SLO.
+
+    Args:
+        scenario: A file, the name of a built-in scenario, or a dict.
+        over: "rate": all its workloads times one factor (closed loops: their users). "clients": the number of clients
+            of its only group, or "clients:NAME" of one of several.
+        overrides: Settings such as `"slo.ttft=1s"`.
+        seeds: Most seeds, from the scenario's own on. At least 3 are used (or `seeds`, if that is less).
+        within: Half width of the 95% interval of the mean that ends the repetitions, relative.
+        max_runs: Most simulations of one seed.
+        workers: Processes; 0 runs all in this one.
+        out: Folder that keeps the simulations as a sweep; a repeated call continues. Left out, none are kept.
+        engine: Executor to use instead of `workers` new processes.
+        told: Called with a line about each round.
+
+    Raises `InputError` for a scenario without an SLO, and for loads that cannot be scaled.
+    """
+    checked = load_scenario(scenario, overrides)
+    if not checked.slo.given and not checked.slo.pipelines and not checked.slo.workloads:
+        raise InputError(Verbatim("missing: what the clients must keep; give limits (--slo ttft_p99=1s,tpot_p99=50ms)"),
+                         field="slo")
+    axis = axis_of(checked, over)
+    with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
+          closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
+        trials = Trials(f"capacity of {checked.name}", checked, Path(folder), doing, told)
+        first = _search(trials, axis, [(checked.seed, axis.bracket())], max_runs)
+        answers = first
+        further = range(checked.seed + 1, checked.seed + seeds)
+        for batch in (further[:2], *([seed] for seed in further[2:])):
+            if not batch or first[0].load is None or _narrow(axis, answers, within):
+                break
+            near = axis.level(first[0].load)
+            answers = answers + _search(
+                trials, axis, [(seed, axis.bracket(near, NEXT_STRIDE)) for seed in batch], max_runs)
+        if out is not None:
+            trials.finish()
+    return Capacity(checked.name, axis.over, axis.unit, axis.base, answers, within, _half_width(axis, answers),
+                    None if out is None else Path(out))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What is searched over: loads by level, and the settings of a load."""
+
+    over: str
+    unit: str
+    base: float
+    settings: Callable[[float], dict[str, Any]]
+    own: int = 1   # clients: the scenario's number
+
+    def bracket(self, start: int | None = None, stride: int | None = None) -> Bracket:
+        if self.over == "clients":
+            return Bracket(-self.own if start is None else start, 1, highest=-1)
+        return Bracket(start or 0, stride or FIRST_STRIDE, lowest=LOWEST, confirm=CONFIRM)
+
+    def load(self, level: int) -> float:
+        return float(-level) if self.over == "clients" else float(f"{RATIO**level:.4g}")
+
+    def level(self, load: float) -> int:
+        return -round(load) if self.over == "clients" else round(math.log(load, RATIO))
+
+
+def axis_of(scenario: Scenario, over: str) -> _Axis:
+    """Return what `over` varies in a scenario. Raises `InputError`."""
+    kind, _, group = over.partition(":")
+    if kind == "clients":
+        return _clients(scenario, group)
+    if over != "rate":
+        raise InputError("rate, clients, or clients:NAME", over, field="--over")
+    place = None if scenario.source.node is None else scenario.source.node.child("workload")
+    several = place is not None and isinstance(place.value, list)
+    workloads = scenario.workload
+
+    def settings(factor: float) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for i, workload in enumerate(workloads):
+            path = f"workload.{i}" if several else "workload"
+            out |= {f"{path}.arrivals.{key}": value for key, value in workload.arrivals.scaled(factor).items()}
+            if workload.requests is not None and not _replays(workload):
+                out[f"{path}.requests"] = max(round(workload.requests * factor), min(workload.requests, FEWEST))
+        return out
+
+    for i, workload in enumerate(workloads):
+        try:
+            workload.arrivals.scaled(1.0)
+        except InputError as error:
+            field = f"workload.{i}.arrivals" if several else "workload.arrivals"
+            raise scenario.source.located(error.located(field=field)) from None
+    only = workloads[0] if len(workloads) == 1 else None
+    if only is not None and not isinstance(only.arrivals, ArrivalProcess):
+        return _Axis("rate", "users", only.arrivals.users, settings)
+    rate = None if only is None else getattr(only.arrivals, "rate", None)
+    if only is None or rate is None:
+        return _Axis("rate", "times the scenario's load", 1.0, settings)
+    return _Axis("rate", f"{only.counted.get('arrivals', 'requests')}/s", rate, settings)
+
+
+def _replays(workload: Any) -> bool:
+    """Whether a workload has no more rows than its trace."""
+    return any(part.replays and not part.repeat for part in (workload.arrivals, workload.lengths))
+
+
+def _clients(scenario: Scenario, group: str) -> _Axis:
+    names = [client.name for client in scenario.clients]
+    if not group and len(names) > 1:
+        raise InputError(f"the group of clients to count: --over clients:NAME, one of {', '.join(names)}", "clients",
+                         field="--over")
+    if group and group not in names:
+        raise InputError(f"a group of clients: one of {', '.join(names)}", group, field="--over")
+    index = names.index(group) if group else 0
+    return _Axis("clients", f"clients of {names[index]}", 1.0,
+                 lambda load: {f"clients.{index}.count": round(load)}, scenario.clients[index].count)
+
+
+def _search(trials: Trials, axis: _Axis, searches: list[tuple[int, Bracket]], max_runs: int) -> list[Answer]:
+    """Run the searches of several seeds side by side."""
+    found: dict[int, list[Trial]] = {seed: [] for seed, _ in searches}
+    ended: dict[int, bool] = {}
+    while len(ended) < len(searches):
+        wanted: dict[str, tuple[int, int, Bracket]] = {}
+        for seed, bracket in searches:
+            level = bracket.choose() if seed not in ended and len(found[seed]) < max_runs else None
+            if level is None:
+                ended.setdefault(seed, bracket.closed)
+            else:
+                wanted[f"{_said(axis, level)}, seed {seed}"] = level, seed, bracket
+        rows = trials.run({label: (axis.settings(axis.load(level)), seed)
+                           for label, (level, seed, _) in wanted.items()}) if wanted else {}
+        for label, (level, seed, bracket) in wanted.items():
+            row = rows[label]
+            what = missed(row)
+            found[seed].append(Trial(level, axis.load(level), seed, what, row))
+            bracket.known[level] = what is None
+            if what is not None:
+                bracket.hint = _served_level(axis, level, row)
+    answers = []
+    for seed, bracket in searches:
+        low, high = bracket.meets_up_to, bracket.misses_from
+        answers.append(Answer(seed, None if low is None else axis.load(low), None if high is None else axis.load(high),
+                              ended[seed], found[seed]))
+    return answers
+
+
+def _said(axis: _Axis, level: int) -> str:
+    load = axis.load(level)
+    return f"{load:g} {axis.unit}" if axis.over == "clients" else f"{axis.base * load:.4g} {axis.unit}"
+
+
+def _served_level(axis: _Axis, level: int, row: Row) -> int | None:
+    """Return the level of the rate that overloaded clients still served: more they cannot serve for long."""
+    offered, served = row.get("headline.offered_per_s"), row.get("headline.served_per_s")
+    if axis.over != "rate" or row.get("headline.stable") is not False or not offered or not served:
+        return None
+    return axis.level(axis.load(level) * min(served / offered, 1.0))
+
+
+def _half_width(axis: _Axis, answers: list[Answer]) -> float | None:
+    values = [axis.base * answer.load for answer in answers if answer.load is not None]
+    if len(values) < 2 or len(values) < len(answers):
+        return None
+    spread = statistics.stdev(values) / math.sqrt(len(values))
+    return STUDENT_T.get(len(values), 2.23) * spread
+
+
+def _narrow(axis: _Axis, answers: list[Answer], within: float) -> bool:
+    if len(answers) < 3:
+        return False
+    if axis.over == "clients":
+        return len({answer.load for answer in answers}) == 1
+    half = _half_width(axis, answers)
+    mean = statistics.fmean(axis.base * (answer.load or 0.0) for answer in answers)
+    return half is not None and half <= within * mean

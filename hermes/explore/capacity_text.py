@@ -1,0 +1,112 @@
+"""The answer of `hermes capacity` as lines of text, and as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.explore.capacity import Answer, Capacity, Trial
+from hermes.results.layout import format_s
+
+__all__ = ["lines", "plain", "trial_rows"]
+
+
+def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
+    """Return (label, text) pairs. limits: The SLO in words."""
+    first = found.answers[0]
+    out = [("capacity", _headline(found)), ("keeps", limits)]
+    at, beyond = first.at(first.load), first.at(first.next_load)
+    if at is not None:
+        out.append((f"at {_load(found, at)}", _figures(at)))
+        out.append(("binds", _binds(at, beyond)))
+    if beyond is not None and beyond.misses is not None:
+        out.append((f"at {_load(found, beyond)}", f"misses: {beyond.misses}"))
+    if not first.complete:
+        out.append(("warning", f"the search ended after {len(first.trials)} runs; more narrow it down: --runs"))
+    if at is not None and at.row.get("headline.stable") is None:
+        out.append(("warning", "too short to tell whether the queue grows: give the workload more requests"))
+    if found.value is not None and len(found.answers) > 1 and not found.narrow:
+        out.append(("warning", _wide(found)))
+    return out
+
+
+def _headline(found: Capacity) -> str:
+    runs = f"{found.runs} runs"
+    if found.value is None:
+        tried = min(trial.load for answer in found.answers for trial in answer.trials if answer.load is None)
+        return f"none: already {found.base * tried:.4g} {found.unit} miss the SLO ({runs})"
+    if found.over == "clients":
+        each = ", ".join(f"{value:g}" for value in found.values)
+        return f"{found.value:g} {found.unit} are the fewest ({runs}; by seed: {each})"
+    if any(answer.next_load is None for answer in found.answers):
+        return f"at least {found.value:.4g} {found.unit}: no load that was tried misses the SLO ({runs})"
+    text = f"{found.value:.4g} {found.unit}"
+    if found.half_width is not None:
+        low, high = found.value - found.half_width, found.value + found.half_width
+        text += f" (95% interval {low:.4g} to {high:.4g}, {len(found.answers)} seeds)"
+    return f"{text}, {runs}"
+
+
+def _wide(found: Capacity) -> str:
+    if found.over == "clients":
+        return "the seeds differ; the most of them is given: a longer workload settles it"
+    assert found.half_width is not None
+    share = found.half_width / (found.value or 1.0)
+    return f"the seeds differ by {share:.1%} of the answer; a longer workload, or more --seeds, narrow it down"
+
+
+def _load(found: Capacity, trial: Trial) -> str:
+    return f"{found.base * trial.load:.4g}"
+
+
+def _figures(trial: Trial) -> str:
+    row = trial.row
+    parts = [f"{name} p50 {format_s(row[f'latency.{key}.p50'])}, p99 {format_s(row[f'latency.{key}.p99'])}"
+             for name, key in (("TTFT", "latency.ttft_s"), ("TPOT", "latency.tpot_s"))
+             for key in (key.removeprefix("latency."),) if row.get(f"latency.{key}.p50") is not None]
+    dollars = row.get("headline.per_million_output_tokens_dollars")
+    return "; ".join([*parts, *([f"${dollars:.3g} per million output tokens"] if dollars is not None else [])])
+
+
+def _binds(at: Trial, beyond: Trial | None) -> str:
+    """What binds at the answer, and beyond it where the answer itself leaves room."""
+    def of(trial: Trial) -> str:
+        what, where = trial.row.get("binds.what"), trial.row.get("binds.where")
+        return f"{what} of {where}" if where else str(what)
+
+    first = of(at)
+    if beyond is None or of(beyond) == first:
+        return first
+    return f"{first}; just beyond: {of(beyond)}"
+
+
+def trial_rows(found: Capacity) -> list[list[str]]:
+    """Return a row per simulation: seed, load, rates, latencies, what it misses."""
+    out = []
+    for answer in found.answers:
+        for trial in sorted(answer.trials, key=lambda trial: trial.load):
+            row = trial.row
+            out.append([
+                str(trial.seed), _load(found, trial),
+                *("-" if row.get(key) is None else f"{row[key]:.4g}"
+                  for key in ("headline.offered_per_s", "headline.served_per_s")),
+                *(format_s(row.get(key)) for key in ("latency.ttft_s.p99", "latency.tpot_s.p99")),
+                trial.misses or "meets",
+            ])
+    return out
+
+
+def plain(found: Capacity) -> dict[str, Any]:
+    """Return the answer as data for JSON."""
+    return {
+        "scenario": found.name, "over": found.over, "unit": found.unit, "value": found.value,
+        "half_width": found.half_width, "narrow": found.narrow, "runs": found.runs,
+        "seeds": [_plain_answer(found, answer) for answer in found.answers],
+    }
+
+
+def _plain_answer(found: Capacity, answer: Answer) -> dict[str, Any]:
+    return {
+        "seed": answer.seed, "value": None if answer.load is None else found.base * answer.load,
+        "next": None if answer.next_load is None else found.base * answer.next_load, "complete": answer.complete,
+        "trials": [{"value": found.base * trial.load, "misses": trial.misses} for trial in answer.trials],
+    }

@@ -1,0 +1,78 @@
+"""What a simulation must keep to count as good: its SLO, and a queue that does not grow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hermes.errors import InputError, Verbatim
+from hermes.results.layout import format_s
+from hermes.results.slo import METRICS, SloConfig
+
+__all__ = ["limits_text", "missed", "slo_overrides"]
+
+Row = Mapping[str, Any]
+
+_LIMIT = re.compile(r"(ttft|tpot|e2e)(?:_p(\d+(?:\.\d+)?))?$")
+_USUAL = 99.0
+
+
+def slo_overrides(text: str) -> list[str]:
+    """Return the settings of a scenario for limits such as `ttft_p99=1s,tpot_p99=50ms`.
+
+    A name without a percentile means the 99th. All limits of a run hold at one percentile. Raises `InputError`.
+    """
+    settings: dict[str, str] = {}
+    percentiles: dict[float, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        found = _LIMIT.match(name)
+        if found is None or not equals or not value:
+            raise InputError("limits such as ttft_p99=1s,tpot_p99=50ms (ttft, tpot or e2e)", part, field="--slo")
+        if found[1] in settings:
+            raise InputError(Verbatim(f"two limits of {found[1]}; give one"), field="--slo")
+        settings[found[1]] = value
+        percentiles.setdefault(float(found[2] or _USUAL), name)
+    if not settings:
+        raise InputError("limits such as ttft_p99=1s,tpot_p99=50ms (ttft, tpot or e2e)", text, field="--slo")
+    if len(percentiles) > 1:
+        names = " and ".join(percentiles.values())
+        raise InputError(Verbatim(f"{names} differ in their percentile; give all limits at one"), field="--slo")
+    return [*(f"slo.{name}={value}" for name, value in settings.items()), f"slo.percentile={next(iter(percentiles)):g}"]
+
+
+def missed(row: Row) -> str | None:
+    """Return what a simulation misses, in a few words, or None if it meets its SLO. row: Its flat figures."""
+    if row.get("requests.unfinished"):
+        return f"{row['requests.unfinished']:,} requests unfinished at the horizon"
+    if row.get("headline.stable") is False:
+        return "the queue grows"
+    verdict = row.get("slo.pass")
+    if verdict:
+        return None
+    if verdict is None:
+        return "no request was completed"
+    return ", ".join(_limits_missed(row)) or "the SLO of a pipeline or workload"
+
+
+def _limits_missed(row: Row) -> list[str]:
+    out = []
+    for key, value in row.items():
+        name = key.removeprefix("slo.").removesuffix(".pass")
+        if value is False and key == f"slo.{name}.pass":
+            metric, _, percentile = name.partition("_")
+            at = percentile or f"p{row.get(f'slo.{name}.percentile', _USUAL):g}"
+            seconds = row.get(f"slo.{name}.value_s")
+            out.append(f"{metric.upper()} {at} {'rejected' if seconds is None else format_s(seconds)}")
+    return out
+
+
+def limits_text(slo: SloConfig) -> str:
+    """Return the limits of a scenario in words."""
+    parts = [f"{name.upper()} p{slo.percentile:g} <= {format_s(limit)}"
+             for name in METRICS if (limit := getattr(slo, name)) is not None]
+    parts += [f"{name.upper()} {percentile} <= {format_s(limit)}"
+              for name in ("ttft", "tpot") for percentile, limit in slo.slowdowns(name).items()]
+    others = [*slo.pipelines, *slo.workloads]
+    return "; ".join([", ".join(parts), *([f"limits of their own for {', '.join(others)}"] if others else [])])
