@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_table
+from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_lines, print_table
 
 __all__ = ["add_to"]
 
@@ -45,7 +45,6 @@ def capacity(
     from hermes.explore.capacity import capacity as find
     from hermes.explore.capacity_text import lines, plain, trial_rows
     from hermes.explore.objective import limits_text, slo_overrides
-    from hermes.results.layout import WIDTH
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
@@ -55,21 +54,10 @@ def capacity(
     if as_json:
         print_json(plain(found))
     else:
-        limits = limits_text(load_scenario(scenario, settings).slo)
-        label = max(len(name) for name, _ in lines(found, limits)) + 2
-        for name, text in lines(found, limits):
-            _print_wrapped(name, text, label, WIDTH)
+        files = [] if output is None else [("files", f"{output}; next: hermes sweep {output}")]
+        print_lines([*lines(found, limits_text(load_scenario(scenario, settings).slo)), *files])
         if verbose:
             print_table("simulations", ["seed", found.unit, "offered/s", "served/s", "TTFT p99", "TPOT p99", ""],
                         trial_rows(found))
-        if output is not None:
-            print("files".ljust(label) + f"{output}; next: hermes sweep {output}")
     if found.value is None:
         raise typer.Exit(1)
-
-
-def _print_wrapped(name: str, text: str, label: int, width: int) -> None:
-    import textwrap
-
-    for number, line in enumerate(textwrap.wrap(text, width - label) or [""]):
-        print((name if not number else "").ljust(label) + line)

@@ -15,6 +15,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "validate": "Check a scenario; print it with every default.",
         "scenarios": "List the scenarios that come with hermes.",
         "capacity": "Find the highest load that meets the SLO.",
+        "size": "Find the fewest devices that meet the SLO.",
         "study": "Run a study: simulations, tables, figures, findings.",
     },
     "Read results": {

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from hermes.results import Results
 
 __all__ = [
-    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_table", "show",
+    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_lines",
+    "print_table", "show",
     "show_run",
 ]
 
@@ -67,6 +68,18 @@ def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -
     for row in rows:   # names come from files: do not interpret markup
         table.add_row(*(f"{cell:,.6g}" if isinstance(cell, float) else Text(printable(str(cell))) for cell in row))
     show(table)
+
+
+def print_lines(lines: Sequence[tuple[str, str]]) -> None:
+    """Print (label, text) pairs, wrapped to 80 columns under the text."""
+    import textwrap
+
+    from hermes.results.layout import WIDTH
+
+    label = max(len(name) for name, _ in lines) + 2
+    for name, text in lines:
+        for number, line in enumerate(textwrap.wrap(printable(text), WIDTH - label) or [""]):
+            print((name if not number else "").ljust(label) + line)
 
 
 def show(renderable: Any, width: int | None = None) -> None:

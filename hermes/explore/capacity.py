@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.errors import HermesError, InputError, Verbatim
+from hermes.errors import HermesError, InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.config import load_sweep
 from hermes.explore.executor import Executor, executor
-from hermes.explore.objective import missed
+from hermes.explore.objective import missed, need_slo
 from hermes.explore.runner import run_sweep
 from hermes.scenario import Scenario, load_scenario
 from hermes.workload.base import ArrivalProcess
@@ -187,9 +187,7 @@ def capacity(
     Raises `InputError` for a scenario without an SLO, and for loads that cannot be scaled.
     """
     checked = load_scenario(scenario, overrides)
-    if not checked.slo.given and not checked.slo.pipelines and not checked.slo.workloads:
-        raise InputError(Verbatim("missing: what the clients must keep; give limits (--slo ttft_p99=1s,tpot_p99=50ms)"),
-                         field="slo")
+    need_slo(checked)
     axis = axis_of(checked, over)
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):

@@ -9,8 +9,9 @@ from typing import Any
 from hermes.errors import InputError, Verbatim
 from hermes.results.layout import format_s
 from hermes.results.slo import METRICS, SloConfig
+from hermes.scenario import Scenario
 
-__all__ = ["limits_text", "missed", "slo_overrides"]
+__all__ = ["limits_text", "missed", "need_slo", "slo_overrides"]
 
 Row = Mapping[str, Any]
 
@@ -40,6 +41,14 @@ def slo_overrides(text: str) -> list[str]:
         names = " and ".join(percentiles.values())
         raise InputError(Verbatim(f"{names} differ in their percentile; give all limits at one"), field="--slo")
     return [*(f"slo.{name}={value}" for name, value in settings.items()), f"slo.percentile={next(iter(percentiles)):g}"]
+
+
+def need_slo(scenario: Scenario) -> None:
+    """Raise `InputError` for a scenario without any limit."""
+    slo = scenario.slo
+    if not slo.given and not slo.pipelines and not slo.workloads:
+        raise InputError(Verbatim("missing: what the clients must keep; give limits (--slo ttft_p99=1s,tpot_p99=50ms)"),
+                         field="slo")
 
 
 def missed(row: Row) -> str | None:

@@ -16,17 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hermes.errors import InputError
+from hermes.config.yaml_document import as_node
+from hermes.errors import InputError, inside
 from hermes.explore.bracket import Bracket
-from hermes.explore.capacity import Trials
+from hermes.explore.capacity import RATIO, Trials, axis_of
 from hermes.explore.executor import Executor, executor
-from hermes.explore.objective import missed
-from hermes.scenario import Scenario, load_scenario
+from hermes.explore.objective import missed, need_slo
+from hermes.hardware.devices import load_device
+from hermes.scenario import Scenario, scenario_of
 from hermes.scenario.build import build
 
 __all__ = ["LAYOUTS", "Found", "Kind", "Left", "Sizing", "Tried", "hourly", "size"]
@@ -35,6 +37,7 @@ LAYOUTS = ("mixed", "pd")
 MORE = 1.25           # clients after a miss, as a factor
 OVERLOADED = 0.8      # served rate of the whole run, drain included, over the offered one, below which clients are full
 MOST_PD = 16          # simulations of a pd layout
+STRIDE, MOST_LOADS = 4, 8   # of the search for the headroom
 LINK = {"kind": "link", "bandwidth": "50 GB/s"}   # between clients of a pd layout: a 400 Gb/s port
 
 Row = Mapping[str, Any]
@@ -105,6 +108,8 @@ class Sizing:
 
     Args:
         document: The scenario that each layout's clients are put into.
+        headroom: How much more load the cheapest layout takes, relative, in steps of 1%.
+        path: Folder of the simulations, a sweep; None if they were not kept.
     """
 
     name: str
@@ -112,6 +117,7 @@ class Sizing:
     document: dict[str, Any]
     found: list[Found]
     left: list[Left]
+    headroom: float | None = None
     path: Path | None = None
 
     @property
@@ -138,15 +144,16 @@ def hourly(tried: Tried) -> float | None:
 
 
 def size(
-    document: Mapping[str, Any], *, devices: Sequence[str], tps: Sequence[int] = (1, 2, 4, 8),
-    layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1, out: str | Path | None = None,
-    engine: Executor | None = None, told: Callable[[str], None] | None = None,
+    document: Mapping[str, Any], *, base_dir: str | Path = ".", devices: Sequence[str],
+    tps: Sequence[int] = (1, 2, 4, 8), layouts: Sequence[str] = LAYOUTS, max_devices: int = 64, workers: int = 1,
+    out: str | Path | None = None, engine: Executor | None = None, told: Callable[[str], None] | None = None,
 ) -> Sizing:
     """Find the fewest devices, for each device, parallelism and layout, with which a scenario meets its SLO.
 
     Args:
         document: A scenario with one group of LLM clients, whose model, memory and scheduler all layouts keep; clients
-            of other kinds stay as they are. Its paths are relative to the current folder.
+            of other kinds stay as they are.
+        base_dir: Folder that its paths are relative to.
         devices: Names or files of devices.
         tps: Devices of a client.
         layouts: "mixed", "pd".
@@ -156,35 +163,46 @@ def size(
     Raises `InputError` for a scenario without an SLO, and if no kind of client can serve the model.
     """
     base = dict(document)
-    kinds, left, checked = _kinds(base, [Kind(device, tp) for device in devices for tp in tps if tp <= max_devices])
+    for device in devices:
+        with inside("device"):
+            load_device(device, Path(base_dir))
+    asked = [Kind(device, tp) for device in devices for tp in tps if tp <= max_devices]
+    kinds, left, checked = _kinds(base, Path(base_dir), asked)
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):
         trials = Trials(f"size {checked.name}", checked, Path(folder), doing, told)
         found = _all(trials, base["clients"], kinds, max_devices, layouts)
+        sizing = Sizing(checked.name, checked, base, found, left, path=None if out is None else Path(out))
+        if sizing.ranked:
+            sizing = replace(sizing, headroom=_headroom(trials, base["clients"], sizing.ranked[0]))
         if out is not None:
             trials.finish()
-    return Sizing(checked.name, checked, base, found, left, None if out is None else Path(out))
+    return sizing
 
 
 def changes(clients: Sequence[Mapping[str, Any]], kind: Kind, numbers: tuple[int, ...]) -> dict[str, Any]:
-    """Return the keys of the scenario that make a layout."""
+    """Return the keys of the scenario that make a layout.
+
+    The hardware of each client is composed for its device (`hardware` left out): a fitted profile is of one device.
+    """
     others = [client for client in clients if client.get("kind", "llm") != "llm"]
     llm = next(client for client in clients if client.get("kind", "llm") == "llm")
-    own = {**llm, "device": kind.device, "parallel": {"tp": kind.tp}}
+    own = {**{key: value for key, value in llm.items() if key not in ("name", "count", "role", "devices", "hardware")},
+           "device": kind.device, "parallel": {"tp": kind.tp}}
     if len(numbers) == 1:
-        return {"clients": [{**own, "name": "llm", "count": numbers[0]}, *others]}
-    sides = [{**own, "name": role, "role": role, "count": count}
+        return {"clients": [{"name": "llm", "count": numbers[0], **own}, *others]}
+    sides = [{"name": role, "role": role, "count": count, **own}
              for role, count in zip(("prefill", "decode"), numbers, strict=True)]
     return {"clients": [*sides, *others], "network": LINK}
 
 
-def _kinds(base: dict[str, Any], asked: list[Kind]) -> tuple[list[Kind], list[Left], Scenario]:
+def _kinds(base: dict[str, Any], base_dir: Path, asked: list[Kind]) -> tuple[list[Kind], list[Left], Scenario]:
     """Return the kinds that can serve the model, those that cannot, and a checked scenario."""
     kinds, left = [], []
     checked, first = None, None
     for kind in asked:
         try:
-            scenario = load_scenario({**base, **changes(base["clients"], kind, (1,))})
+            scenario = scenario_of(as_node({**base, **changes(base["clients"], kind, (1,))}), base_dir)
             build(scenario)
         except InputError as error:
             first = first or error
@@ -195,7 +213,21 @@ def _kinds(base: dict[str, Any], asked: list[Kind]) -> tuple[list[Kind], list[Le
     if checked is None:
         assert first is not None
         raise first
+    need_slo(checked)
     return kinds, left, checked
+
+
+def _headroom(trials: Trials, clients: Sequence[Mapping[str, Any]], best: Tried) -> float:
+    """Search for the highest load that a layout takes, in steps of 1% from its own."""
+    axis = axis_of(trials.scenario, "rate")
+    bracket = Bracket(0, STRIDE, known={0: True}, confirm=0)
+    while (level := bracket.choose()) is not None and len(bracket.known) < MOST_LOADS:
+        load = axis.load(level)
+        label = f"{best.label} at {load:g} times the load"
+        row = trials.run({label: (axis.settings(load) | changes(clients, best.kind, best.clients),
+                                  trials.scenario.seed)})[label]
+        bracket.known[level] = missed(row) is None
+    return RATIO ** (bracket.meets_up_to or 0) - 1.0
 
 
 Numbers = tuple[int, ...]

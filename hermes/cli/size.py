@@ -1,0 +1,105 @@
+"""`hermes size`: the fewest devices that serve a load within an SLO."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hermes.cli import complete
+from hermes.cli.output import Json, Overrides, Verbose, print_json, print_lines, show
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("size")(size)
+
+
+def size(
+    scenario: Annotated[str | None, typer.Argument(
+        help="A scenario file, or the name of a built-in one, instead of --model and --workload.", show_default=False,
+        autocompletion=complete.scenarios)] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model, or the path of its config.json.")] = None,
+    workload: Annotated[str | None, typer.Option(
+        metavar="NAME", help="A workload profile such as azure-conv-2023, or a trace file.")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="RATE", help="Requests per second, such as 50/s.")] = None,
+    slo: Annotated[str | None, typer.Option(
+        metavar="LIMITS", help="Limits such as ttft_p99=1s,tpot_p99=50ms.")] = None,
+    device: Annotated[str, typer.Option(metavar="NAMES", help="Devices to try, separated by commas.")] = "h100-sxm",
+    tp: Annotated[str, typer.Option(metavar="NUMBERS", help="Devices of a client to try.")] = "1,2,4,8",
+    layout: Annotated[str, typer.Option(
+        metavar="NAMES", help="mixed: each client serves prompts and answers. pd: some prefill, the others decode.")]
+    = "mixed,pd",
+    max_devices: Annotated[int, typer.Option(min=1, max=100_000, help="Most devices of a layout.")] = 64,
+    overrides: Overrides = [],  # noqa: B006
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="DIR", help="Write the best scenario, a figure and all simulations here.")] = None,
+    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 simulates in this process.")]
+    = os.cpu_count() or 1,
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Find the fewest devices that serve a load within an SLO, by device, parallelism and layout.
+
+    Exit code 1 if no layout meets the SLO.
+    """
+    from hermes.explore.objective import slo_overrides
+    from hermes.explore.size import size as find
+    from hermes.explore.size_files import from_options, from_scenario, write
+    from hermes.explore.size_text import front_section, lines, plain, ranking
+    from hermes.results.layout import WIDTH, fitted, sections_rich
+
+    settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
+    start = (from_options(model, workload, rate, settings) if scenario is None
+             else from_scenario(scenario, model, workload, rate, settings))
+    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    found = find(
+        start.document, base_dir=start.base_dir, devices=_names(device, "--device"), tps=_numbers(tp),
+        layouts=_layouts(layout), max_devices=max_devices, workers=workers,
+        out=None if output is None else output / "simulations", told=told)
+    if output is not None:
+        write(found, output)
+    if as_json:
+        print_json(plain(found))
+    else:
+        print_lines([*lines(found), *([("files", f"{output}; next: hermes capacity {output / 'best.yaml'}")]
+                                      if output is not None and found.ranked else [])])
+        sections = [*([ranking(found)] if found.ranked else []), *([front_section(found)] if verbose else [])]
+        if sections:
+            print()
+            show(sections_rich([part for one in sections for part in fitted(one, WIDTH)]), WIDTH)
+    if not found.ranked:
+        raise typer.Exit(1)
+
+
+def _names(text: str, option: str) -> list[str]:
+    from hermes.errors import InputError
+
+    names = list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    if not names:
+        raise InputError("at least one name", text, field=option)
+    return names
+
+
+def _numbers(text: str) -> list[int]:
+    from hermes.errors import InputError
+
+    names = _names(text, "--tp")
+    if not all(name.isdecimal() and 1 <= int(name) <= 1024 for name in names):
+        raise InputError("numbers of devices from 1 to 1024, such as 1,2,4,8", text, field="--tp")
+    return [int(name) for name in names]
+
+
+def _layouts(text: str) -> list[str]:
+    from hermes.errors import InputError
+    from hermes.explore.size import LAYOUTS
+
+    names: list[Any] = _names(text, "--layout")
+    wrong = next((name for name in names if name not in LAYOUTS), None)
+    if wrong is not None:
+        raise InputError(f"layouts of {', '.join(LAYOUTS)}", wrong, field="--layout")
+    return names

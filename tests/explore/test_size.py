@@ -1,0 +1,130 @@
+"""`hermes size`: the searches, a scan of all layouts, the command."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes import simulate
+from hermes.cli import main
+from hermes.errors import InputError
+from hermes.explore.figures import figures
+from hermes.explore.objective import missed
+from hermes.explore.size import Kind, Tried, _mixed, _split, changes, hourly, size
+from hermes.explore.size_text import front, speed
+from hermes.hardware.devices import load_device
+
+KIND = Kind("l40s", 1)
+SMALL = {
+    "name": "small",
+    "workload": {"requests": 150, "arrivals": {"kind": "poisson", "rate": 15},
+                 "lengths": {"kind": "independent", "prompt": 1000, "output": 60}},
+    "clients": [{"model": "llama-3.1-8b"}], "router": {"kind": "least_loaded", "load": "requests"},
+    "slo": {"ttft": "1 s", "tpot": "60 ms"},
+}
+
+
+def answered(search, meets, side=None):
+    """Run a search against a rule; its best and how many simulations it took."""
+    numbers, tried = next(search), 0
+    try:
+        while True:
+            tried += 1
+            row = {} if side is None else {"binds.where": side(numbers)}
+            numbers = search.send(Tried(KIND, numbers, None if meets(numbers) else "the queue grows", row))
+    except StopIteration as end:
+        return end.value, tried
+
+
+@given(limit=st.integers(1, 80), most=st.integers(1, 64))
+def test_the_fewest_clients(limit, most):
+    best, tried = answered(_mixed(most), lambda numbers: numbers[0] >= limit)
+    assert (best and best.clients) == ((limit,) if limit <= most else None)
+    assert tried <= 20
+
+
+@given(prefill=st.integers(1, 12), decode=st.integers(1, 12), start=st.integers(2, 24), share=st.floats(0.1, 0.9))
+def test_the_fewest_prefill_and_decode_clients(prefill, decode, start, share):
+    """The rule needs so many of each; a split is found whatever the first guess, with room for both sides."""
+    first = Tried(KIND, (start,), None, {"energy.prefill_j": share, "energy.decode_j": 1 - share})
+    best, tried = answered(_split(first, 64), lambda numbers: numbers[0] >= prefill and numbers[1] >= decode,
+                           lambda numbers: "prefill" if numbers[0] < prefill else "decode")
+    assert tried <= 16
+    assert best is None or (best.clients[0] >= prefill and best.clients[1] >= decode)
+    if tried < 16:
+        assert best is not None
+        assert best.clients == (prefill, decode)
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory):
+    return size(SMALL, devices=["l40s"], tps=[1], max_devices=8, workers=0)
+
+
+def test_no_layout_with_fewer_devices_meets_the_slo(sized):
+    def meets(numbers):
+        return missed(figures(simulate({**SMALL, **changes(SMALL["clients"], KIND, numbers)}))) is None
+
+    best = {found.layout: found.best.clients for found in sized.found}
+    assert best["mixed"] == next((n,) for n in range(1, 9) if meets((n,)))
+    total = sum(best["pd"])
+    fewer = [numbers for numbers in itertools.product(range(1, total), repeat=2) if sum(numbers) < total]
+    assert not [numbers for numbers in fewer if meets(numbers) and total - sum(numbers) > 1]
+    assert meets(best["pd"])
+
+
+def test_ranked_by_price(sized):
+    prices = [hourly(tried) for tried in sized.ranked]
+    assert prices == sorted(prices)
+    assert prices[0] == pytest.approx(sized.ranked[0].devices * load_device("l40s").price_per_hour)
+    assert sized.headroom >= 0
+
+
+def test_the_front_is_beaten_by_nothing(sized):
+    kept = front(sized.tried)
+    assert kept
+    for one, other in itertools.product(kept, sized.tried):
+        if (mine := speed(one)) is not None and (theirs := speed(other)) is not None:
+            assert not (theirs[0] > mine[0] and theirs[1] > mine[1])
+
+
+def test_a_model_that_does_not_fit_is_said():
+    large = SMALL | {"clients": [{"model": "llama-3.1-70b"}]}
+    with pytest.raises(InputError, match=r"weights .* do not fit"):
+        size(large, devices=["l40s"], tps=[1], workers=0)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--workload", "azure-conv-2023", "--rate", "5/s"], "--model: missing"),
+    (["--model", "llama-3.1-8b", "--workload", "azure", "--rate", "5/s"], "--workload: expected a workload profile"),
+    (["--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "0"], "--rate: expected a rate"),
+    (["--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "5/s"], "slo: missing: what the clients"),
+    (["quickstart", "--device", "h200x"], "device: expected a device description"),
+    (["quickstart", "--model", "llama-3.1-8b"], "--model: the scenario has one of its own"),
+    (["quickstart", "--layout", "both"], "--layout: expected layouts of mixed, pd"),
+    (["quickstart", "--tp", "1,x"], "--tp: expected numbers of devices"),
+])
+def test_a_mistake_is_one_line(arguments, said, capsys):
+    assert main(["size", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_writes_a_scenario_that_meets_the_slo(tmp_path, capsys):
+    arguments = ["size", "--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "8/s", "--slo",
+                 "ttft_p99=1s,tpot_p99=50ms", "--device", "h100-sxm", "--tp", "1", "--layout", "mixed",
+                 "--workers", "0", "--max-devices", "4", "--set", "workload.requests=300", "-o", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "answer" in said
+    assert all(len(line) <= 80 for line in said.splitlines())
+    assert missed(figures(simulate(tmp_path / "out" / "best.yaml"))) is None
+    assert (tmp_path / "out" / "front.png").stat().st_size > 5000
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranked"][0]["device"] == "h100-sxm"
+    assert main([*arguments[:-2], "--slo", "tpot=1ms"]) == 1
+    assert "none of these layouts meets the SLO" in capsys.readouterr().out
