@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from hermes import __version__
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
 from hermes.results.progress import ProgressBar
-from hermes.scenario import Scenario, load_scenario, resolved_yaml
+from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "si
 def simulate(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     *,
-    overrides: Iterable[str] = (),
+    overrides: Overrides = (),
     seed: int | None = None,
     stepping: str | None = None,
     progress: bool | Callable[[int, int, float], None] = False,
@@ -32,7 +32,7 @@ def simulate(
 
     Args:
         scenario: A file, the name of a built-in scenario, a dict, or a `Scenario`.
-        overrides: Settings such as `"clients.0.count=4"`.
+        overrides: Settings: `["clients.0.count=4"]`, or `{"clients.0.count": 4}`.
         seed: Replaces the scenario's seed.
         stepping: Replaces the scenario's stepping mode.
         progress: True shows a bar on stderr; a function is called with (requests done, requests in all, simulated
@@ -42,11 +42,11 @@ def simulate(
     `meta["interrupted"]` set. Warnings (requests too long for the model) are issued as `InputWarning` and kept in
     `meta["warnings"]`.
     """
-    overrides = list(overrides)
-    if seed is not None:
-        overrides.append(f"seed={seed}")
-    if stepping is not None:
-        overrides.append(f"stepping={stepping}")
+    shorts = {name: value for name, value in (("seed", seed), ("stepping", stepping)) if value is not None}
+    if isinstance(overrides, Mapping):
+        overrides = {**overrides, **shorts}
+    else:
+        overrides = [*overrides, *(f"{name}={value}" for name, value in shorts.items())]
     started = time.perf_counter()
     checked = load_scenario(scenario, overrides)
     try:

@@ -25,9 +25,9 @@ def sweeps(incomplete: str) -> list[str]:
 
 def plots(incomplete: str) -> list[str]:
     """Return the kinds of figures of a run."""
-    from hermes.cli.plot import KINDS
+    from hermes.cli.plot import FIGURES
 
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+    return [kind for kind in FIGURES if kind.startswith(incomplete)]
 
 
 def _shipped() -> list[str]:

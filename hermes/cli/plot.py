@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-KINDS = ("breakdown", "latency", "utilisation", "clients", "queue")
+FIGURES = ("breakdown", "latency", "utilisation", "clients", "queue")   # as in `hermes.results.drawing`
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def plot(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .png, .svg or .pdf file.")],
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", autocompletion=complete.plots,
-                                 help=f"Of a run, one of {', '.join(KINDS)} [breakdown].")
+                                 help=f"Of a run, one of {', '.join(FIGURES)} [breakdown].")
     ] = None,
 ) -> None:
     """Draw a run or a sweep.
@@ -40,8 +40,8 @@ def plot(
     from hermes.config.writing import replacing
     from hermes.errors import InputError, Verbatim, suggest
 
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"one of {', '.join(KINDS)}", kind, field="--kind", suggestion=suggest(kind, KINDS))
+    if kind is not None and kind not in FIGURES:
+        raise InputError(f"one of {', '.join(FIGURES)}", kind, field="--kind", suggestion=suggest(kind, FIGURES))
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise InputError("a .png, .svg or .pdf file", str(output), field="--output")
     if is_sweep(run):
@@ -64,15 +64,11 @@ def _of_sweep(folder: Path) -> Figure:
 
 
 def _of_run(folder: Path, kind: str) -> Figure:
-    from hermes.results import breakdown_plots, plots
+    from hermes.results.plots import interruption
     from hermes.results.stored import open_run
 
-    draw = {
-        "breakdown": breakdown_plots.breakdown, "latency": plots.latency_cdf,
-        "utilisation": breakdown_plots.utilisation, "clients": plots.client_timeseries, "queue": plots.queue,
-    }[kind]
     results = open_run(folder)
-    said = plots.interruption(results)
+    said = interruption(results)
     if said is not None:
         print(f"note: the run was {said}", file=sys.stderr)
-    return draw(results)
+    return results.plot(kind)

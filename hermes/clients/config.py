@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from hermes.clients.base import platform_name
 from hermes.clients.consistency import check_agreement, described_model, longest_request
@@ -42,14 +42,18 @@ class Parallel(ConfigModel):
     """Devices that share every layer (tensor parallelism)."""
 
 
+_COUNT = WithJsonSchema({"anyOf": [
+    {"type": "integer", "minimum": 1, "maximum": 100_000}, {"type": "string", "pattern": r"^\d+\s*P\s*/?\s*\d+\s*D$"}]})
+
+
 class LLMClientConfig(ConfigModel):
     """Clients that serve generations: a scheduler over a hardware model, with KV memory."""
 
     kind: Literal["llm"] = "llm"
     name: Annotated[str, Field(min_length=1, max_length=200)] = "llm"
     """Name; clients of a group are called NAME-0, NAME-1, ..."""
-    count: int = Field(default=1, ge=1, le=100_000)
-    """Number of equal clients."""
+    count: Annotated[int, Field(ge=1, le=100_000), _COUNT] = 1
+    """Number of equal clients. `3P1D` stands for two groups: three clients that prefill, one that decodes."""
     model: Annotated[str, Field(max_length=4096)] = ""
     """Model served: a built-in description or the path of a config.json. Left out, the client serves any model; its
     memory and context limit are then those of the model that its hardware was measured with, if that has a description.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from hermes.explore.config import load_sweep
 from hermes.explore.executor import Executor, executor
 from hermes.explore.objective import missed, need_slo
 from hermes.explore.runner import run_sweep
-from hermes.scenario import Scenario, load_scenario
+from hermes.scenario import Overrides, Scenario, load_scenario
 from hermes.workload.base import ArrivalProcess
 
 __all__ = ["Answer", "Capacity", "Trial", "Trials", "axis_of", "capacity"]
@@ -165,7 +165,7 @@ class Trials:
 
 
 def capacity(
-    scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Iterable[str] = (), seeds: int = 5,
+    scenario: str | Path | Mapping[str, Any], *, over: str = "rate", overrides: Overrides = (), seeds: int = 5,
     within: float = 0.02, max_runs: int = 12, workers: int = 1, out: str | Path | None = None,
     engine: Executor | None = None, told: Callable[[str], None] | None = None,
 ) -> Capacity:

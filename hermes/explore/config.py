@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,13 +13,14 @@ from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node, load_yaml
 from hermes.errors import InputError, suggest
+from hermes.scenario.document import Overrides
 from hermes.scenario.loading import (
     SUFFIXES,
-    apply_override,
     builtin_scenarios,
     builtin_sweeps,
     extended,
     load_document,
+    overridden,
 )
 from hermes.scenario.schema import MAX_SEED
 
@@ -103,11 +104,12 @@ class Sweep:
     file: str | None
 
 
-def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterable[str] = ()) -> Sweep:
+def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Overrides = ()) -> Sweep:
     """Load a sweep from a file, the name of a built-in one, or a dict. Raises `InputError` with the first mistake.
 
     Args:
-        overrides: Settings of the scenario of all points, such as `"workload.requests=100"`.
+        overrides: Settings of the scenario of all points: `["workload.requests=100"]`, or
+            `{"workload.requests": 100}`.
     """
     if isinstance(source, Sweep):
         return _overridden(source, overrides)
@@ -128,17 +130,17 @@ def load_sweep(source: str | Path | Mapping[str, Any] | Sweep, overrides: Iterab
     return _overridden(Sweep(config, node, folder, base, base_dir, None if path is None else str(path)), overrides)
 
 
-def _overridden(sweep: Sweep, overrides: Iterable[str]) -> Sweep:
+def _overridden(sweep: Sweep, overrides: Overrides) -> Sweep:
     config, base = sweep.config, sweep.base
     paths = {*config.grid, *(path for group in config.zip for path in group),
              *(path for case in config.cases or () for path in case.set), *(["seed"] if _listed(config.seeds) else [])}
-    for override in overrides:
+    given = overrides if isinstance(overrides, Mapping) else list(overrides)
+    for override in given:
         key = override.partition("=")[0].strip().removesuffix("+")
         lost = next((p for p in sorted(paths) if f"{p}.".startswith(f"{key}.") or f"{key}.".startswith(f"{p}.")), None)
         if lost is not None:
             raise InputError(f"a path that the sweep leaves alone (it sets {lost})", key, field="--set")
-        base = apply_override(base, override, sweep.base_dir)
-    return replace(sweep, base=base)
+    return replace(sweep, base=overridden(base, given, sweep.base_dir))
 
 
 def _listed(seeds: object) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from hermes.explore.jobs import Job, Outcome
 from hermes.explore.points import RESERVED, Point, located, points, scenario
 from hermes.explore.store import Folder
 from hermes.explore.sweep_results import SweepResults, merged, open_sweep
-from hermes.scenario import resolved_yaml
+from hermes.scenario import Overrides, resolved_yaml
 
 __all__ = ["Plan", "Progress", "plan_sweep", "run_sweep"]
 
@@ -79,7 +79,7 @@ class Plan:
 
 
 def run_sweep(
-    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Iterable[str] = (),
+    sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str], *, overrides: Overrides = (),
     workers: int = 1, progress: Progress | None = None, engine: Executor | None = None,
 ) -> SweepResults:
     """Run the points of a sweep that have no outcome in the folder `out` yet, and return all of them.
@@ -119,7 +119,7 @@ def run_sweep(
 
 def plan_sweep(
     sweep: str | Path | Mapping[str, Any] | Sweep, out: str | os.PathLike[str] | None = None, *,
-    overrides: Iterable[str] = (), workers: int = 1, progress: Progress | None = None,
+    overrides: Overrides = (), workers: int = 1, progress: Progress | None = None,
 ) -> Plan:
     """Check every point and tell which have an outcome in `out`. Runs and writes nothing. Raises `InputError`."""
     modules = plugin_modules(OTHER_REGISTRIES)

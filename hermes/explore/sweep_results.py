@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore.store import Folder, columns_of, table_of
-from hermes.explore.table import point_table
+from hermes.explore.table import FIGURES, point_table
 from hermes.results import Results
 from hermes.results.stored import open_run
 from hermes.scenario import Scenario, scenario_of
@@ -17,6 +17,7 @@ from hermes.scenario import Scenario, scenario_of
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from matplotlib.figure import Figure
 
 __all__ = ["SweepResults", "merged", "open_sweep"]
 
@@ -54,7 +55,7 @@ class SweepResults:
     def __len__(self) -> int:
         return len(self.manifest["points"])
 
-    def table(self) -> pa.Table:
+    def arrow(self) -> pa.Table:
         """Return `frame()` as an Arrow table."""
         return self.folder.results() or merged(self.folder, self.manifest)
 
@@ -65,8 +66,24 @@ class SweepResults:
         summary with their keys joined by dots (`latency.ttft_s.p50`, `goodput.requests_per_s`, `kv.peak_share`), then
         the sweep's extracted figures. Undefined values are missing (NaN or None).
         """
-        frame: pd.DataFrame = self.table().to_pandas()
+        frame: pd.DataFrame = self.arrow().to_pandas()
         return frame
+
+    def table(self) -> pd.DataFrame:
+        """Return the figures that decide between points: one row per finished point, its settings and its seed, then
+        rates, latencies (s), goodput, devices, and dollars per million output tokens."""
+        frame = self.frame()
+        several = frame["seed"].nunique() > 1
+        settings = columns_of(point["settings"] for point in self.manifest["points"])
+        shown = [name for name in (*settings, *(["seed"] if several else []), "status") if name in frame]
+        figures = [column for _, _, column, _ in FIGURES if column in frame]
+        return frame[[*shown, *figures]]
+
+    def plot(self) -> Figure:
+        """Return a figure: latency, throughput and goodput of every point."""
+        from hermes.explore.plots import overview
+
+        return overview(self)
 
     def outcome(self, number: int) -> dict[str, Any] | None:
         """Return the row of a point: status, reason and figures; None before it has an outcome."""

@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import RunRecord
-from hermes.results.usage import ClientUsage
+from hermes.results.usage import ClientUsage, covered_ns
 from hermes.units import NS_PER_S
 
-__all__ = ["Attribution", "attribute", "cost_summary", "stage_energy"]
+__all__ = ["Attribution", "attribute", "cost_summary", "energy_within", "stage_energy"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -175,3 +175,24 @@ def cost_summary(record: RunRecord, window_s: float, output: int, total: int, co
         "per_million_tokens_dollars": dollars / total * 1e6 if total else None,
         "clients_without_price": sum(not info.price_per_hour for info in record.clients),
     }
+
+
+def energy_within(record: RunRecord, start_ns: int, end_ns: int) -> float | None:
+    """Return the joules of all clients in a window, busy or not; None if no client has a power."""
+    if not any(c.idle_w or c.prefill_w or c.decode_w for c in record.clients):
+        return None
+    runs, stages, n = record.runs, record.stages, len(record.clients)
+    span = np.maximum(np.minimum(runs["end_ns"], end_ns) - np.maximum(runs["start_ns"], start_ns), 0)
+    prompts = runs["prefill_seqs"] > 0
+    prefill, decode = (np.bincount(runs["client"][rows], weights=span[rows], minlength=n) for rows in
+                       (prompts, ~prompts))
+    stepping = np.bincount(runs["client"], minlength=n) > 0
+    joules = []
+    for index, info in enumerate(record.clients):
+        if not stepping[index]:
+            mine = stages["client"] == index
+            prefill[index] = covered_ns(np.clip(stages["start_ns"][mine], start_ns, end_ns),
+                                        np.clip(stages["end_ns"][mine], start_ns, end_ns))
+        idle = max(end_ns - start_ns - prefill[index] - decode[index], 0)
+        joules.append((info.prefill_w * prefill[index] + info.decode_w * decode[index] + info.idle_w * idle) / NS_PER_S)
+    return math.fsum(joules)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.core.record import RunRecord
+from hermes.results.energy import energy_within
 from hermes.results.measure import steps_within
 from hermes.results.metrics import RequestMetrics
 from hermes.results.steady import MIN_REQUESTS, Window
-from hermes.results.usage import covered_ns
 from hermes.units import NS_PER_S
 
 __all__ = ["headline_summary"]
@@ -46,7 +46,7 @@ def headline_summary(record: RunRecord, metrics: RequestMetrics, good: BoolArray
     total = output + int(metrics.computed_prompt_tokens[done].sum())
     low, high = _interval(record, window) if window.kind != "whole" else (None, None)
     kept = None if good is None else int((good & done).sum())
-    joules, dollars = _energy_j(record, start, end), _dollars(record, length)
+    joules, dollars = energy_within(record, start, end), _dollars(record, length)
     return {
         "window": window.kind, "why": window.why, "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
         "stable": window.stable,
@@ -91,27 +91,6 @@ def _interval(record: RunRecord, window: Window) -> tuple[float | None, float | 
     half = STUDENT_T * float(counts.std(ddof=1)) / math.sqrt(RATE_BATCHES)
     mean = float(counts.mean())
     return max(mean - half, 0.0) / width, (mean + half) / width
-
-
-def _energy_j(record: RunRecord, start: int, end: int) -> float | None:
-    """Return the joules of all clients in the window; None if no client has a power."""
-    if not any(c.idle_w or c.prefill_w or c.decode_w for c in record.clients):
-        return None
-    runs, stages, n = record.runs, record.stages, len(record.clients)
-    span = np.maximum(np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start), 0)
-    prompts = runs["prefill_seqs"] > 0
-    prefill, decode = (np.bincount(runs["client"][rows], weights=span[rows], minlength=n) for rows in
-                       (prompts, ~prompts))
-    stepping = np.bincount(runs["client"], minlength=n) > 0
-    joules = []
-    for index, info in enumerate(record.clients):
-        if not stepping[index]:
-            mine = stages["client"] == index
-            prefill[index] = covered_ns(np.clip(stages["start_ns"][mine], start, end),
-                                        np.clip(stages["end_ns"][mine], start, end))
-        idle = max(end - start - prefill[index] - decode[index], 0)
-        joules.append((info.prefill_w * prefill[index] + info.decode_w * decode[index] + info.idle_w * idle) / NS_PER_S)
-    return math.fsum(joules)
 
 
 def _dollars(record: RunRecord, length: float) -> float | None:

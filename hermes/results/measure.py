@@ -46,10 +46,13 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
 
     served: By kind of stage, the number that ended, per second, and their latency (assignment to end).
     embeddings_per_s, tokens_per_s: From the step log.
+    energy_j, per_token_j: Joules of all clients, busy or not; None without a power.
     weighted_per_s: See the module's docstring.
     hardware_busy: Share of the window in which the accelerators of the stepping clients worked (steps, without the
     serving stack's time), in total and of each client.
     """
+    from hermes.results.energy import energy_within
+
     start = s_to_ns(config.start)
     end = max(start, record.end_ns if config.until is None else min(s_to_ns(config.until), record.end_ns))
     seconds = (end - start) / NS_PER_S
@@ -69,12 +72,14 @@ def measure(record: RunRecord, config: MeasureConfig) -> dict[str, Any]:
     steps = steps_within(record, start, end)
     busy = busy_ns(record, start, end)
     stepping = [c for c in range(len(record.clients)) if (runs["client"] == c).any()]
+    tokens, joules = int((runs["sampled"] * steps).sum()), energy_within(record, start, end)
     return {
         "start_s": start / NS_PER_S, "until_s": end / NS_PER_S,
         "served": served,
         "embeddings_per_s": _per(int((runs["embedded"] * steps).sum()), seconds),
-        "tokens_per_s": _per(int((runs["sampled"] * steps).sum()), seconds),
+        "tokens_per_s": _per(tokens, seconds),
         "weighted_per_s": _per(weighted, seconds) if config.weights else None,
+        "energy_j": joules, "per_token_j": None if joules is None or not tokens else joules / tokens,
         "hardware_busy": _per(busy[stepping].sum() / NS_PER_S, seconds * len(stepping)),
         "hardware_busy_of": {
             record.clients[c].name: _per(int(busy[c]) / NS_PER_S, seconds) for c in stepping

@@ -104,6 +104,9 @@ def _measured(measured: dict[str, Any]) -> Section:
     ]
     if measured["weighted_per_s"] is not None:
         rows.append(("weighted", f"{format_number(measured['weighted_per_s'])}/s"))
+    if measured.get("energy_j") is not None:
+        each = format_number(measured["per_token_j"])
+        rows.append(("energy", f"{format_number(measured['energy_j'])} J, {each} J per token"))
     rows.append(("accelerators busy", percent(measured["hardware_busy"])))
     title = f"from {format_s(measured['start_s'])} to {format_s(measured['until_s'])}"
     return Section(title, ("", ""), rows)

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hermes.core.record import RunRecord
+from hermes.core.record import STATUS_COMPLETED, RunRecord
 from hermes.errors import InputError, suggest
 from hermes.results import metrics as _metrics
 from hermes.results.branches import branch_metrics
 from hermes.results.distribution import Distribution
 from hermes.results.measure import MeasureConfig, measure
-from hermes.results.slo import SloConfig
+from hermes.results.slo import SloConfig, slo_given, slo_groups, within_slo
 from hermes.results.usage import client_names
 from hermes.units import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from rich.console import Group
 
     from hermes.results.frames import Columns
@@ -85,7 +86,10 @@ class Results:
         """Return one of `hermes.results.frames.TABLES` as columns."""
         from hermes.results.frames import table_columns
 
-        return table_columns(table, self.record, self.metrics)
+        columns = table_columns(table, self.record, self.metrics)
+        if table == "requests" and slo_given(groups := slo_groups(self.slo, self.record)):
+            columns["slo_ok"] = within_slo(groups, self.metrics, self.record.status == STATUS_COMPLETED)
+        return columns
 
     def _frame(self, table: str) -> pd.DataFrame:
         from hermes.results.frames import to_frame
@@ -96,7 +100,8 @@ class Results:
 
     @property
     def requests(self) -> pd.DataFrame:
-        """One row per request, by id: lengths, status, TTFT, TPOT, E2E, time queued, computed and communicated."""
+        """One row per request, by id: lengths, status, TTFT, TPOT, E2E, time queued, computed and communicated; with an
+        SLO `slo_ok`, whether it was completed within its limits."""
         return self._frame("requests")
 
     @property
@@ -198,6 +203,12 @@ class Results:
         from hermes.results.brief import to_rich
 
         return to_rich(self.summary, self.meta, verbose=verbose)
+
+    def plot(self, kind: str = "breakdown") -> Figure:
+        """Return a figure: breakdown, latency, utilisation, clients or queue. Raises `InputError` for another kind."""
+        from hermes.results.drawing import drawn
+
+        return drawn(self, kind)
 
     def to_text(self, *, verbose: bool = False) -> str:
         """Return the same as plain text, at most 80 columns wide."""

@@ -11,20 +11,23 @@ from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, inside
-from hermes.scenario.deprecated_keys import rename_deprecated_keys
-from hermes.scenario.loading import apply_override, discreet, find_scenario, load_document, merge, moved_path
+from hermes.scenario.client_keys import rename_deprecated_keys, write_out_splits
+from hermes.scenario.loading import discreet, find_scenario, load_document, merge, moved_path, overridden
 from hermes.scenario.schema import Scenario, Source
 
-__all__ = ["load_scenario", "resolved_yaml", "scenario_of"]
+Overrides = Iterable[str] | Mapping[str, Any]
+"""Settings of a scenario: texts such as `clients.0.count=4`, or a mapping of dotted paths to values."""
+
+__all__ = ["Overrides", "load_scenario", "resolved_yaml", "scenario_of"]
 
 
-def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Iterable[str] = ()) -> Scenario:
+def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
     """Load and validate a scenario from a file, the name of a built-in one, a dict or a scenario.
 
-    overrides: Changes such as `"clients.0.count=4"`, applied in order. Raises `InputError` with the position of the
-    first error.
+    overrides: Changes, applied in order: `["clients.0.count=4"]`, or `{"clients.0.count": 4}`. Raises `InputError`
+    with the position of the first error.
     """
-    overrides = list(overrides)
+    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
     if isinstance(source, Scenario):
         if not overrides:
             return source
@@ -37,14 +40,12 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
             base_dir = find_scenario(str(extends.value)).parent
     else:
         node, base_dir = load_document(source), find_scenario(source).parent
-    for override in overrides:
-        node = apply_override(node, override, base_dir)
-    return scenario_of(node, base_dir)
+    return scenario_of(overridden(node, overrides, base_dir), base_dir)
 
 
 def scenario_of(node: Node, base_dir: Path) -> Scenario:
     """Validate a document whose paths are relative to `base_dir`. Raises `InputError` as `load_scenario` does."""
-    node = rename_deprecated_keys(node)
+    node = write_out_splits(rename_deprecated_keys(node))
     _import_plugins(node, base_dir)
     source = Source(node, base_dir)
     try:

@@ -10,16 +10,18 @@ are rewritten so that this holds for the merged document.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hermes.config.data_files import resource_dir
-from hermes.config.yaml_document import Mark, Node, is_index, load_yaml, parse_yaml
+from hermes.config.yaml_document import Mark, Node, as_node, is_index, load_yaml, parse_yaml
 from hermes.errors import InputError, Verbatim, suggest
 
 __all__ = [
     "MAX_EXTENDS", "apply_override", "builtin_scenarios", "builtin_sweeps", "discreet", "extended", "find_scenario",
-    "load_document", "merge", "moved_path", "set_value",
+    "load_document", "merge", "moved_path", "overridden", "set_value",
 ]
 
 MAX_EXTENDS = 20
@@ -196,6 +198,21 @@ def apply_override(root: Node, override: str, base_dir: Path | None = None) -> N
             raise mark.error("a list to append to", there.plain(), field=name.strip())
         value = Node([*(there.value if there is not None else ()), value], mark, mark)
     return _set(root, keys, value, mark, [])
+
+
+def overridden(root: Node, overrides: Iterable[str] | Mapping[str, Any], base_dir: Path) -> Node:
+    """Apply settings in order: texts such as `a.b=c` (`apply_override`), or a mapping of dotted paths to values.
+
+    Paths of files in either are relative to the current folder, and become relative to `base_dir`.
+    """
+    if isinstance(overrides, Mapping):
+        for path, value in overrides.items():
+            mark = Mark(f"overrides[{path!r}]")
+            root = set_value(root, path, _at(as_node(value), mark), Path(), base_dir)
+        return root
+    for override in overrides:
+        root = apply_override(root, override, base_dir)
+    return root
 
 
 def set_value(root: Node, path: str, value: Node, from_dir: Path, base_dir: Path) -> Node:

@@ -42,6 +42,7 @@ NOT_RUN = {
 # `make test-long` runs these
 LONG = {
     r"hermes study \S+ --quick": "a quick study takes half a minute",
+    r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
     r"hermes run studies/.*|hermes fit-overhead .*": "a simulation of a whole system",
     r"hermes conform tests/data/vllm-schedules":
         "half a minute; tests/schedulers/test_conformance.py replays each file",

@@ -12,13 +12,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from markdown_blocks import ROOT, Block, blocks, commands, indented_commands, matches, pages
 from reviewed_commands import LONG, NOT_RUN, WHOLE
 
 import hermes
-from hermes.cli import app
+from hermes.cli import command as root_command
 
 # files of others that pages name, and what stands in for them
 STAND_INS = {
@@ -154,7 +153,7 @@ def test_yaml_blocks_can_be_read(page):
 @cache
 def interface():
     """The command `hermes` as click sees it."""
-    return typer.main.get_command(app)
+    return root_command()
 
 
 def options_of(words: list[str]) -> set[str]:

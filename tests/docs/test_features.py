@@ -5,13 +5,12 @@ import re
 from functools import cache
 
 import pytest
-import typer
 from markdown_blocks import ROOT
 
 import hermes.calibration.importers
 import hermes.scenario
 import hermes.workload.importers  # noqa: F401  # these make the registries
-from hermes.cli import app
+from hermes.cli import command as root_command
 from hermes.config.registry import Registry
 
 PAGE = (ROOT / "docs" / "reference" / "features.md").read_text(encoding="utf-8")
@@ -51,8 +50,8 @@ def test_every_kind_is_on_the_page() -> None:
 
 def test_every_command_is_on_the_page() -> None:
     missing = []
-    for name, command in typer.main.get_command(app).commands.items():
-        inner = getattr(command, "commands", None)
+    for name, one in root_command().commands.items():
+        inner = getattr(one, "commands", None)
         missing += [f"hermes {name}"] if inner is None and f"hermes {name}" not in QUOTED else []
         missing += [f"hermes {name} {sub}" for sub in inner or () if f"hermes {name} {sub}" not in QUOTED]
     assert missing == []

@@ -3,10 +3,9 @@
 import re
 
 import pytest
-import typer
 from markdown_blocks import ROOT, anchors, pages
 
-from hermes.cli import app
+from hermes.cli import command as root_command
 
 
 def name_of(page):
@@ -69,5 +68,5 @@ def test_the_page_on_commands_names_them_all():
     named = {tuple(word for word in inline.split() if re.fullmatch(r"[a-z][a-z-]*", word))
              for inline in re.findall(r"`hermes ([^`]+)`", rows)}
     # `hermes profile import KIND` is a group of its own, one command for each kind
-    listed = {leaf[:2] for leaf in leaves(typer.main.get_command(app))}
+    listed = {leaf[:2] for leaf in leaves(root_command())}
     assert {command[:2] for command in named} == listed

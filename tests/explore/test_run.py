@@ -74,7 +74,7 @@ def test_a_row_is_what_the_scenario_answers(folder, write):
     for number in (1, 6):
         results = hermes.simulate(out.point(number))
         summary = {k: v for k, v in results.summary.items() if k not in ("clients", "requests")}
-        row = out.table().to_pylist()[number]
+        row = out.arrow().to_pylist()[number]
         for name, value in flatten(summary):
             assert row[name] == value, name
         assert row["devices"] == 2 * 8   # tensor parallelism 8
@@ -167,7 +167,7 @@ def test_more_figures(folder, write, monkeypatch):
     shutil.copy(HERE / "data" / "figures_of_mine.py", folder)   # beside the sweep: found there
     sweep = write("extract: figures_of_mine:longest\nkeep: all\n")
     out = run_sweep(sweep, folder / "out", workers=1)
-    row = out.table().to_pylist()[0]
+    row = out.arrow().to_pylist()[0]
     assert row["longest_s"] == hermes.simulate(out.point(0)).requests.e2e_s.max() == row["latency.e2e_s.max"]
     assert row["nothing"] is None
     assert row["words"] == "two words"

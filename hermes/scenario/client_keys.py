@@ -1,18 +1,21 @@
-"""Move deprecated keys of LLM clients to their new names before validation, with a warning each.
+"""Keys of LLM clients that are rewritten before validation: deprecated names, and `count: 3P1D`.
 
-The next release refuses the old names.
+A deprecated key moves to its new name, with a warning. The next release refuses the old names.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 from hermes.config.yaml_document import Node
-from hermes.errors import InputWarning
+from hermes.errors import InputWarning, Verbatim
 
-__all__ = ["rename_deprecated_keys"]
+__all__ = ["rename_deprecated_keys", "write_out_splits"]
+
+_SPLIT = re.compile(r"(\d+)\s*P\s*/?\s*(\d+)\s*D\Z")
 
 
 def rename_deprecated_keys(root: Node) -> Node:
@@ -60,3 +63,35 @@ def _warn(value: Node, old: str, new: str) -> None:
     where = ":".join(str(part) for part in (mark.file, mark.line, mark.column) if part is not None)
     text = f"{old} is deprecated; write {new} instead (the next release refuses the old key)"
     warnings.warn(f"{where}: {text}" if where else text, InputWarning, stacklevel=2)
+
+
+def write_out_splits(root: Node) -> Node:
+    """Return the document with two groups of clients for each with such a count, named NAME-prefill and NAME-decode, or
+    prefill and decode without a name. Raises `InputError` for one that has a role too, and for counts of 0."""
+    clients = root.child("clients")
+    if clients is None or not isinstance(clients.value, list):
+        return root
+    items = [new for client in clients.value for new in _written_out(client)]
+    if len(items) == len(clients.value):
+        return root
+    return replace(root, value={**root.value, "clients": replace(clients, value=items)})
+
+
+def _written_out(client: Node) -> list[Node]:
+    count = client.child("count")
+    found = _SPLIT.match(count.value.strip()) if count is not None and isinstance(count.value, str) else None
+    if count is None or found is None:
+        return [client]
+    if client.child("role") is not None:
+        raise client.value["role"].mark.error(
+            Verbatim(f"count {count.value} says which clients prefill and decode; leave role out"), field="role")
+    if "0" in (found[1].lstrip("0") or "0", found[2].lstrip("0") or "0"):
+        raise count.mark.error("at least one client of each role", count.value, field="count")
+    name = client.child("name")
+    out = []
+    for role, number in zip(("prefill", "decode"), found.groups(), strict=True):
+        own = role if name is None else f"{name.value}-{role}"
+        changed = {"name": own, "role": role, "count": int(number)}
+        marks = {key: Node(value, count.mark, count.key) for key, value in changed.items()}
+        out.append(replace(client, value={**client.value, **marks}))
+    return out
