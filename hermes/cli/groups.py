@@ -30,6 +30,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "network": "List and draw the links of a scenario.",
         "explain": "Print the terms of a step, and their sources.",
         "services": "Print the costs of embedding, retrieval etc.",
+        "import": "Make a scenario from an engine's launch command.",
+        "export": "Print the launch commands of a scenario.",
         "schema": "Print the JSON Schema of scenarios, for editors.",
     },
     "Measure and fit": {

@@ -63,6 +63,8 @@ def size(
         out=None if output is None else output / "simulations", told=told)
     if output is not None:
         write(found, output)
+        if found.ranked:
+            _write_launch(output)
     if as_json:
         print_json(plain(found))
     else:
@@ -74,6 +76,18 @@ def size(
             show(sections_rich([part for one in sections for part in fitted(one, WIDTH)]), WIDTH)
     if not found.ranked:
         raise typer.Exit(1)
+
+
+def _write_launch(folder: Path) -> None:
+    """Write the commands that start the engines of the best layout."""
+    from hermes.config.writing import write_text
+    from hermes.deploy.vllm import commands_of
+    from hermes.scenario import load_scenario
+
+    best = load_scenario(folder / "best.yaml")
+    counts = {client.name: client.count for client in best.clients}
+    lines = [f"# {name}: {counts[name]} of them\n{command}\n" for name, command in commands_of(best)]
+    write_text(folder / "launch.sh", "\n".join(lines))
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -1,0 +1,219 @@
+"""A `vllm serve` command as an LLM client of a scenario, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES
+from hermes.errors import InputError, Verbatim, suggest
+from hermes.hardware.files import names_in
+from hermes.hardware.info import hardware_info
+from hermes.hardware.models import load_model
+from hermes.scenario import Scenario
+
+__all__ = ["Read", "client_of", "commands_of"]
+
+_ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
+_QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
+_KV = {"fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "bf16"}
+TRANSFER = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+"""KV transfer of clients that only prefill or decode: vLLM's connector for them."""
+
+
+@dataclass
+class Read:
+    """A launch command that was read.
+
+    Args:
+        client: Keys of an LLM client.
+        beside: Flags that do not change when a token is computed.
+        not_modelled: Flags that may, and that the simulator does not model.
+        unknown: Flags that are neither.
+    """
+
+    client: dict[str, Any]
+    beside: list[str] = field(default_factory=list)
+    not_modelled: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def client_of(command: str, model: str | None = None) -> Read:
+    """Read a command such as `vllm serve MODEL --tensor-parallel-size 2`.
+
+    Args:
+        model: A model description of this project, or the path of a config.json, instead of the one that the command
+            names.
+
+    Raises `InputError` for a command that is none, and for a model without a description.
+    """
+    words = _words(command)
+    read = Read({})
+    named: list[str] = []
+    dtype = None
+    for name, value in _options(words, named):
+        if name == "model" and value is not None:
+            named.append(value)
+        elif name == "kv-cache-dtype" and value is not None:
+            if value != "auto":
+                _set(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
+        elif name in ("dtype", "quantization") and value is not None:
+            dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
+        elif name in FLAGS or name.removeprefix("no-") in FLAGS:
+            _apply(read.client, name, value)
+        elif name == "pipeline-parallel-size" and value == "1":
+            read.beside.append(f"--{name}")
+        else:
+            where = read.beside if name in BESIDE else read.not_modelled if name in NOT_MODELLED else read.unknown
+            where.append(f"--{name}")
+    if not named and model is None:
+        raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
+    own, by_name = (model, None) if model is not None else described(named[0])
+    read.client = {"model": own, **read.client}
+    if dtype or by_name:
+        _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
+    return read
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise InputError(f"a command that a shell can read ({error})", command, field="command") from None
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):   # environment variables
+        words.pop(0)
+    if words[:2] == ["vllm", "serve"]:
+        return words[2:]
+    for place, word in enumerate(words):
+        if word.endswith("vllm.entrypoints.openai.api_server"):
+            return words[place + 1:]
+    raise InputError("a command `vllm serve MODEL ...`", command, field="command")
+
+
+def _options(words: Sequence[str], named: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield (name without dashes, value or None) of every flag; what is no flag goes to `named`."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if not word.startswith("-") or word == "-":
+            named.append(word)
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        name = SHORT.get(name, name) if not word.startswith("--") or name in SHORT else name
+        if equals:
+            yield name, value
+        elif place < len(words) and not _is_flag(words[place]) and not _switch(name):
+            yield name, words[place]
+            place += 1
+        else:
+            yield name, None
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not re.match(r"-\d", word)
+
+
+def _switch(name: str) -> bool:
+    flag = FLAGS.get(name.removeprefix("no-"))
+    return name.removeprefix("no-") in SWITCHES or (flag is not None and flag.kind == "switch")
+
+
+def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
+    flag = FLAGS[name.removeprefix("no-")]
+    if flag.kind == "switch":
+        _set(client, flag.path, not name.startswith("no-"))
+    elif value is None:
+        raise InputError(Verbatim("needs a value"), field=f"--{name}")
+    elif value not in (flag.default, "-1"):
+        _set(client, flag.path, flag.value(name, value))
+
+
+def _set(client: dict[str, Any], path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for key in above:
+        client = client.setdefault(key, {"kind": "chunked"} if key == "scheduler" else {})
+    client[last] = {**client.get(last, {}), **value} if isinstance(value, Mapping) else value
+
+
+def _known(table: Mapping[str, str], name: str, value: str) -> str:
+    if value not in table:
+        raise InputError(f"one of {', '.join(table)} (set the precision of other kinds in the scenario)", value,
+                         field=f"--{name}")
+    return table[value]
+
+
+def described(name: str) -> tuple[str, str | None]:
+    """Return the description of a Hugging Face model by its name, and the precision that the name tells.
+
+    Raises `InputError` for a model without one: its config.json has to be saved and named.
+    """
+    if Path(name).exists():
+        return name, None
+    known = names_in("models")
+    short = name.rsplit("/", 1)[-1].lower().removeprefix("meta-")
+    dtype = "fp8" if re.search(r"-fp8(-|$)", short) else None
+    short = re.sub(r"-fp8(-.*)?$", "", short)
+    while short not in known and _ENDINGS.search(short):
+        short = _ENDINGS.sub("", short)
+    if short in known:
+        return short, dtype
+    raise InputError(
+        Verbatim(f"no description of {name}: save its config.json (from its page at Hugging Face), add --model PATH"),
+        field="command", suggestion=suggest(short, known))
+
+
+def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
+    """Return (name of the group, command) for every group of LLM clients; a group of several needs as many engines.
+
+    The flags state what was simulated, defaults of the engine included. Raises `InputError` without an LLM client.
+    """
+    out = []
+    for index, client in enumerate(scenario.clients):
+        if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
+            hardware = scenario.source.hardware.get(index)
+            tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
+            out.append((str(client.name), " ".join(map(shlex.quote, _command(client, tp)))))
+    if not out:
+        raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
+    return out
+
+
+def _command(client: Any, tp: int) -> list[str]:
+    scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
+    words = ["vllm", "serve", hub_name(client.model)]
+    for name, value in (
+        ("tensor-parallel-size", tp if tp > 1 else None),
+        ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
+        ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
+        ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
+        ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),
+        ("watermark", scheduler.watermark or None),
+        ("scheduling-policy", scheduler.policy if scheduler.policy != "fcfs" else None),
+        ("quantization", "fp8" if getattr(hardware, "dtype", "auto") == "fp8" else None),
+        ("kv-cache-dtype", "fp8" if getattr(hardware, "kv_dtype", "auto") == "fp8" else None),
+    ):
+        if value is not None:
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    for name, on in (("enable-prefix-caching", memory.prefix_caching),
+                     ("enable-chunked-prefill", scheduler.enable_chunked_prefill),
+                     ("async-scheduling", scheduler.async_scheduling)):
+        if on is not None:
+            words.append(f"--{name}" if on else f"--no-{name}")
+    if client.role != "both":
+        words += ["--kv-transfer-config", json.dumps(TRANSFER)]
+    return words
+
+
+def hub_name(model: str) -> str:
+    """Return the name of a model at Hugging Face, from the source of its description; else its path."""
+    if model not in names_in("models"):
+        return model
+    found = re.match(r"https://huggingface\.co/(\S+/\S+)", load_model(model).source or "")
+    return found[1] if found else model

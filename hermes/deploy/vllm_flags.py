@@ -1,0 +1,115 @@
+"""Flags of `vllm serve` and the keys of an LLM client that they set.
+
+Names as in vLLM 0.32 (`vllm serve --help=all`), where a dash and an underscore mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hermes.errors import InputError, Verbatim
+
+__all__ = ["BESIDE", "FLAGS", "NOT_MODELLED", "SHORT", "SWITCHES", "Flag", "whole_number"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag that a key stands for.
+
+    Args:
+        path: Key of the client, by dotted path.
+        kind: "int" (with a suffix: 8k, 8K), "float", "text", or "switch" (`--x` and `--no-x`).
+        default: A value that sets nothing, beside -1.
+    """
+
+    path: str
+    kind: str
+    default: str | None = None
+
+    def value(self, name: str, text: str) -> Any:
+        """Read a value. Raises `InputError`."""
+        if self.kind == "int":
+            return whole_number(name, text)
+        if self.kind == "float":
+            try:
+                return float(text)
+            except ValueError:
+                raise InputError("a number", text, field=f"--{name}") from None
+        return text
+
+
+FLAGS = {
+    "tensor-parallel-size": Flag("parallel.tp", "int"),
+    "data-parallel-size": Flag("count", "int"),
+    "max-num-batched-tokens": Flag("scheduler.max_num_batched_tokens", "int"),
+    "max-num-seqs": Flag("scheduler.max_num_seqs", "int"),
+    "max-model-len": Flag("max_model_len", "int", "auto"),
+    "gpu-memory-utilization": Flag("memory.utilization", "float"),
+    "block-size": Flag("memory.block_size", "int"),
+    "num-gpu-blocks-override": Flag("memory.num_blocks", "int"),
+    "enable-prefix-caching": Flag("memory.prefix_caching", "switch"),
+    "enable-chunked-prefill": Flag("scheduler.enable_chunked_prefill", "switch"),
+    "long-prefill-token-threshold": Flag("scheduler.long_prefill_token_threshold", "int"),
+    "long-prefill-token-threshold-adaptive": Flag("scheduler.adaptive_long_prefill_threshold", "switch"),
+    "scheduler-reserve-full-isl": Flag("scheduler.reserve_full_isl", "switch"),
+    "watermark": Flag("scheduler.watermark", "float"),
+    "scheduling-policy": Flag("scheduler.policy", "text"),
+    "async-scheduling": Flag("scheduler.async_scheduling", "switch"),
+}
+SHORT = {
+    "tp": "tensor-parallel-size", "dp": "data-parallel-size", "pp": "pipeline-parallel-size", "n": "nnodes",
+    "O": "optimization-level", "sc": "speculative-config", "ep": "enable-expert-parallel", "q": "quantization",
+    "asc": "api-server-count",
+}
+
+BESIDE = frozenset((
+    "allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins", "api-key", "api-server-count",
+    "chat-template", "chat-template-content-format", "code-revision", "config", "config-format", "disable-log-requests",
+    "disable-log-stats", "disable-uvicorn-access-log", "distributed-executor-backend", "download-dir",
+    "enable-auto-tool-choice", "enable-log-requests", "enable-prompt-tokens-details", "enable-request-id-headers",
+    "generation-config", "hf-config-path", "hf-token", "host", "load-format", "logits-processors", "max-log-len",
+    "max-logprobs", "middleware", "model-loader-extra-config", "override-generation-config", "port", "reasoning-parser",
+    "response-role", "revision", "root-path", "safetensors-load-strategy", "seed", "served-model-name",
+    "skip-tokenizer-init", "ssl-ca-certs", "ssl-certfile", "ssl-keyfile", "tokenizer", "tokenizer-mode",
+    "tokenizer-revision", "tool-call-parser", "tool-parser-plugin", "trust-remote-code", "uvicorn-log-level",
+))
+"""Flags that do not change when a token is computed."""
+
+NOT_MODELLED = frozenset((
+    "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "cpu-offload-gb",
+    "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce",
+    "disable-hybrid-kv-cache-manager", "enable-dbo", "enable-eplb", "enable-expert-parallel", "enable-lora",
+    "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
+    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "max-loras",
+    "mm-processor-cache-gb", "nnodes", "node-rank", "optimization-level", "pipeline-parallel-size",
+    "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls", "speculative-config",
+    "stream-interval",
+))
+"""Flags that may change it, and that no key stands for."""
+
+SWITCHES = frozenset((
+    "allow-credentials", "disable-cascade-attn", "disable-custom-all-reduce", "disable-hybrid-kv-cache-manager",
+    "disable-log-requests", "disable-log-stats", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-dbo",
+    "enable-eplb", "enable-expert-parallel", "enable-log-requests", "enable-lora", "enable-prompt-tokens-details",
+    "enable-request-id-headers", "enforce-eager", "language-model-only", "skip-tokenizer-init", "trust-remote-code",
+))
+"""Those of the two lists that take no value."""
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z")
+
+
+def whole_number(name: str, text: str) -> int:
+    """Read a whole number as vLLM does: 8k is 8,000, 8K is 8,192. Raises `InputError`."""
+    found = _NUMBER.match(text)
+    if found is None:
+        raise InputError("a whole number, such as 8192, 8k (8,000) or 8K (8,192)", text, field=f"--{name}")
+    factor = 1
+    if found[2]:
+        power = "kmgt".index(found[2].lower()) + 1
+        factor = (1000 if found[2].islower() else 1024) ** power
+    value = float(found[1]) * factor
+    if value != int(value):
+        raise InputError(Verbatim(f"{text} is not a whole number; write it out"), field=f"--{name}")
+    return int(value)

@@ -1,0 +1,124 @@
+"""`hermes import vllm` and `hermes export vllm`: against the flags of vLLM 0.32.0's own parser."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.api import load_scenario
+from hermes.cli import main
+from hermes.deploy.vllm import client_of, commands_of, described
+from hermes.deploy.vllm_flags import BESIDE, FLAGS, NOT_MODELLED, SHORT, SWITCHES, whole_number
+from hermes.errors import InputError
+
+# names of its flags, and which take a value: from its argument parser
+THEIRS = json.loads((Path(__file__).parents[1] / "data" / "vllm-serve-flags.json").read_text())["flags"]
+EARLIER = {"calculate-kv-scales", "disable-log-requests"}   # in versions before
+BASE = {
+    "workload": {"requests": 1, "arrivals": {"kind": "at_once"},
+                 "lengths": {"kind": "fixed", "prompt": 1, "output": 1}},
+    "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm"}],
+}
+
+
+def test_every_flag_is_one_of_vllms():
+    assert ({*FLAGS, *BESIDE, *NOT_MODELLED, *SHORT.values()} - EARLIER) <= THEIRS.keys()
+    assert not (BESIDE & NOT_MODELLED) | (BESIDE & FLAGS.keys()) | (NOT_MODELLED & FLAGS.keys())
+
+
+def test_switches_are_those_of_vllm():
+    known = ({*FLAGS, *BESIDE, *NOT_MODELLED}) - EARLIER
+    ours = {name for name, flag in FLAGS.items() if flag.kind == "switch"} | (SWITCHES - EARLIER)
+    assert ours == {name for name in known if THEIRS[name] == "switch"}
+
+
+def test_a_command_with_everything():
+    read = client_of(
+        "CUDA_VISIBLE_DEVICES=0,1 vllm serve --trust-remote-code meta-llama/Llama-3.1-70B-Instruct -tp 4 \\\n"
+        "  --max_num_batched_tokens 8k --max-num-seqs=512 --no-enable-prefix-caching --port 8000 --enforce-eager "
+        "--frobnicate 3 --gpu-memory-utilization 0.9 --kv-cache-dtype fp8 --max-model-len auto --dtype auto "
+        "--no-async-scheduling --pipeline-parallel-size 1")
+    assert read.client == {
+        "model": "llama-3.1-70b", "parallel": {"tp": 4},
+        "scheduler": {"kind": "chunked", "max_num_batched_tokens": 8000, "max_num_seqs": 512,
+                      "async_scheduling": False},
+        "memory": {"prefix_caching": False, "utilization": 0.9}, "hardware": {"kind": "composed", "kv_dtype": "fp8"},
+    }
+    assert read.not_modelled == ["--enforce-eager"]
+    assert read.unknown == ["--frobnicate"]
+    assert read.beside == ["--trust-remote-code", "--port", "--pipeline-parallel-size"]
+
+
+@pytest.mark.parametrize(("name", "found"), [
+    ("meta-llama/Meta-Llama-3-8B-Instruct", ("llama-3-8b", None)), ("Qwen/Qwen3-32B-FP8", ("qwen3-32b", "fp8")),
+    ("RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", ("llama-3.1-70b", "fp8")),
+    ("mistralai/Mistral-7B-Instruct-v0.3", ("mistral-7b", None)),
+    ("meta-llama/Llama-2-7b-chat-hf", ("llama-2-7b", None)),
+])
+def test_models_by_their_names(name, found):
+    assert described(name) == found
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    ("python serve.py", "a command `vllm serve MODEL"), ("vllm serve", "names no model"),
+    ("vllm serve acme/new-model", "save its config.json"), ("vllm serve x 'y", "a command that a shell can read"),
+    ("vllm serve Qwen/Qwen3-32B --max-num-seqs many", "--max-num-seqs: expected a whole number"),
+    ("vllm serve Qwen/Qwen3-32B --max-num-seqs", "--max-num-seqs: needs a value"),
+    ("vllm serve Qwen/Qwen3-32B --quantization magic", "--quantization: expected one of"),
+])
+def test_a_mistake_is_one_line(command, said, capsys):
+    assert main(["import", "vllm", command, "--device", "h100-sxm"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@given(st.integers(1, 10**6))
+def test_whole_numbers(value):
+    assert whole_number("x", str(value)) == value
+    assert whole_number("x", f"{value}k") == 1000 * value
+    assert whole_number("x", f"{value}K") == 1024 * value
+    with pytest.raises(InputError):
+        whole_number("x", f"{value}.5")
+
+
+def test_what_is_printed_is_read_as_the_same_client():
+    """Every key that a flag stands for survives the way out and back."""
+    client = {
+        "model": "qwen3-32b", "device": "h100-sxm", "parallel": {"tp": 2}, "max_model_len": 16000,
+        "scheduler": {"kind": "chunked", "max_num_batched_tokens": 4096, "max_num_seqs": 64, "policy": "priority",
+                      "long_prefill_token_threshold": 1000, "watermark": 0.01, "enable_chunked_prefill": True,
+                      "async_scheduling": False},
+        "memory": {"utilization": 0.85, "block_size": 32, "num_blocks": 3000, "prefix_caching": False},
+        "hardware": {"kind": "composed", "dtype": "fp8", "kv_dtype": "fp8"},
+    }
+    first = load_scenario(BASE | {"clients": [client]})
+    [(_, command)] = commands_of(first)
+    again = load_scenario(BASE | {"clients": [client_of(command).client | {"device": "h100-sxm"}]})
+    assert again.clients == first.clients
+
+
+@pytest.mark.parametrize("name", ["quickstart", "chatbot", "batching/chunked", "pipelines/rag"])
+def test_commands_use_flags_that_there_are(name):
+    for _, command in commands_of(load_scenario(name)):
+        words = shlex.split(command)
+        assert words[:2] == ["vllm", "serve"]
+        place = 3
+        while place < len(words):
+            flag = words[place].removeprefix("--").removeprefix("no-")
+            assert flag in THEIRS
+            place += 1 if THEIRS[flag] == "switch" else 2
+
+
+def test_the_commands(tmp_path, capsys):
+    file = tmp_path / "s.yaml"
+    assert main(["import", "vllm", "vllm serve Qwen/Qwen3-32B -tp 2 --enforce-eager", "--device", "h100-sxm", "-o",
+                 str(file)]) == 0
+    assert "not modelled: --enforce-eager" in capsys.readouterr().err
+    assert load_scenario(file).clients[0].parallel.tp == 2
+    assert main(["export", "vllm", "quickstart"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("# h100: 4 of them\nvllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 4 ")
