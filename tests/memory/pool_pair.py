@@ -11,13 +11,14 @@ import random
 from collections import Counter, defaultdict
 from typing import Any
 
-from hermes.core.block_hashes import GroupPrefix, HashedPrompt, NameRuns
+from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, NameRuns
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence
 from hermes.memory import PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
 
 MAX_PROMPT, MAX_ANSWER = 40, 30
+PER_WORLD = 200   # operations
 
 
 class Talk:
@@ -46,7 +47,7 @@ class Keyed:
 
 def contents(rng: random.Random, prompt: int) -> Any:
     """What a new prompt has in common with others."""
-    kind = rng.choice(("nothing", "group", "group", "hashed", "hashed", "talk", "keyed"))
+    kind = rng.choice(("nothing", "group", "group", "hashed", "hashed", "pieces", "talk", "keyed"))
     shared = rng.randint(0, prompt)
     if kind == "group":
         return GroupPrefix(rng.randint(0, 2), rng.choice((shared, prompt)))
@@ -55,6 +56,14 @@ def contents(rng: random.Random, prompt: int) -> Any:
         blocks = -(-prompt // unit)
         ids = [10 * group + b % 7 if b * unit < shared else 1000 + rng.randint(0, 3) for b in range(blocks)]
         return HashedPrompt(tuple(ids[: rng.choice((blocks, blocks, blocks // 2))]), unit, prompt)
+    if kind == "pieces":   # of unequal lengths: those up to `shared` are the same for all of a group
+        group, lengths = rng.randint(0, 1), random.Random(7)
+        ends: list[int] = []
+        while (ends[-1] if ends else 0) < prompt:
+            ends.append((ends[-1] if ends else 0) + lengths.randint(1, 9))
+        ids = [100 + 50 * group + i if end <= shared else 2000 + 50 * rng.randint(0, 2) + i
+               for i, end in enumerate(ends)]
+        return HashedPieces(tuple(ids), tuple(ends), prompt)
     if kind == "talk":
         return Talk(rng.randint(0, 2), rng.choice((0, 7, 12)))
     if kind == "keyed":
@@ -432,3 +441,13 @@ def drive(seeds: range, operations: int, pool_type: type[PrefixBlockPool] = Pref
                 raise AssertionError(f"seed {seed}, operation {number} ({world.latest}): {error}") from error
         done.update(world.done)
     return done
+
+
+if __name__ == "__main__":   # python tests/memory/pool_pair.py OPERATIONS [FIRST_SEED]: any number of them
+    import sys
+
+    count, first = int(float(sys.argv[1])), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
+    for low in range(0, count // PER_WORLD, 1000):
+        worlds = min(1000, count // PER_WORLD - low)
+        drive(range(first + low, first + low + worlds), PER_WORLD)
+        print(f"{(low + worlds) * PER_WORLD:,} operations: the pools agree", flush=True)

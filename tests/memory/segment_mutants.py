@@ -12,6 +12,7 @@ from typing import Any
 
 from pool_pair import drive
 
+from hermes.core.block_hashes import HashedPieces
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.memory.segments import Chain, SegmentIndex
 
@@ -99,6 +100,9 @@ MUTANTS = [
     Mutant("a lookup of one begins behind it", S, "match", "known.lo <= first < known.hi", "known.lo <= first"),
     Mutant("what was split off is younger", S, "add_part", "known.insert(known.index(segment) + 1, part)",
            "known.append(part)"),
+    Mutant("a piece goes on beyond its prompt", HashedPieces, "name_runs", "min(end, tokens)", "end"),
+    Mutant("a block across two pieces has the earlier one's name", HashedPieces, "name_runs",
+           "min(end, tokens) // block_size", "-(-min(end, tokens) // block_size)"),
     Mutant("of two segments one is forgotten", S, "remove", "self.by_name[segment.name] = known[0]",
            "del self.by_name[segment.name]"),
 ]

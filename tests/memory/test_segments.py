@@ -9,7 +9,7 @@ import pytest
 import segment_mutants
 from hypothesis import given
 from hypothesis import strategies as st
-from pool_pair import Keyed, Talk, contents, drive
+from pool_pair import PER_WORLD, Keyed, Talk, contents, drive
 
 from hermes.core.block_hashes import GroupPrefix, HashedPieces, HashedPrompt, TokenPrompt, name_runs
 from hermes.core.sequence import Sequence
@@ -20,14 +20,15 @@ from hermes.memory.reference import ReferencePrefixPool
 
 def test_segments_equal_blocks() -> None:
     """20,000 random operations, the free queue and all holders compared after each."""
-    done = drive(range(100), 200)
+    done = drive(range(100), PER_WORLD)
     assert sum(done.values()) == 20_000
     assert min(done.values()) >= 50, f"an operation that hardly ever happens: {done}"
 
 
 @pytest.mark.long
 def test_segments_equal_blocks_in_a_million_operations() -> None:
-    assert sum(drive(range(100, 5100), 200).values()) == 10**6
+    """Ten times as many: python tests/memory/pool_pair.py 1e7"""
+    assert sum(drive(range(100, 5100), PER_WORLD).values()) == 10**6
 
 
 @pytest.mark.parametrize("mutant", segment_mutants.MUTANTS, ids=lambda mutant: mutant.what)
