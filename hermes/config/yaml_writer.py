@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, BeforeValidator
@@ -76,15 +77,21 @@ def _rows(value: BaseModel | Mapping[Any, Any], unit: str | None) -> list[_Row]:
     of = None if unit in _UNITS.values() else unit
     rows: list[_Row] = []
     counted = getattr(value, "counted", {})
-    for name, field in type(value).model_fields.items():
+    for name, own, only_float in _fields(type(value)):
         item = getattr(value, name)
-        if type(item) is int and field.annotation is not None and _only_float(field.annotation):
+        if only_float and type(item) is int:
             item = float(item)  # an integer default; validated values are floats
-        if not field.exclude:
-            own = unit_of(field.annotation, field.metadata)
-            rows.append((name, item, f"{of}/s" if own == "/s" and of else own or counted.get(name)))
+        rows.append((name, item, f"{of}/s" if own == "/s" and of else own or counted.get(name)))
     rows += [(name, item, None) for name, item in (value.model_extra or {}).items()]
     return sorted(rows, key=lambda row: row[0] != "kind")
+
+
+@cache   # a sweep writes thousands of scenarios
+def _fields(model: type[BaseModel]) -> list[tuple[str, str | None, bool]]:
+    """Return (name, unit, whether it is a float and never an integer) of each field to write."""
+    return [(name, unit_of(field.annotation, field.metadata),
+             field.annotation is not None and _only_float(field.annotation))
+            for name, field in model.model_fields.items() if not field.exclude]
 
 
 def _only_float(annotation: Any) -> bool:
@@ -171,7 +178,11 @@ def _scalar(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float):
         return _float(float(value))
-    text = str(value)
+    return _text(str(value))
+
+
+@lru_cache(maxsize=4096)   # keys recur
+def _text(text: str) -> str:
     plain = _PLAIN.match(text) and text.lower() not in _BOOLEANS_ELSEWHERE and resolve_scalar(text, Mark()) == text
     return text if plain else _quoted(text)
 

@@ -89,6 +89,7 @@ Term = tuple[Factor, ...]
 """A product of factors; the empty product is the constant."""
 
 
+@lru_cache(maxsize=4096)   # profiles share their terms, and a sweep builds each profile many times
 def parse_term(text: str) -> Term:
     """Return the factors of a term such as `decode_seqs*max(decode_ctx-512,0)`. Raises `InputError`."""
     plain = "".join(text.split())
@@ -206,7 +207,8 @@ class _Source:
     def lines(self, constants: Sequence[str]) -> list[str]:
         """Return statements that bind the features and fold the parts that are constant over a run into c0, c1, ..."""
         texts = [*constants, *(_sum(group) for group in self.groups.values())]
-        used = {name for name in (*FEATURES, PREFILL_SAMPLED) if any(re.search(rf"\b{name}\b", t) for t in texts)}
+        words = set(re.findall(r"\w+", " ".join(texts)))
+        used = {name for name in (*FEATURES, PREFILL_SAMPLED) if name in words}
         used |= {part for name in used & set(_SUMS) for part in _SUMS[name]}
         if PREFILL_SAMPLED in used:
             used |= {"sampled", "decode_seqs"}
