@@ -146,12 +146,23 @@ def check(
         int, typer.Option(min=0, max=1000, metavar="N",
                           help="Show the spread over N seeds of changed predictions (0: no).")
     ] = 5,
+    markdown: Annotated[Path | None, typer.Option(
+        metavar="FILE.md", help="Also write the differences as Markdown, for a pull request.")] = None,
+    junit: Annotated[Path | None, typer.Option(
+        metavar="FILE.xml", help="Also write them as JUnit XML, for a CI system.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run the scenarios of a golden file again. Exit 1 and list the changes if a prediction differs."""
+    from hermes.config.writing import write_text
     from hermes.results.regress import check as differences
+    from hermes.results.regress import recorded_scenarios
+    from hermes.results.regress_reports import to_junit, to_markdown
 
     report = differences(file, _summary, seeds, _summary_of_seed)
+    if markdown is not None:
+        write_text(markdown, to_markdown(report))
+    if junit is not None:
+        write_text(junit, to_junit(report, recorded_scenarios(file)))
     if as_json:
         print_json(report.to_dict())
     else:

@@ -84,7 +84,7 @@ def run_points(
         for failed, reason in done.failed().items():
             case = done.settings(failed)["case"]
             raise InputError("a point that can be simulated", Verbatim(reason), field=f"{name}: {case}")
-        frame = done.frame()
+        frame = done.frame().copy()   # in one block of memory: a column can then be added without a warning
         frames.append(frame.assign(core_s=frame["hash"].map(done.journal().groupby("hash")["cpu_s"].last())))
         keys = [(point.label, seed) for point in group for seed in wanted]
         places |= {key: count + place for place, key in enumerate(keys)}
