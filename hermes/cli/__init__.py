@@ -39,7 +39,7 @@ MODULES = {
     "profiles": ("profile",), "calibrate": ("calibrate",), "fit": ("fit",), "roofline": ("fit-roofline",),
     "validate_engine": ("validate-engine",), "study": ("study",), "fit_overhead": ("fit-overhead",),
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "sweep": ("sweep",),
-    "capacity": ("capacity",), "size": ("size",), "deploy": ("import", "export"),
+    "capacity": ("capacity",), "size": ("size",), "deploy": ("import", "export"), "init": ("init",),
 }
 """The commands that each module of this package adds."""
 

@@ -10,6 +10,7 @@ __all__ = ["EXAMPLES", "GROUPS", "Groups"]
 
 GROUPS: dict[str, dict[str, str]] = {
     "Simulate": {
+        "init": "Write a first scenario, with comments.",
         "run": "Simulate a scenario.",
         "sweep": "Simulate a scenario in many variants.",
         "validate": "Check a scenario; print it with every default.",
