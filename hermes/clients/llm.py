@@ -8,6 +8,7 @@ boundary.
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
 from hermes.core.stage import Stage
-from hermes.hardware.base import HardwareModel
+from hermes.hardware.base import HardwareModel, WriteEnds
 from hermes.hardware.history import StepHistory
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
@@ -26,6 +27,7 @@ __all__ = ["LLMClient"]
 _accumulate = np.add.accumulate
 ANY_TIME = 1 << 62
 FUTILE = 2       # sequences that preempt themselves alone this often in a row will make no progress
+SHORT_RUN = 12   # up to this many steps a hardware model may price one by one: faster than numpy
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
@@ -43,11 +45,10 @@ class LLMClient(LLMReadings):
     __slots__ = (
         "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_ended_ns", "_fits", "_futile",
         "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped",
-        "_plan", "_planned",
-        "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "after_ns", "emitted", "env", "events",
-        "hardware", "index", "input_tokens", "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name",
-        "num_assigned", "num_layers", "num_steps",
-        "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "_write_ends",
+        "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
+        "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
+        "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
         "unreserved_kv_tokens",
     )
 
@@ -59,6 +60,7 @@ class LLMClient(LLMReadings):
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
+        self._write_ends: WriteEnds | None = getattr(hardware, "write_ends", None)
         self.model, self.role, self.platform = model, role, platform
         generations = {"both": ("generate", "prefill", "decode"), "prefill": ("generate", "prefill"),
                        "decode": ("decode",)}[role]
@@ -294,14 +296,20 @@ class LLMClient(LLMReadings):
                 self._step_range = end - now, end - now
         else:
             self._held_up = 0
-            durations = self.hardware.run_ns(plan, num_steps)
+            first = now
             if self._history is not None and now > self._ended_ns:
-                durations[0] += self._history.idle_ns
+                first += self._history.idle_ns
+            if num_steps <= SHORT_RUN and self._write_ends is not None and not plan.prefills:
+                end = self._write_ends(plan, num_steps, steps.view, pos, first)
+            else:
+                durations = self.hardware.run_ns(plan, num_steps)
+                durations[0] += first
+                _accumulate(durations, 0, None, steps.buffer[pos:last])
+                end = steps.view[last - 1]
             if self.tracks:
-                self._step_range = int(durations.min()), int(durations.max())
-            durations[0] += now
-            _accumulate(durations, 0, None, steps.buffer[pos:last])
-            end = steps.view[last - 1]
+                ends = steps.view[pos:last].tolist()
+                spans = [b - a for a, b in pairwise([now, *ends])]
+                self._step_range = min(spans), max(spans)
         self._end = self.env.tick_at(end, self._end_priority, self._ended)
         if self.tracks:
             for track, position in self.tracks:

@@ -6,6 +6,7 @@ A step is one forward pass. A hardware model knows no requests and no scheduler,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from hermes.config.registry import Registry
 from hermes.units import NS_PER_S
 
-__all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel"]
+__all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel",
+           "WriteEnds"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -75,6 +77,10 @@ class StepStats:
         return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(self.__slots__))})"
 
 
+WriteEnds = Callable[[StepStats, int, "memoryview[int]", int, int], int]
+"""Type of `write_ends`, which a hardware model may have; see `HardwareModel`."""
+
+
 class HardwareModel(Protocol):
     """Durations of steps.
 
@@ -83,6 +89,10 @@ class HardwareModel(Protocol):
     `stats.decode_ctx_max + j`, and all other statistics stay. Both methods must agree bit for bit: computed in float64
     with the same operations in the same order on exact integers, elementwise, rounded half to even once per step. Both
     must be pure: no state that changes an answer, no global cache. Times are positive integers (at least 1 ns).
+
+    A model may have a method `write_ends(stats, num_steps, ends, pos, now_ns) -> last`, which the kernel calls for a
+    short run without prefills: it writes the end times of a run that starts at `now_ns` to `ends[pos:]` (a memoryview
+    of int64) and returns the last one. It must agree with `run_ns`.
 
     A model whose steps depend on those before them too gives each client a `hermes.hardware.history.StepHistory` by a
     method `history()`; without one the kernel takes the times as they are.

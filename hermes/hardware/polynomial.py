@@ -102,8 +102,8 @@ class PolynomialModel:
                 compile_terms(_renamed(part, names), floor)
                 for part, names, floor in parts if not _contains(mixed, part)
             ]
-        self._prefill_step, self._prefill_run, _ = self.prefill
-        self._decode_step, self._decode_run, _ = self.decode
+        self._prefill_step, self._prefill_run, _ends, _ = self.prefill
+        self._decode_step, self._decode_run, self.write_ends, _ = self.decode
 
     @property
     def info(self) -> HardwareInfo:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hermes.errors import InputError, suggest
-from hermes.hardware.base import BATCH_STATS, FloatArray, IntArray, StepStats
+from hermes.hardware.base import BATCH_STATS, FloatArray, IntArray, StepStats, WriteEnds
 
 __all__ = [
     "FEATURES", "PREFILL_SAMPLED", "VARYING", "CompiledTerms", "Factor", "Term", "compile_terms", "evaluate",
@@ -143,10 +143,15 @@ def term_text(term: Term) -> str:
 
 
 class CompiledTerms(NamedTuple):
-    """A polynomial of `StepStats` as two functions that agree bit for bit; nanoseconds, floored and rounded."""
+    """A polynomial of `StepStats` as three functions that agree bit for bit; nanoseconds, floored and rounded.
+
+    `ends(stats, num_steps, ends, pos, now)` writes the end times of a run that starts at `now` to `ends[pos:]`, step by
+    step, and returns the last one: faster than numpy for a few steps.
+    """
 
     step: Callable[[StepStats], int]
     run: Callable[[StepStats, int], IntArray]
+    ends: WriteEnds
     source: str
 
 
@@ -280,14 +285,28 @@ def compile_terms(
         run += [f"if {falls}: maximum(ns, FLOOR, out=ns)", "return rint(ns, out=ns).astype(int64)"]
     else:
         run += ["return full(num_steps, step(stats), int64)"]
-    text = "\n    ".join(step) + "\n\n" + "\n    ".join(run) + "\n"
+    text = "\n\n".join("\n    ".join(lines) for lines in (step, run, _ends(source, head))) + "\n"
     floor = float(max(1, round(floor_ns)))
     namespace: dict[str, object] = {
         "FLOOR": floor, "FLOOR_INT": int(floor), "maximum": np.maximum, "piece": _piece, "arange": np.arange,
         "folded": {}, "rint": np.rint, "int64": np.int64, "float64": np.float64, "full": np.full,
     }
     exec(_code(text), namespace)  # made of parsed terms and float literals only
-    return CompiledTerms(namespace["step"], namespace["run"], text)  # type: ignore[arg-type]
+    return CompiledTerms(
+        namespace["step"], namespace["run"], namespace["ends"], text)  # type: ignore[arg-type]
+
+
+def _ends(source: _Source, head: Sequence[str]) -> list[str]:
+    """Return the lines of `CompiledTerms.ends`."""
+    varying = source.varying()
+    lines = ["def ends(stats, num_steps, ends, pos, now):", *head]
+    if varying and "decode_seqs = stats.decode_seqs" not in head:
+        lines.append("decode_seqs = stats.decode_seqs")
+    lines += [f"{name} = stats.{name}" for name in varying]
+    lines += ["for pos in range(pos, pos + num_steps):", f"    ns = {source.total()}",
+              "    now += round(ns) if ns > FLOOR else FLOOR_INT", "    ends[pos] = now"]
+    lines += [f"    {name} += {'decode_seqs' if name == 'decode_ctx' else 1}" for name in varying]
+    return [*lines, "return now"]
 
 
 @lru_cache(maxsize=512)

@@ -128,6 +128,20 @@ class HardwareModelContract(ABC):
             single = [model.step_ns(advanced(stats, j)) for j in range(steps)]
             assert model.run_ns(stats, steps).tolist() == single, f"run of {steps} steps from {stats}"
 
+    def test_end_times_are_those_of_the_run(self) -> None:
+        model, now, before = self.make_model(), 12_345, 3
+        write_ends = getattr(model, "write_ends", None)
+        if write_ends is None:
+            return
+        for stats, steps in self.cases():
+            if stats.prefill_seqs:
+                continue
+            ends = np.full(before + steps + 1, -1, dtype=np.int64)
+            last = write_ends(stats, steps, ends.data, before, now)
+            expected = [-1] * before + (now + np.cumsum(model.run_ns(stats, steps))).tolist() + [-1]
+            assert ends.tolist() == expected, f"run of {steps} steps from {stats}"
+            assert last == expected[-2], f"{last} returned, the last step ends at {expected[-2]}"
+
     def test_a_long_run_is_its_steps(self) -> None:
         model = self.make_model()
         stats = batch([], [100, 2000, 30_000])
