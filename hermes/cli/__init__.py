@@ -28,7 +28,7 @@ from hermes.cli.paths import plugins_as_overrides, refuse_empty_names
 from hermes.cli.streams import guarded_streams, silence_stdout
 from hermes.errors import HermesError, InputWarning, printable
 
-__all__ = ["MODULES", "command", "main"]
+__all__ = ["MODULES", "app", "command", "main"]
 
 # typer brings its own copy of click in some versions; this is the base of usage errors in both
 _USAGE_ERROR: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
@@ -57,19 +57,25 @@ def _root(
 
 
 @cache
-def command(only: str = "") -> Callable[..., int | None]:
-    """Return the click command `hermes`, with the commands of one module of `MODULES`, or of all.
+def app(only: str = "") -> typer.Typer:
+    """Return the application `hermes`, with the commands of one module of `MODULES`, or of all.
 
     Reading the signatures of all commands takes as long as reading and building a scenario.
     """
-    app = typer.Typer(
+    made = typer.Typer(
         name="hermes", help="Simulate multi-stage LLM serving.", no_args_is_help=True, add_completion=True, cls=Groups,
         pretty_exceptions_enable=False, rich_markup_mode=None,
     )
-    app.callback()(_root)
+    made.callback()(_root)
     for module in [only] if only else MODULES:
-        importlib.import_module(f"hermes.cli.{module}").add_to(app)
-    return typer.main.get_command(app)
+        importlib.import_module(f"hermes.cli.{module}").add_to(made)
+    return made
+
+
+@cache
+def command(only: str = "") -> Callable[..., int | None]:
+    """Return the click command of `app`."""
+    return typer.main.get_command(app(only))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

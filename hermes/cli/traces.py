@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 def import_(
     format_: Annotated[
         str, typer.Argument(metavar="FORMAT", help="azure, bailian, burstgpt, csv, mooncake, parquet, "
-                                                   "ragpulse, tokens, vllm-run, or a plug-in's.")
+                                                   "ragpulse, tokens, vllm-bench, vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="The Parquet file to write.")],

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hermes.config import ConfigModel
+from hermes.config.bench_results import bench_rows
 from hermes.config.files import csv_rows, json_lines, parquet_batches
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
@@ -116,8 +117,12 @@ PRESETS = {
         id="request_id", arrival="arrival_time", seen="queued_ts", first_token="first_token_ts",
         finish="last_token_ts", output_tokens="output_toks",
     ),
+    "vllm-bench": ReferenceMapping(
+        arrival="start_times", ttft="ttfts", e2e="latencies", output_tokens="output_lens", join="order",
+    ),
 }
-_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks"}   # missing in some files of the format
+# missing in some files of the format
+_PROMPTS = {"splitwise": "prompt_sizes", "vllm-run": "input_toks", "vllm-bench": "input_lens"}
 
 
 @dataclass
@@ -174,6 +179,8 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
     row = _first_row(path)
     if {"response_times", "ttft_times"} <= row.keys():
         return _with_prompts("splitwise", row)
+    if {"start_times", "ttfts", "latencies"} <= row.keys():
+        return _with_prompts("vllm-bench", row)
     if {"arrival_time", "queued_ts", "first_token_ts", "last_token_ts"} <= row.keys():
         return _with_prompts("vllm-run", row)
     data: dict[str, Any] = {
@@ -192,11 +199,15 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if suffix in (".parquet", ".pq"):
         yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
     elif suffix in (".jsonl", ".ndjson", ".json"):
-        yield from json_lines(path)
+        for line, found in json_lines(path):
+            if isinstance(found.get("ttfts"), list):   # a result of vllm bench serve
+                yield from enumerate(bench_rows(found, path), start=1)
+            else:
+                yield line, found
     else:
-        found = csv_rows(path, unnamed=True)
-        _, head = next(found)
-        for line, row in found:
+        table = csv_rows(path, unnamed=True)
+        _, head = next(table)
+        for line, row in table:
             yield line, dict(zip(head, row, strict=True))
 
 

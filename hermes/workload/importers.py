@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
-    "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "tokens": "hermes.workload.token_traces:TokenTrace",
+    "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "vllm-bench": "hermes.workload.bench_files:VllmBenchTrace",
+    "tokens": "hermes.workload.token_traces:TokenTrace",
 })
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}

@@ -30,7 +30,7 @@ def plan(folder: Path, vectors: int, dim: int, nlist: int, queries: int) -> Path
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ivf") / "small.yaml"
     asked = plan(path.parent, 4000, 24, 64, 48)
-    done = CliRunner().invoke(app, ["calibrate", "run", str(asked), "-q", "-o", str(path)])
+    done = CliRunner().invoke(app(), ["calibrate", "run", str(asked), "-q", "-o", str(path)])
     assert done.exit_code == 0, done.output
     for said in ("moved", "scan, 1 thread(s)", "best 3 of 100,000", "GPU"):
         assert said in done.output
@@ -47,7 +47,7 @@ def test_a_device_is_measured_and_its_loop_simulated(tmp_path, monkeypatch):
     monkeypatch.setattr(collector, "measure_device", lambda device, seed, repetitions: {
         "device": f"some {device} card", "torch": "2", "copy": rate, "scan": rate, "loop": loop})
     path = tmp_path / "with.yaml"
-    done = CliRunner().invoke(app, ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "-q", "-o", str(path)])
+    done = CliRunner().invoke(app(), ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "-q", "-o", str(path)])
     assert done.exit_code == 0, done.output
     assert "some cuda card, copy: 24.00 GB/s" in done.output
     assert "205.00 ms measured, 202.00 ms simulated (-1.5%" in done.output
@@ -152,4 +152,4 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     run = ["calibrate", "run", str(plan(tmp_path, 2000, 8, 16, 8)), "--set"]
     for setting in ("rewrites_file=bad.npz", "rewrites_file=none.npz", "device=tpu"):
         with pytest.raises(InputError, match=setting.split("=")[0]):
-            CliRunner().invoke(app, [*run, setting], catch_exceptions=False)
+            CliRunner().invoke(app(), [*run, setting], catch_exceptions=False)

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from hermes.cli import app
+from hermes.cli import main
 from hermes.config.data_files import resource_dir
 from hermes.errors import InputError
 from hermes.results.results import Results
@@ -194,10 +193,10 @@ def test_equal_lengths_give_the_results_of_hash_block_tokens(tmp_path: Path, uni
         np.testing.assert_array_equal(column, pieces[name], err_msg=name)
 
 
-def test_trace_cache_cuts_pieces_into_blocks(tmp_path: Path) -> None:
+def test_trace_cache_cuts_pieces_into_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_trace(pd.DataFrame(ROWS), tmp_path / "t.parquet", source="test")
-    run = CliRunner().invoke(app, ["trace", "cache", str(tmp_path / "t.parquet"), "--block-tokens", "10", "--json"])
-    found = json.loads(run.output)
+    assert main(["trace", "cache", str(tmp_path / "t.parquet"), "--block-tokens", "10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert (found["blocks"], found["block_tokens"], found["caches"][0]["hits"]) == (8, 10, 2)
 
 
