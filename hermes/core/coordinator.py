@@ -57,7 +57,7 @@ class Coordinator:
         self._kinds = {kind: i for i, kind in enumerate(stage_kinds)}
         self._loads = LoadLedger(cells)
         total = sum(len(s.table) for s in streams)
-        self._arriving = Arrivals(env, streams, self.advance)
+        self._arriving = Arrivals(env, streams, self.begin)
         self.arrivals = self._arriving.times_ns
         self.status = bytearray(total)
         self.finish_ns = [-1] * total
@@ -68,7 +68,6 @@ class Coordinator:
         for stream in streams:
             stream.coordinator = self
         self._stage_count = 0
-        self._after_ns: list[int] = [client.after_ns for client in clients]
         distinct = {id(router): router for router in routers.values()}.values()
         observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
@@ -88,6 +87,15 @@ class Coordinator:
     def start(self) -> None:
         """Schedule the first arrivals."""
         self._arriving.start()
+
+    def begin(self, request: Request) -> None:
+        """Start the pipeline of a request that arrives now."""
+        stream = request.stream
+        if stream.only_stage is not None:
+            self._dispatch(request, stream.only_stage(request))
+        else:
+            request.pipeline = stream.pipeline(request)
+            self.advance(request, None)
 
     def advance(self, request: Request, result: Waited) -> None:
         """Send a pipeline what it waited for, and dispatch what it yields next."""
@@ -167,7 +175,8 @@ class Coordinator:
             request.over, request.pipeline = True, None
         else:
             self.reject_reasons[request.id] = reason
-        if not pipeline.gi_running:   # a running pipeline is starting a stage, and is closed when it yields
+        # A running pipeline is starting a stage, and is closed when it yields.
+        if pipeline is not None and not pipeline.gi_running:
             pipeline.close()
         if not request.background:
             self._finish(request, REJECTED)
@@ -316,7 +325,10 @@ class Coordinator:
             return
         if stage.kind == "generate" or stage.num_blocks:
             client.forget(stage)
-        self._served(request, client, stage)
+        if client.after_ns:
+            self._served(request, client, stage)
+        else:
+            self._deliver(request, client, stage)
 
     def _branch_done(self, client: Client, stage: Stage) -> None:
         """Handle a completed branch, or the completed prompt of branches that another client decodes."""
@@ -374,9 +386,9 @@ class Coordinator:
 
     def _served(self, request: Request, client: Client, stage: Stage) -> None:
         """Deliver a completed stage to its pipeline, after the delay of the client's front end."""
-        after = self._after_ns[client.index]
-        if after:
-            self.env.tick_at(self.env._now + after, ARRIVAL, lambda tick: self._deliver(request, client, stage))
+        if client.after_ns:
+            done_ns = self.env._now + client.after_ns
+            self.env.tick_at(done_ns, ARRIVAL, lambda tick: self._deliver(request, client, stage))
         else:
             self._deliver(request, client, stage)
 
@@ -386,7 +398,10 @@ class Coordinator:
         stage.client, stage.done = client, True
         pending = request.pending
         if pending is None:
-            if not stage.detached:
+            if request.pipeline is None:
+                if not request.over:
+                    self._finish(request, DONE)
+            elif not stage.detached:
                 self.advance(request, stage)
             return
         wanted = pending[0]

@@ -47,7 +47,7 @@ class Dispatcher(Protocol):
         ...
 
     def advance(self, request: Request, result: None) -> None:
-        """Start a request's pipeline."""
+        """Start the pipeline that a request has."""
         ...
 
     def views(self, kind: str, model: str) -> tuple[ClientView, ...]:
@@ -65,7 +65,9 @@ class Request:
     client: Client | None = None
     # [what the pipeline waits for, number of its stages not done]; a list, because the count changes
     pending: list[Any] | None = None   # Any: its two items are of different types
-    pipeline: Any = None   # a generator; Any, since the coordinator asks it for `gi_running`
+    # A generator; Any, since the coordinator asks it for `gi_running`. None before the arrival, and for a pipeline of
+    # one stage (`Stream.only_stage`).
+    pipeline: Any = None
     past_tokens = 0      # tokens of the past context that it needs, and that context's key: (population, number)
     context: tuple[str, int] | None = None
     fetches = 0          # fetches of its KV that drew whether they hit; numbers their random streams
@@ -139,6 +141,8 @@ class Stream:
     def __init__(self, name: str, table: RequestTable, pipeline: Callable[[Request], Pipeline], model: str,
                  first_id: int) -> None:
         self.name, self.table, self.pipeline, self.model, self.first_id = name, table, pipeline, model, first_id
+        # A pipeline that yields a single stage may give it as `only_stage(request)`: a generator costs more than that.
+        self.only_stage: Callable[[Request], Stage] | None = getattr(pipeline, "only_stage", None)
         self.closed = table.users is not None
         # Whether the end of one request may start another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
@@ -230,7 +234,7 @@ class _Gate:
 
 
 class Arrivals:
-    """Starts the pipeline of each request when it arrives, with `advance(request, None)`.
+    """Calls `begin(request)` for each request when it arrives.
 
     Attributes:
         times_ns: Arrival of each request of all streams, shape (n,), by number; -1 until known. A request that waited
@@ -238,8 +242,8 @@ class Arrivals:
         out_of_requests_ns: When a user of a closed loop first found no request left; -1 until then.
     """
 
-    def __init__(self, env: Clock, streams: list[Stream], advance: Callable[[Request, None], None]) -> None:
-        self._env, self._streams, self._advance = env, streams, advance
+    def __init__(self, env: Clock, streams: list[Stream], begin: Callable[[Request], None]) -> None:
+        self._env, self._streams, self._begin = env, streams, begin
         self.out_of_requests_ns = -1
         self.times_ns: npt.NDArray[np.int64] = np.full(sum(len(s.table) for s in streams), -1, dtype=np.int64)
         self._waiting = {stream: stream.beginnings() for stream in streams if stream.closed}
@@ -289,7 +293,7 @@ class Arrivals:
     def _open_loop(self, stream: Stream) -> None:
         requests = stream.beginnings()
         upcoming = next(requests, None)
-        env, pipeline, advance = self._env, stream.pipeline, self._advance
+        env, begin = self._env, self._begin
         gated = stream in self._gates
 
         def arrive(tick: Tick | None) -> None:
@@ -306,8 +310,7 @@ class Arrivals:
                 if gated:
                     self._due(request)
                     return
-                request.pipeline = pipeline(request)
-                advance(request, None)
+                begin(request)
 
         if upcoming is not None:
             env.tick_at(upcoming.arrival_ns, ARRIVAL, arrive)
@@ -341,5 +344,4 @@ class Arrivals:
 
     def _send(self, request: Request) -> None:
         request.arrival_ns = self.times_ns[request.id] = self._env._now
-        request.pipeline = request.stream.pipeline(request)
-        self._advance(request, None)
+        self._begin(request)

@@ -6,7 +6,7 @@ from typing import Any
 
 from hermes.config.registry import Registry
 from hermes.core.branches import branch_into
-from hermes.core.request import Pipeline
+from hermes.core.request import Pipeline, Request
 from hermes.core.sequence import Sequence as Generate
 
 __all__ = ["GENERATIONS", "PIPELINES", "Generate", "Pipeline", "branch_into", "plain", "requested_stages"]
@@ -28,11 +28,16 @@ PIPELINES: Registry[Any] = Registry("pipelines", "a pipeline", {
 @PIPELINES.register("plain")  # type: ignore[type-var]  # pipelines are functions, which register like classes
 def plain(request: Any) -> Pipeline:
     """Prefill and decode, with the workload's number of branches."""
+    yield _generation(request)
+
+
+def _generation(request: Request) -> Generate:
     stage = Generate(request.prompt_tokens, request.output_tokens, request.priority, request)
-    yield branch_into(stage, request.branch_outputs) if request.branch_outputs else stage
+    return branch_into(stage, request.branch_outputs) if request.branch_outputs else stage
 
 
 plain.stages = ("generate",)  # type: ignore[attr-defined]
+plain.only_stage = _generation  # type: ignore[attr-defined]
 
 
 def requested_stages(pipeline: Any) -> list[tuple[str, str]]:
