@@ -15,6 +15,7 @@ from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
 if TYPE_CHECKING:
+    from hermes.core.simulation import Simulation
     from hermes.results.stored import StoredResults
 
 __all__ = ["InputError", "Results", "Scenario", "load_scenario", "open_run", "simulate"]
@@ -49,9 +50,17 @@ def simulate(
         overrides = [*overrides, *(f"{name}={value}" for name, value in shorts.items())]
     started = time.perf_counter()
     checked = load_scenario(scenario, overrides)
+    simulation = build(checked)
+    warn_all(simulation.warnings)
+    return run_built(checked, simulation, started, progress)
+
+
+def run_built(
+    checked: Scenario, simulation: Simulation, started: float,
+    progress: bool | Callable[[int, int, float], None] = False,
+) -> Results:
+    """Run the simulation that `build(checked)` returned. started: when the work began, by `time.perf_counter`."""
     try:
-        simulation = build(checked)
-        warn_all(simulation.warnings)
         if progress is True:
             with ProgressBar("requests") as bar:
                 record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))

@@ -31,7 +31,8 @@ scenarios.
 from hermes.explore.config import Sweep, SweepConfig, load_sweep
 from hermes.explore.editor_schema import sweep_schema
 from hermes.explore.executor import Executor
-from hermes.explore.runner import Plan, plan_sweep, run_sweep
+from hermes.explore.planning import Plan
+from hermes.explore.runner import plan_sweep, run_sweep
 from hermes.explore.sweep_results import SweepResults, open_sweep
 
 __all__ = [

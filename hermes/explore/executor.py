@@ -3,35 +3,30 @@ engine."""
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
-from hermes.errors import HermesError
 from hermes.explore.jobs import Job, Outcome, perform
+from hermes.explore.worker_process import Loaded, Worker
 
 __all__ = ["Executor", "InProcess", "Processes", "executor"]
 
-STARTS = 3   # attempts to start a worker process
-# each worker is one thread: numeric libraries must not start one per core in every process
-_ONE_THREAD = dict.fromkeys((
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-), "1")
+AHEAD = 64   # jobs to set aside for a worker that has built their simulations
 
 
 class Executor(Protocol):
     """Performs jobs. A job that fails does not affect the others: its outcome reports the failure."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in order of completion."""
+    def begin(self) -> None:
+        """Prepare for jobs that will follow soon, without waiting. Nothing by default."""
+        return
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        """Yield one outcome per job, in order of completion. Jobs should be taken as they are needed: a sweep makes
+        them one by one, in whichever thread asks, and none after an outcome that ends it."""
         ...
 
     def close(self) -> None:
@@ -44,110 +39,90 @@ def executor(workers: int, modules: Sequence[str] = ()) -> Executor:
     return Processes(workers, modules) if workers else InProcess()
 
 
-class InProcess:
+class InProcess(Executor):
     """Performs jobs one after the other in this process, for plug-ins in a notebook or `__main__`, and for
     debugging."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        return map(perform, jobs)
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        return (perform(job) for job in jobs)
 
     def close(self) -> None:
         pass
 
 
-class Processes:
+class Processes(Executor):
     """Worker processes (`hermes.explore.worker`), each led by a thread of this one. They end with this process."""
 
     def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
-        self.workers, self.modules = workers, list(modules)
-        self._started: list[_Worker] = []
+        self._loaded = Loaded(modules)
+        self._workers = [Worker(self._loaded) for _ in range(workers)]
+        self._keepers: dict[str, Worker] = {}   # of what checks built, by the key of the check
         self._closed = False
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
-        waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        done: queue.SimpleQueue[Outcome | Exception] = queue.SimpleQueue()
-        for job in jobs:
-            waiting.put(job)
-        while len(self._started) < min(self.workers, len(jobs)):
-            self._started.append(_Worker(self.modules))
-        for worker in self._started:
-            threading.Thread(target=self._lead, args=(worker, waiting, done), daemon=True).start()
-        for _ in jobs:
+    def begin(self) -> None:
+        self._loaded.begin()
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
+        waiting, done = _Waiting(jobs, self._keepers), queue.SimpleQueue[Outcome | Exception | None]()
+        leading = 0
+        for worker in self._workers:
+            first = waiting.take(worker)   # here: a process is started only if there is a job for it
+            if first is None:
+                break
+            threading.Thread(target=self._lead, args=(worker, first, waiting, done), daemon=True).start()
+            leading += 1
+        while leading:
             outcome = done.get()
             if isinstance(outcome, Exception):
                 raise outcome
-            yield outcome
+            if outcome is None:
+                leading -= 1
+            else:
+                yield outcome
 
-    def _lead(self, worker: _Worker, waiting: queue.SimpleQueue[Job], done: queue.SimpleQueue[Any]) -> None:
+    def _lead(
+        self, worker: Worker, first: Job, waiting: _Waiting, done: queue.SimpleQueue[Outcome | Exception | None],
+    ) -> None:
         try:
-            while not self._closed:
-                done.put(worker.perform(waiting.get_nowait()))
-        except queue.Empty:
-            pass
+            job: Job | None = first
+            while job is not None and not self._closed:
+                outcome = worker.perform(job)
+                if outcome.kept:
+                    self._keepers[job.key] = worker
+                done.put(outcome)
+                job = waiting.take(worker)
+            done.put(None)
         except Exception as error:
             done.put(error)
 
     def close(self) -> None:
         self._closed = True
-        for worker in self._started:
+        for worker in self._workers:
             worker.stop()
-        self._started.clear()
+        self._loaded.close()
 
 
-class _Worker:
-    """One worker process; started when first needed, and restarted after it died."""
+class _Waiting:
+    """Jobs that no worker has taken yet. A worker that has built a job's simulation has the first claim on it."""
 
-    def __init__(self, modules: list[str]) -> None:
-        self.modules = modules
-        self.process: subprocess.Popen[str] | None = None
-        self._stopped = False
+    def __init__(self, jobs: Iterable[Job], keepers: dict[str, Worker]) -> None:
+        self._jobs, self._keepers = iter(jobs), keepers
+        self._aside: dict[Worker, deque[Job]] = {}
+        self._lock = threading.Lock()
 
-    def perform(self, job: Job) -> Outcome:
-        starts = 0
-        while self.process is None or self.process.poll() is not None:
-            starts += 1
-            code = self._start()
-            if code is not None and (code >= 0 or self._stopped):   # another attempt would end in the same way
-                raise HermesError(f"a worker process could not start: it {_ending(code)}")
-            if code is not None and starts == STARTS:
-                return Outcome(job.key, "failed", f"the process {_ending(code)}, {STARTS} times while it started")
-        answer = self._ask(self.process, asdict(job))
-        if answer is None:
-            return Outcome(job.key, "failed", f"the process {_ending(self.process.wait())}")
-        return Outcome(**answer)
-
-    def _start(self) -> int | None:
-        """Start the process. Return None if it is ready, else its exit code (the negative number of a signal)."""
-        # the whole sys.path: workers can import all that this process can
-        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from hermes.explore.worker import main; main()"], text=True, encoding="utf-8",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | _ONE_THREAD | {"PYTHONPATH": path},
-        )
-        return None if self._ask(self.process, {"modules": self.modules}) is not None else self.process.wait()
-
-    @staticmethod
-    def _ask(process: subprocess.Popen[str], message: dict[str, Any]) -> Any:
-        """Return the answer to a line, or None if the process died."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except (BrokenPipeError, ValueError):   # ValueError: closed by `stop`
-            return None
-        return json.loads(line) if line.endswith("\n") else None
-
-    def stop(self) -> None:
-        self._stopped = True
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    memory = " (out of memory?)" if -code == signal.SIGKILL else ""
-    return f"was ended by {signal.Signals(-code).name}{memory}"
+    def take(self, worker: Worker) -> Job | None:
+        """Return a worker's next job, or None if none is left."""
+        with self._lock:
+            mine = self._aside.get(worker)
+            if mine:
+                return mine.popleft()
+            for job in self._jobs:
+                keeper = self._keepers.pop(job.check, worker)
+                if keeper is worker:
+                    return job
+                others = self._aside.setdefault(keeper, deque())
+                others.append(job)
+                if len(others) > AHEAD:   # built anew: better than to wait
+                    return others.popleft()
+            most = max(self._aside.values(), key=len, default=None)
+            return most.popleft() if most else None

@@ -23,7 +23,10 @@ from hermes.config.data_files import resource_dir
 from hermes.config.files import file_digest
 from hermes.scenario import Scenario, resolved_yaml
 
-__all__ = ["OTHER_REGISTRIES", "code_digest", "digests", "extract_sources", "point_hash", "portable_name", "text_of"]
+__all__ = [
+    "OTHER_REGISTRIES", "Digests", "code_digest", "extract_sources", "point_hash", "portable_name", "text_digest",
+    "unnamed",
+]
 
 # these do not affect the outcome of a simulation
 _BESIDE = {"calibration", "cli", "study", "testing"}
@@ -31,9 +34,14 @@ OTHER_REGISTRIES = frozenset(("calibration_engines", "importers", "trace_importe
 """Registries whose implementations no scenario can name."""
 
 
-def text_of(scenario: Scenario) -> str:
-    """Return the resolved scenario as it is run and hashed, without the keys that only describe it."""
-    return resolved_yaml(scenario.model_copy(update={"name": "point", "description": ""}))
+def unnamed(scenario: Scenario) -> Scenario:
+    """Return a scenario as it is run and hashed, without the keys that only describe it."""
+    return scenario.model_copy(update={"name": "point", "description": ""})
+
+
+def text_digest(scenario: Scenario) -> str:
+    """Return the digest of a scenario's resolved text."""
+    return hashlib.sha256(resolved_yaml(scenario).encode()).hexdigest()
 
 
 def code_digest(modules: Iterable[str] = (), sources: Iterable[Path] = ()) -> str:
@@ -78,10 +86,19 @@ def _source(module: str) -> Path | None:
     return Path(file) if file is not None and os.path.isfile(file) else None
 
 
-def digests(paths: Iterable[str]) -> dict[str, str]:
-    """Return the digest of each file's content by path; "" for a missing file."""
-    return {path: file_digest(path) if os.path.isfile(path) else ""
-            for path in sorted(set(paths))}
+class Digests:
+    """Digest of each file's content by path, read once; "" for a missing file."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __getitem__(self, path: str) -> str:
+        if path not in self._known:
+            self._known[path] = file_digest(path) if os.path.isfile(path) else ""
+        return self._known[path]
+
+    def of(self, paths: Iterable[str]) -> dict[str, str]:
+        return {path: self[path] for path in sorted(set(paths))}
 
 
 def portable_name(path: str, base_dir: Path) -> str:
@@ -91,7 +108,7 @@ def portable_name(path: str, base_dir: Path) -> str:
     return full.relative_to(shipped).as_posix() if inside else Path(os.path.relpath(full, base_dir)).as_posix()
 
 
-def point_hash(text: str, code: str, files: Mapping[str, str], extract: str | None) -> str:
-    """Return the hash, 32 hexadecimal digits."""
-    content = json.dumps([text, code, dict(sorted(files.items())), extract], ensure_ascii=False)
+def point_hash(digest: str, code: str, files: Mapping[str, str], extract: str | None) -> str:
+    """Return the hash, 32 hexadecimal digits. digest: of the scenario's text."""
+    content = json.dumps([digest, code, dict(sorted(files.items())), extract], ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:32]

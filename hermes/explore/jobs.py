@@ -6,38 +6,44 @@ A job is independent of the sweep and holds all that is needed, so that another 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from hermes.api import simulate
+from hermes.api import run_built
 from hermes.config.data_files import files_noted
 from hermes.config.writing import replacing
-from hermes.config.yaml_document import parse_yaml
-from hermes.errors import InputError, Verbatim
+from hermes.config.yaml_document import as_node
+from hermes.errors import InputError, Verbatim, warn_all
+from hermes.explore.built import Built
 from hermes.explore.figures import Scalar, extracted, figures, load_extract
+from hermes.explore.hashing import text_digest, unnamed
 from hermes.explore.points import RESERVED
 from hermes.results import Results
 from hermes.results.export import write_results
-from hermes.scenario import Scenario, scenario_of
+from hermes.scenario import Scenario, resolved_yaml, scenario_of
 from hermes.scenario.build import build
 
-__all__ = ["Job", "Outcome", "perform"]
+__all__ = ["Job", "Outcome", "as_dict", "perform"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """One piece of work.
 
     Args:
         key: Its name.
-        task: `check` builds the simulation and lists the files it read; `run` runs it.
-        text: A resolved scenario.
+        task: `check` validates the scenario and builds the simulation; `run` runs it.
+        document: The scenario's document as JSON.
         base_dir: Folder that the scenario's paths are relative to.
+        batch: Name of the sweep's run that the job belongs to.
+        check: Of a `run`: the key of the check of the same document. A worker may run what that check built.
+        stored_in: Of a `check`: the folder in which the scenario will be stored, if it will be.
         extract, folder: See `hermes.explore.figures.load_extract`.
         reserved: Names that the extracted figures must not use.
         keep: The results to keep.
@@ -46,8 +52,11 @@ class Job:
 
     key: str
     task: Literal["check", "run"]
-    text: str
+    document: str
     base_dir: str
+    batch: str = ""
+    check: str = ""
+    stored_in: str | None = None
     extract: str | None = None
     folder: str = "."
     reserved: tuple[str, ...] = RESERVED
@@ -55,12 +64,15 @@ class Job:
     keep_in: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Outcome of a job.
 
     Args:
         reason: One line about the failure, if the job failed.
+        files, seed, digest, stored: Of a check: the files that were read, the scenario's seed, the digest of its
+            resolved text without name and description, and its text for `Job.stored_in`.
+        kept: Whether the worker keeps the simulation that the check built.
         error: Expected, found (as text), field and file of an `InputError`, if that was the failure.
         wall_s, cpu_s: Time taken; differs between equal jobs.
     """
@@ -70,20 +82,32 @@ class Outcome:
     reason: str | None = None
     figures: dict[str, Scalar] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+    seed: int = 0
+    digest: str = ""
+    stored: str = ""
+    kept: bool = False
     error: dict[str, Any] | None = None
     traceback: str | None = None
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
 
-def perform(job: Job) -> Outcome:
-    """Perform a job. Every failure becomes an outcome; only an interrupt is raised."""
+def as_dict(message: Job | Outcome) -> dict[str, Any]:
+    """Return the fields of a job or an outcome, for JSON."""
+    return {each.name: getattr(message, each.name) for each in fields(message)}
+
+
+def perform(job: Job, built: Built | None = None) -> Outcome:
+    """Perform a job. Every failure becomes an outcome; only an interrupt is raised.
+
+    built: What earlier checks of this process built; None: nothing is kept.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
     said: dict[str, Any]
     gc.freeze()   # the collector need not visit objects that exist already
     try:
-        work: Callable[[Job], dict[str, Any]] = _check if job.task == "check" else _run
-        said = {"status": "ok", **work(job)}
+        work: Callable[[Job, Built | None], dict[str, Any]] = _check if job.task == "check" else _run
+        said = {"status": "ok", **work(job, built)}
     except InputError as error:
         found = error.found if error.found is ... else _plain(error.found)
         said = {"status": "failed", "reason": str(error), "error": {
@@ -96,7 +120,10 @@ def perform(job: Job) -> Outcome:
                 "traceback": traceback.format_exc()}
     finally:
         gc.collect()   # a simulation is full of cycles; free its memory for the next one
-        gc.unfreeze()
+        if built is None:
+            gc.unfreeze()
+        else:
+            built.collect()
     return Outcome(job.key, wall_s=time.perf_counter() - wall, cpu_s=time.process_time() - cpu, **said)
 
 
@@ -105,19 +132,32 @@ def _plain(value: object) -> object:
 
 
 def _scenario(job: Job) -> Scenario:
-    return scenario_of(parse_yaml(job.text), Path(job.base_dir))
+    return scenario_of(as_node(json.loads(job.document)), Path(job.base_dir))
 
 
-def _check(job: Job) -> dict[str, Any]:
+def _check(job: Job, built: Built | None) -> dict[str, Any]:
     with files_noted() as read:
-        scenario = _scenario(job)   # reads the files of its clients' hardware
-        build(scenario)
-    return {"files": [os.path.abspath(path) for path in read]}
+        named = _scenario(job)   # reads the files of its clients' hardware
+        scenario = unnamed(named)
+        simulation = build(scenario)
+    return {
+        "files": [os.path.abspath(path) for path in read], "seed": scenario.seed,
+        "digest": text_digest(scenario),
+        "stored": "" if job.stored_in is None else resolved_yaml(named, to_dir=Path(job.stored_in)),
+        "kept": built is not None and built.keep(job.batch, job.key, scenario, simulation),
+    }
 
 
-def _run(job: Job) -> dict[str, Any]:
+def _run(job: Job, built: Built | None) -> dict[str, Any]:
+    started = time.perf_counter()
     extract = None if job.extract is None else load_extract(job.extract, Path(job.folder))
-    results = simulate(_scenario(job))
+    known = None if built is None else built.take(job.batch, job.check)
+    if known is None:
+        scenario = unnamed(_scenario(job))
+        known = scenario, build(scenario)
+    scenario, simulation = known
+    warn_all(simulation.warnings)
+    results = run_built(scenario, simulation, started)
     if results.meta.get("interrupted"):
         raise KeyboardInterrupt
     row = figures(results)

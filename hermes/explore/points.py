@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.config.yaml_document import Node
+from hermes.config.yaml_document import Node, parse_yaml
 from hermes.config.yaml_writer import to_flow
 from hermes.errors import InputError, Verbatim
 from hermes.explore.config import Sweep
-from hermes.scenario import Scenario, scenario_of
+from hermes.scenario import Scenario, resolved_yaml, scenario_of
+from hermes.scenario.client_keys import rename_deprecated_keys
 from hermes.scenario.loading import set_value
 
-__all__ = ["MAX_POINTS", "RESERVED", "Point", "located", "points", "scenario"]
+__all__ = ["MAX_POINTS", "RESERVED", "Point", "document", "located", "points", "scenario"]
 
 MAX_POINTS = 1_000_000
 RESERVED = ("point", "case", "seed", "hash", "status", "reason")
@@ -23,7 +25,7 @@ RESERVED = ("point", "case", "seed", "hash", "status", "reason")
 _Choice = tuple[dict[str, object], dict[str, Node]]   # values of the columns, settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """One simulation of a sweep.
 
@@ -74,15 +76,34 @@ def points(sweep: Sweep) -> list[Point]:
 def scenario(sweep: Sweep, point: Point) -> Scenario:
     """Return the validated scenario of a point. `InputError`s name the sweep's file, the line and the point."""
     try:
-        node = sweep.base
-        for path, value in point.overrides.items():
-            node = set_value(node, path, value, sweep.folder, sweep.base_dir)
-        if point.seed is not None:
-            mark = sweep.node.value.get("seeds", sweep.node).mark
-            node = set_value(node, "seed", Node(point.seed, mark, mark), sweep.folder, sweep.base_dir)
-        return scenario_of(node, sweep.base_dir)
+        return scenario_of(_node(sweep, point), sweep.base_dir)
     except InputError as error:
         raise located(sweep, point, error) from None
+
+
+def document(sweep: Sweep, point: Point, *, warn: bool = False) -> str:
+    """Return the document of a point as JSON, not validated. `scenario_of` makes the same scenario of it.
+
+    Raises `InputError` for a path that cannot be set. warn: whether to warn of deprecated keys.
+    """
+    try:
+        plain = rename_deprecated_keys(_node(sweep, point), warn=warn).plain()
+    except InputError as error:
+        raise located(sweep, point, error) from None
+    try:
+        return json.dumps(plain)
+    except (TypeError, ValueError):   # a sweep given in Python may have any values that validation accepts
+        return json.dumps(parse_yaml(resolved_yaml(scenario(sweep, point))).plain())
+
+
+def _node(sweep: Sweep, point: Point) -> Node:
+    node = sweep.base
+    for path, value in point.overrides.items():
+        node = set_value(node, path, value, sweep.folder, sweep.base_dir)
+    if point.seed is not None:
+        mark = sweep.node.value.get("seeds", sweep.node).mark
+        node = set_value(node, "seed", Node(point.seed, mark, mark), sweep.folder, sweep.base_dir)
+    return node
 
 
 def located(sweep: Sweep, point: Point, error: InputError) -> InputError:

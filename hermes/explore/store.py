@@ -5,7 +5,10 @@
     kept/HASH/       kept results of a point besides its figures
     lock             held by the process that runs the sweep
 
-Every change of the database is one transaction. The table is written beside its place and renamed into it.
+Every change of the database is one transaction, kept in a write-ahead log while the sweep runs: what was written
+survives the end of the process at any moment, and a loss of power may lose the last outcomes but nothing else. (With
+SQLite's rollback journal, each outcome waited 15 ms for the disk.) The table is written beside its place and renamed
+into it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,23 +31,38 @@ from hermes.errors import HermesError, InputError, Verbatim
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMAT", "Folder", "columns_of", "table_of"]
+__all__ = ["FORMAT", "Checked", "Folder"]
 
 FORMAT = 2
+GROUP_ROWS = 1_000   # of results.parquet
 _DATABASE, _RESULTS = "sweep.sqlite", "results.parquet"
-_OURS = {_DATABASE, f"{_DATABASE}-journal", _RESULTS, "kept", "lock"}
+_OURS = {_DATABASE, *(f"{_DATABASE}-{part}" for part in ("journal", "wal", "shm")), _RESULTS, "kept", "lock"}
 _OLD = ("sweep.json", "parts")   # format 1: a file for each point
 _TABLES = f"""
     BEGIN IMMEDIATE;
     CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT);
     CREATE TABLE IF NOT EXISTS scenarios (hash TEXT PRIMARY KEY, text BLOB);
     CREATE TABLE IF NOT EXISTS outcomes (hash TEXT PRIMARY KEY, status TEXT, reason TEXT, figures TEXT, kept INTEGER);
-    CREATE TABLE IF NOT EXISTS checked (key TEXT PRIMARY KEY, files TEXT);
+    CREATE TABLE IF NOT EXISTS checks (key TEXT PRIMARY KEY, found TEXT, scenario BLOB);
     CREATE TABLE IF NOT EXISTS journal (hash TEXT, status TEXT, wall_s REAL, cpu_s REAL, traceback TEXT);
     PRAGMA user_version = {FORMAT};
     COMMIT;
 """
 _KEPT = {"requests": "requests.parquet", "all": "summary.json"}   # written last of a point's kept files
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the check of a point found.
+
+    Args:
+        digest: Of the scenario's resolved text.
+        files: Digests of the files that were read, by path.
+    """
+
+    seed: int
+    digest: str
+    files: Mapping[str, str]
 
 
 class Folder:
@@ -52,6 +71,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._writing: sqlite3.Connection | None = None
+        self._logged = False
 
     # -- the lock and the database ---------------------------------------------------------------------------------
 
@@ -80,10 +100,28 @@ class Folder:
             remove_strays(self.path)
             try:
                 with closing(self._connect(create=True)) as self._writing:
-                    yield
+                    try:
+                        yield
+                    finally:
+                        self._close_log()
             finally:
                 self._writing = None
             lock.truncate(0)
+
+    def _open_log(self, database: sqlite3.Connection) -> None:
+        """Use a write-ahead log, where the file system can hold one."""
+        if not self._logged and database.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+            database.execute("PRAGMA synchronous = NORMAL")
+        self._logged = True
+
+    def _close_log(self) -> None:
+        """Have everything in one file again, which can be read in a folder that cannot be written. If another process
+        is reading, the log stays until the next run."""
+        if self._logged and self._writing is not None:
+            with suppress(sqlite3.Error):
+                self._writing.execute("PRAGMA busy_timeout = 1000")
+                self._writing.execute("PRAGMA journal_mode = DELETE")
+        self._logged = False
 
     def _refuse_old(self) -> None:
         if any((self.path / name).exists() for name in _OLD):
@@ -104,9 +142,11 @@ class Folder:
         try:
             # autocommit: transactions are explicit
             connection = sqlite3.connect(self.database, timeout=60, isolation_level=None, check_same_thread=False)
-            if create and not connection.execute("PRAGMA user_version").fetchone()[0]:
-                connection.executescript(_TABLES)
             found = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = "SELECT count(*) FROM sqlite_master WHERE name = 'checks'"
+            if create and (not found or (found == FORMAT and not connection.execute(tables).fetchone()[0])):
+                connection.executescript(_TABLES)
+                found = FORMAT
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
@@ -133,6 +173,7 @@ class Folder:
         """Execute several statements, each for several rows, as one transaction."""
         assert self._writing is not None, "the lock is not held"
         try:
+            self._open_log(self._writing)
             self._writing.execute("BEGIN IMMEDIATE")
             try:
                 for statement, rows in statements:
@@ -146,13 +187,12 @@ class Folder:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def write_manifest(self, manifest: Mapping[str, Any], scenarios: Mapping[str, str]) -> None:
-        """Write the sweep's description, and the scenario of each hash."""
+    def write_manifest(self, manifest: Mapping[str, Any], checks: Mapping[str, str]) -> None:
+        """Write the sweep's description, and the scenario of each hash. checks: by hash, the key of its check."""
         self._write(
             ("REPLACE INTO about VALUES ('manifest', ?)", [(json.dumps(manifest),)]),
             ("DELETE FROM scenarios", [()]),
-            ("INSERT INTO scenarios VALUES (?, ?)",
-             ((key, zlib.compress(text.encode(), 1)) for key, text in scenarios.items())),
+            ("INSERT INTO scenarios SELECT ?, scenario FROM checks WHERE key = ?", checks.items()),
         )
 
     def write_outcome(
@@ -172,17 +212,16 @@ class Folder:
         path = self.path / "kept" / key / _KEPT.get(keep, "")
         return path.stat().st_size if keep in _KEPT and path.is_file() else None
 
-    def write_checked(self, checked: Mapping[str, Mapping[str, str]]) -> None:
-        """Write the digests of the files that scenarios read, by path, for each key of a scenario."""
-        rows = ((key, json.dumps(files)) for key, files in checked.items())
-        self._write(("REPLACE INTO checked VALUES (?, ?)", rows))
+    def write_checks(self, checks: Iterable[tuple[str, Checked, str]]) -> None:
+        """Write (key, what the check found, the scenario) of checks."""
+        self._write(("REPLACE INTO checks VALUES (?, ?, ?)", (
+            (key, json.dumps([str(found.seed), found.digest, found.files]), zlib.compress(text.encode(), 1))
+            for key, found, text in checks)))
 
-    def write_results(self, table: pa.Table, plan: str) -> None:
-        """Write the table of all points; `plan` identifies the sweep it belongs to (see `finished_plan`)."""
-        import pyarrow.parquet as pq
-
+    def write_results(self, tables: Iterable[pa.Table], plan: str) -> None:
+        """Write the tables of all points as one; `plan` identifies the sweep it belongs to (see `finished_plan`)."""
         with replacing(self.path / _RESULTS) as temporary:
-            pq.write_table(table, temporary, compression="zstd", write_statistics=False, use_dictionary=False)
+            _write_parquet(tables, temporary)
             digest = _digest(temporary)
         self._write(("REPLACE INTO about VALUES (?, ?)", [("results", digest), ("plan", plan)]))
 
@@ -222,10 +261,12 @@ class Folder:
             raise self._broken(KeyError(key))
         return bytes(found[0]).decode()
 
-    def outcomes(self) -> dict[str, dict[str, Any]]:
-        """Return the outcomes of all points that have one, by hash: hash, status, reason, figures."""
-        rows = self._rows("SELECT hash, status, reason, figures FROM outcomes", read=_outcome)
-        return {row["hash"]: row for row in rows}
+    def outcomes(self, keys: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return the outcomes of points that have one, by hash: hash, status, reason, figures. keys: of these only."""
+        query, values = "SELECT hash, status, reason, figures FROM outcomes", tuple(keys or ())
+        if keys is not None:
+            query += f" WHERE hash IN ({', '.join('?' * len(values))})"
+        return {row["hash"]: row for row in self._rows(query, *values, read=_outcome)}
 
     def outcome(self, key: str) -> dict[str, Any] | None:
         """Return the outcome of a point, or None before it has one."""
@@ -244,18 +285,36 @@ class Folder:
         rows = self._rows("SELECT hash, kept FROM outcomes WHERE status = 'ok'")
         return {key for key, kept in rows if keep not in _KEPT or (kept and self._kept_bytes(key, keep) == kept)}
 
-    def checked(self) -> dict[str, dict[str, str]]:
-        """Return the entries of earlier `write_checked` calls, so that points need not be built again to know their
-        files. A damaged entry is skipped: its point is checked again."""
+    def checks(self) -> dict[str, Checked]:
+        """Return what earlier checks found, so that points need not be built again to know it. A damaged entry is
+        skipped: its point is checked again."""
         if not self.database.is_file():
             return {}
-        rows = self._rows("SELECT key, files FROM checked", read=lambda key, files: (key, _files(files)))
-        return {key: files for key, files in rows if files is not None}
+        same: dict[str, dict[str, str]] = {}   # most points read the same files: each dict is in memory once
+        rows = self._rows("SELECT key, found FROM checks", read=lambda key, found: (key, _checked(found, same)))
+        return {key: found for key, found in rows if found is not None}
 
     def journal(self) -> list[dict[str, Any]]:
         names = ("hash", "status", "wall_s", "cpu_s", "traceback")
         return self._rows(f"SELECT {', '.join(names)} FROM journal",
                           read=lambda *row: dict(zip(names, row, strict=True)))
+
+
+def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
+    """Write tables of one schema, collected into groups of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rest = iter(tables)
+    group = [next(rest)]
+    with pq.ParquetWriter(path, group[0].schema, compression="zstd", write_statistics=False,
+                          use_dictionary=False) as writer:
+        for table in rest:
+            if sum(map(len, group)) >= GROUP_ROWS:
+                writer.write_table(pa.concat_tables(group))
+                group = []
+            group.append(table)
+        writer.write_table(pa.concat_tables(group))
 
 
 def _manifest(text: str) -> dict[str, Any]:
@@ -265,12 +324,12 @@ def _manifest(text: str) -> dict[str, Any]:
     return manifest
 
 
-def _files(text: str) -> dict[str, str] | None:
+def _checked(text: str, same: dict[str, dict[str, str]]) -> Checked | None:
     try:
-        files = json.loads(text)
-    except ValueError:
+        seed, digest, files = json.loads(text)
+        return Checked(int(seed), str(digest), same.setdefault(str(files), {str(k): str(v) for k, v in files.items()}))
+    except (ValueError, TypeError, AttributeError):
         return None
-    return files if isinstance(files, dict) and all(isinstance(digest, str) for digest in files.values()) else None
 
 
 def _outcome(key: str, status: str, reason: str | None, figures: str) -> dict[str, Any]:
@@ -283,34 +342,3 @@ def _digest(path: Path) -> str:
         return file_digest(path)
     except InputError:
         return ""
-
-
-def table_of(rows: list[dict[str, Any]], columns: Iterable[str]) -> pa.Table:
-    """Convert rows to an Arrow table; the type of a column does not depend on the order of its values."""
-    import pyarrow as pa
-
-    return pa.table({name: _array([row.get(name) for row in rows]) for name in columns})
-
-
-def _array(values: list[Any]) -> pa.Array:
-    """Return true/false, integers, floats (if a value is one, or too large for an integer), else text."""
-    import pyarrow as pa
-
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {bool}:
-        return pa.array(values, pa.bool_() if kinds else pa.float64())
-    if kinds <= {int} and all(value is None or -2**63 <= value < 2**63 for value in values):
-        return pa.array(values, pa.int64())
-    if kinds <= {int, float} and float in kinds:
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    return pa.array([value if value is None or isinstance(value, str) else _text(value) for value in values],
-                    pa.string())
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names in all rows, in order of first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
-from hermes.explore.store import Folder, columns_of, table_of
+from hermes.explore.columns import columns_of, tables_of
+from hermes.explore.store import Folder
 from hermes.explore.table import FIGURES, point_table
 from hermes.results import Results
 from hermes.results.stored import open_run
@@ -21,15 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepResults", "merged", "open_sweep"]
 
+PART = 100   # points in memory at a time
 
-def merged(folder: Folder, manifest: dict[str, Any]) -> pa.Table:
-    """Return one row per point with an outcome: number, settings, seed, hash, status, reason, figures."""
-    outcomes = folder.outcomes()
-    rows = [{"point": number, **point["settings"], "seed": point["seed"], **outcomes[point["hash"]]}
-            for number, point in enumerate(manifest["points"]) if point["hash"] in outcomes]
-    settings = columns_of(point["settings"] for point in manifest["points"])
-    first = ["point", *settings, "seed", "hash", "status", "reason"]
-    return table_of(rows, [*first, *(name for name in columns_of(rows) if name not in first)])
+def merged(folder: Folder, manifest: dict[str, Any]) -> Iterator[pa.Table]:
+    """Yield one row per point with an outcome, some of them at a time: number, settings, seed, hash, status, reason,
+    figures."""
+    points = manifest["points"]
+
+    def parts() -> Iterator[list[dict[str, Any]]]:
+        for start in range(0, len(points), PART):
+            part = list(enumerate(points[start : start + PART], start))
+            outcomes = folder.outcomes([point["hash"] for _, point in part])
+            yield [{"point": number, **point["settings"], "seed": point["seed"], **outcomes[point["hash"]]}
+                   for number, point in part if point["hash"] in outcomes]
+
+    settings = columns_of(point["settings"] for point in points)
+    return tables_of(parts, ["point", *settings, "seed", "hash", "status", "reason"])
 
 
 class SweepResults:
@@ -57,7 +66,9 @@ class SweepResults:
 
     def arrow(self) -> pa.Table:
         """Return `frame()` as an Arrow table."""
-        return self.folder.results() or merged(self.folder, self.manifest)
+        import pyarrow as pa
+
+        return self.folder.results() or pa.concat_tables(merged(self.folder, self.manifest)).combine_chunks()
 
     def frame(self) -> pd.DataFrame:
         """Return one row per finished point, in the sweep's order.

@@ -18,18 +18,18 @@ __all__ = ["rename_deprecated_keys", "write_out_splits"]
 _SPLIT = re.compile(r"(\d+)\s*P\s*/?\s*(\d+)\s*D\Z")
 
 
-def rename_deprecated_keys(root: Node) -> Node:
+def rename_deprecated_keys(root: Node, *, warn: bool = True) -> Node:
     """Return the document with deprecated keys of LLM clients under their new names."""
     clients = root.child("clients")
     if clients is None or not isinstance(clients.value, list):
         return root
-    items = [_client(client, f"clients.{i}") for i, client in enumerate(clients.value)]
+    items = [_client(client, f"clients.{i}", warn) for i, client in enumerate(clients.value)]
     if all(new is old for new, old in zip(items, clients.value, strict=True)):
         return root
     return replace(root, value={**root.value, "clients": replace(clients, value=items)})
 
 
-def _client(client: Node, path: str) -> Node:
+def _client(client: Node, path: str, warn: bool) -> Node:
     kind = client.child("kind")
     if not isinstance(client.value, dict) or (kind is not None and kind.value != "llm"):
         return client
@@ -46,7 +46,8 @@ def _client(client: Node, path: str) -> Node:
             client = replace(client, value={**client.value, section: replace(inner, value=rest), new: value})
         else:
             client = replace(client, value={**client.value, section: replace(inner, value={**rest, new: value})})
-        _warn(value, f"{path}.{section}.{old}", f"{new_path}: {value.plain()}")
+        if warn:
+            _warn(value, f"{path}.{section}.{old}", f"{new_path}: {value.plain()}")
     return client
 
 

@@ -43,11 +43,15 @@ def run(package, sweep, out, workers):
     return printed
 
 
-def children(pid):
+def descendants(pid):
+    """The process that has hermes loaded, and the workers that it forked."""
     found = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (thread / "children").read_text().split())
-    return found
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    except OSError:   # it has just ended
+        pass
+    return found + [below for child in found for below in descendants(child)]
 
 
 def alive(pid):
@@ -75,7 +79,7 @@ def kill_after(process, out, more, delay_s):
     deadline = time.monotonic() + delay_s
     while parts(out) <= there + more and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
-    workers = children(process.pid) if process.poll() is None else []
+    workers = descendants(process.pid) if process.poll() is None else []
     process.kill()
     process.wait()
     deadline = time.monotonic() + 60

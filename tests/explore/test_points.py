@@ -12,7 +12,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError
 from hermes.explore import load_sweep, plan_sweep
 from hermes.explore.points import points, scenario
-from hermes.scenario import builtin_scenarios, builtin_sweeps, load_scenario
+from hermes.scenario import builtin_scenarios, builtin_sweeps, load_scenario, resolved_yaml
 
 SMALL = (Path(__file__).parent / "small.yaml").read_text()
 
@@ -94,7 +94,8 @@ grid:
 """)
     outside.write_text(outside.read_text().replace("small.yaml", "inner/other.yaml"))
     plan = plan_sweep(outside, workers=0)
-    assert [p.text.count("path: trace.csv") for p in plan.points] == [2]
+    texts = [resolved_yaml(scenario(plan.sweep, planned.point)) for planned in plan.points]
+    assert [text.count("path: trace.csv") for text in texts] == [2]
 
 
 def test_built_in_sweeps_are_no_scenarios():

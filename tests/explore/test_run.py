@@ -19,9 +19,11 @@ from hermes.errors import InputError
 from hermes.explore import executor as executor_module
 from hermes.explore import jobs as jobs_module
 from hermes.explore import open_sweep, plan_sweep, run_sweep
-from hermes.explore import runner as runner_module
+from hermes.explore import planning as planning_module
+from hermes.explore import worker_process as worker_module
+from hermes.explore.columns import table_of
 from hermes.explore.figures import flatten
-from hermes.explore.store import Folder, table_of
+from hermes.explore.store import Folder
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -149,7 +151,7 @@ def test_a_changed_data_file_is_noticed(folder, write):
 def test_an_earlier_check_is_used_again(folder, write, monkeypatch):
     sweep, out = write("seeds: 2\n"), folder / "out"
     run_sweep(sweep, out, workers=0)
-    monkeypatch.setattr(runner_module, "Job", None)   # nothing may be given to anybody
+    monkeypatch.setattr(planning_module, "Job", None)   # nothing may be given to anybody
     assert len(plan_sweep(sweep, out, workers=0).finished) == 2
 
 
@@ -314,7 +316,7 @@ def test_what_was_kept_has_to_be_whole(folder, write, keep, name):
 def test_odd_notes_of_checks_are_no_traceback(folder, write, odd):
     sweep, out = write(""), folder / "out"
     run_sweep(sweep, out, workers=0)
-    change(out, "UPDATE checked SET files = ?", odd)
+    change(out, "UPDATE checks SET found = ?", odd)
     (out / "results.parquet").unlink()
     assert run_sweep(sweep, out, workers=0).complete
 
@@ -331,7 +333,7 @@ def test_a_database_that_is_none_is_refused(folder, write):
 
 def test_checks_are_saved_as_they_go(folder, write, monkeypatch):
     sweep, out = write("grid: {workload.requests: [10, 11, 12, 13]}\n"), folder / "out"
-    monkeypatch.setattr(runner_module, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(planning_module, "SAVE_EVERY_S", 0.0)
     perform, done = jobs_module.perform, []
 
     def interrupted(job):
@@ -343,7 +345,7 @@ def test_checks_are_saved_as_they_go(folder, write, monkeypatch):
     monkeypatch.setattr(executor_module, "perform", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sweep(sweep, out, workers=0)
-    assert len(Folder(out).checked()) == 2
+    assert len(Folder(out).checks()) == 2
     monkeypatch.setattr(executor_module, "perform", lambda job: done.append(job) or perform(job))
     run_sweep(sweep, out, workers=0)
     assert [job.task for job in done] == ["check"] * 4 + ["run"] * 4
@@ -359,7 +361,7 @@ def test_a_worker_killed_while_it_starts_ends_no_sweep(folder, write, monkeypatc
             process.kill()
         return process
 
-    monkeypatch.setattr(executor_module.subprocess, "Popen", killed_at_first)
+    monkeypatch.setattr(worker_module.subprocess, "Popen", killed_at_first)
     out = run_sweep(write("grid: {workload.requests: [10, 11]}\n"), folder / "out", workers=1)
     assert out.frame().status.tolist() == ["ok", "ok"], "the third start succeeded"
     started[:] = started[:3]
