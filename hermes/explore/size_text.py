@@ -139,7 +139,7 @@ def plot(sizing: Sizing) -> Figure:
     """Draw the two speeds of every simulation, by kind of client; the front as a line; filled where the SLO is met."""
     from hermes.results.plots import make_figure
 
-    figure, (axis,) = make_figure(1, 1, 8.0, 5.0)
+    figure, (axis,) = make_figure(1, 1, 9.5, 5.0)
     labels = list(dict.fromkeys(f"{tried.kind.name} {tried.layout}" for tried in sizing.tried))
     colours = {label: f"C{i}" for i, label in enumerate(labels)}
     seen: set[str] = set()
@@ -156,5 +156,5 @@ def plot(sizing: Sizing) -> Figure:
     axis.set_xlabel("output tokens/s of one user (median)")
     axis.set_ylabel("output tokens/s of one device")
     axis.set_title("filled: meets the SLO", fontsize="medium")
-    axis.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     return figure
