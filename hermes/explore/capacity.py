@@ -34,6 +34,7 @@ RATIO = 1.01          # of neighbouring loads
 FIRST_STRIDE = 70     # levels of a doubled load
 CONFIRM = 3           # loads below the answer that must be met as well
 LOWEST = -700         # a thousandth of the scenario's load
+MOST_CLIENTS = 64     # times the scenario's
 FEWEST = 100          # requests at loads below the scenario's, if it has as many
 NEXT_STRIDE = 2       # first stride of further seeds: 2%
 STUDENT_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}   # 97.5%, by seeds
@@ -219,7 +220,7 @@ class _Axis:
 
     def bracket(self, start: int | None = None, stride: int | None = None) -> Bracket:
         if self.over == "clients":
-            return Bracket(-self.own if start is None else start, 1, highest=-1)
+            return Bracket(-self.own if start is None else start, 1, lowest=-MOST_CLIENTS * self.own, highest=-1)
         return Bracket(start or 0, stride or FIRST_STRIDE, lowest=LOWEST, confirm=CONFIRM)
 
     def load(self, level: int) -> float:

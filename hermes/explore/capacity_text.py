@@ -32,8 +32,10 @@ def lines(found: Capacity, limits: str) -> list[tuple[str, str]]:
 def _headline(found: Capacity) -> str:
     runs = f"{found.runs} runs"
     if found.value is None:
-        tried = min(trial.load for answer in found.answers for trial in answer.trials if answer.load is None)
-        return f"none: already {found.base * tried:.4g} {found.unit} miss the SLO ({runs})"
+        loads = [trial.load for answer in found.answers for trial in answer.trials if answer.load is None]
+        if found.over == "clients":
+            return f"none: even {max(loads):g} {found.unit} miss the SLO ({runs})"
+        return f"none: already {found.base * min(loads):.4g} {found.unit} miss the SLO ({runs})"
     if found.over == "clients":
         each = ", ".join(f"{value:g}" for value in found.values)
         return f"{found.value:g} {found.unit} are the fewest ({runs}; by seed: {each})"

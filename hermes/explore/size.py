@@ -167,6 +167,8 @@ def size(
         with inside("device"):
             load_device(device, Path(base_dir))
     asked = [Kind(device, tp) for device in devices for tp in tps if tp <= max_devices]
+    if not asked:
+        raise InputError(f"at least {min(tps)} devices, those of one client", max_devices, field="max_devices")
     kinds, left, checked = _kinds(base, Path(base_dir), asked)
     with (TemporaryDirectory() if out is None else nullcontext(out) as folder,
           closing(executor(workers)) if engine is None else nullcontext(engine) as doing):

@@ -10,6 +10,7 @@ from hermes.cli import main
 from hermes.errors import InputError
 from hermes.explore.bracket import Bracket
 from hermes.explore.capacity import RATIO, capacity
+from hermes.explore.capacity_text import lines
 from hermes.explore.objective import missed, slo_overrides
 from hermes.scenario import load_scenario
 from hermes.workload.arrivals import ARRIVALS
@@ -125,6 +126,15 @@ def test_fewest_clients():
         from hermes import simulate
         from hermes.explore.figures import figures
         assert (missed(figures(simulate(spec))) is None) == meets
+
+
+def test_no_number_of_clients_is_enough():
+    small = SMALL["workload"] | {"requests": 5}
+    found = capacity(SMALL | {"workload": small, "slo": {"tpot": "1 ms"}}, over="clients", workers=0, seeds=3)
+    assert found.value is None
+    assert max(trial.load for trial in found.answers[0].trials) == 128
+    assert found.answers[0].complete
+    assert lines(found, "")[0][1].startswith("none: even 128 clients of llm miss the SLO")
 
 
 @pytest.mark.parametrize(("change", "over", "said"), [

@@ -103,6 +103,7 @@ def test_a_model_that_does_not_fit_is_said():
     (["--model", "llama-3.1-8b", "--workload", "azure-conv-2023", "--rate", "5/s"], "slo: missing: what the clients"),
     (["quickstart", "--device", "h200x"], "device: expected a device description"),
     (["quickstart", "--model", "llama-3.1-8b"], "--model: the scenario has one of its own"),
+    (["quickstart", "--tp", "8", "--max-devices", "4"], "max_devices: expected at least 8 devices"),
     (["quickstart", "--layout", "both"], "--layout: expected layouts of mixed, pd"),
     (["quickstart", "--tp", "1,x"], "--tp: expected numbers of devices"),
 ])
