@@ -95,10 +95,11 @@ def _spans(client: LLMReadings, stages: dict[str, IntArray], rows: IntArray, gap
     stop = stages["last_step"][rows] + 1
     if ticks is not None:
         stop = np.searchsorted(ticks, stop)
-    tokens = stages["output_tokens"]
-    came = stages["kind"] == decode   # the first token came with the prompt's KV
-    spans = [np.stack((stop - tokens[rows] + 1, stop, stages["prompt_tokens"][rows] + came[rows]), axis=1)]
-    spans += [_interrupted(int(stages["prompt_tokens"][row] + came[row]), gaps[row]) for row in irregular]
+    # Of its own rows only: a pass over the whole table for each client is quadratic in their number.
+    # `kind == decode`: the first token came with the prompt's KV.
+    tokens, prompts, kinds = stages["output_tokens"], stages["prompt_tokens"], stages["kind"]
+    spans = [np.stack((stop - tokens[rows] + 1, stop, prompts[rows] + (kinds[rows] == decode)), axis=1)]
+    spans += [_interrupted(int(prompts[row] + (kinds[row] == decode)), gaps[row]) for row in irregular]
     scheduler, end = client.scheduler, client.num_steps if ticks is None else len(ticks)
     for seq in (*scheduler.running, *scheduler.waiting, *scheduler.holding):   # cut off by the horizon
         segments = [*(seq.segments or ())] + ([(seq.emit_step, seq.join_tick, end)] if seq.emit_step >= 0 else [])
