@@ -1,0 +1,126 @@
+"""Send the requests of a scenario to a server as the scenario says: at their arrival times, or user by user."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.server import Answer, Server
+from hermes.core.request import Request, Stream
+from hermes.errors import InputError, Verbatim
+from hermes.units import NS_PER_S
+
+__all__ = ["Observed", "check_streams", "drive"]
+
+LEAD_S = 0.2          # before the first arrival: making its prompt must not make it late
+PREPARE_S = 2.0       # prompts are made this long before their arrival
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One request as it went. Instants in seconds on the scenario's clock.
+
+    Attributes:
+        scheduled_s: When the scenario wanted it; for users of a closed loop, when they had thought.
+        answer: Its instants are `time.perf_counter` seconds; `zero` is the scenario's zero on that clock.
+    """
+
+    request: int
+    workload: str
+    prompt_tokens: int
+    output_tokens: int
+    scheduled_s: float
+    answer: Answer
+    zero: float
+
+
+def check_streams(streams: Sequence[Stream]) -> None:
+    """Raise `InputError` for workloads that a completions endpoint cannot be asked for."""
+    for i, stream in enumerate(streams):
+        table, field = stream.table, f"workload.{i}"
+        if table.turn is not None:
+            raise InputError(Verbatim("conversations repeat the server's answers, which are not driven yet; take "
+                                      "single requests"), field=f"{field}.lengths")
+        if table.branch_tokens is not None:
+            raise InputError(Verbatim("several answers to a prompt are not driven yet; set 1"),
+                             field=f"{field}.branches")
+        if table.population is not None:
+            raise InputError(Verbatim("past contexts have no tokens to send; leave them out"),
+                             field=f"{field}.contexts")
+        if stream.only_stage is None:
+            raise InputError(Verbatim("only pipelines of one generation can be driven; take plain"),
+                             field=f"{field}.pipeline")
+
+
+async def drive(
+    streams: Sequence[Stream], server: Server, words: Vocabulary, done: set[int], told: Callable[[Observed], None],
+    max_in_flight: int,
+) -> None:
+    """Send every request that is not in `done`, and tell each when it has ended, in the order of their ends.
+
+    Arrivals of an open loop keep their times; where the first requests are done, the clock starts at the first that is
+    left. At most `max_in_flight` requests are under way; others wait and are sent late.
+    """
+    check_streams(streams)
+    everyone = asyncio.Semaphore(max_in_flight)
+    left = {stream: [r for r in stream.requests() if r.id not in done] for stream in streams}
+    opens = [requests[0].arrival_ns for stream, requests in left.items() if requests and not stream.closed]
+    skipped_s = min(opens, default=0) / NS_PER_S if done else 0.0   # a continued run does not wait for what is done
+    zero = time.perf_counter() + LEAD_S - skipped_s
+    async with asyncio.TaskGroup() as tasks:
+        for stream, requests in left.items():
+            send = _Sender(stream, server, words, told, zero, everyone)
+            if stream.closed:
+                rest = iter(requests)
+                for _ in range(min(stream.table.users or 0, len(requests))):
+                    tasks.create_task(send.user(rest))
+            else:
+                tasks.create_task(send.open_loop(requests, tasks))
+
+
+class _Sender:
+    """The requests of one workload."""
+
+    def __init__(self, stream: Stream, server: Server, words: Vocabulary, told: Callable[[Observed], None], zero: float,
+                 everyone: asyncio.Semaphore) -> None:
+        self._stream, self._server, self._words, self._told, self._zero = stream, server, words, told, zero
+        limit = stream.table.max_in_flight
+        self._gates = [everyone] if limit is None else [asyncio.Semaphore(limit), everyone]
+
+    async def open_loop(self, requests: Sequence[Request], tasks: asyncio.TaskGroup) -> None:
+        for request in requests:
+            due = self._zero + request.arrival_ns / NS_PER_S
+            await _until(due - PREPARE_S)
+            ids = self._words.prompt(request)
+            await _until(due)
+            tasks.create_task(self._send(request, ids, due))
+
+    async def user(self, rest: Iterator[Request]) -> None:
+        """Take a request, think, send it, wait for its end, and take the next one that is left."""
+        think_ns, first = self._stream.table.think_ns, self._stream.first_id
+        now = self._zero
+        for request in rest:
+            ids = self._words.prompt(request)
+            due = now + (int(think_ns[request.id - first]) / NS_PER_S if think_ns is not None else 0.0)
+            await _until(due)
+            await self._send(request, ids, due)
+            now = time.perf_counter()
+
+    async def _send(self, request: Request, ids: list[int], due: float) -> None:
+        for gate in self._gates:
+            await gate.acquire()
+        try:
+            answer = await self._server.complete(ids, request.output_tokens)
+        finally:
+            for gate in self._gates:
+                gate.release()
+        self._told(Observed(request.id, self._stream.name, request.prompt_tokens, request.output_tokens,
+                            due - self._zero, answer, self._zero))
+
+
+async def _until(instant: float) -> None:
+    while (left := instant - time.perf_counter()) > 0:
+        await asyncio.sleep(left)

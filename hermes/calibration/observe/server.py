@@ -1,0 +1,123 @@
+"""One request to an OpenAI-compatible server: send token ids, note when each chunk of the answer comes."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import InputError, Verbatim
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+__all__ = ["Answer", "Server"]
+
+
+@dataclass
+class Answer:
+    """What came back. Instants are `time.perf_counter` seconds; empty `chunks` mean that no token came.
+
+    `chunks` has the instant of each chunk with tokens: a server may put several tokens into one. Token counts are those
+    of the server's usage report, -1 without one.
+    """
+
+    sent: float = 0.0
+    chunks: list[float] = field(default_factory=list)
+    prompt_tokens: int = -1
+    output_tokens: int = -1
+    cached_tokens: int = -1
+    error: str = ""
+
+
+class Server:
+    """An endpoint `/v1/completions` that takes token ids and streams.
+
+    Args:
+        url: Address up to and without `/v1`.
+        model: Name of the model; "" for the first that the server lists.
+        timeout_s: Longest time of one request.
+        headers: Further headers, for keys of an API.
+    """
+
+    def __init__(self, session: ClientSession, url: str, model: str, timeout_s: float, headers: dict[str, str]) -> None:
+        self.url, self.model = url.rstrip("/").removesuffix("/v1"), model
+        self._session, self._timeout_s, self._headers = session, timeout_s, headers
+
+    async def find_model(self) -> str:
+        """Return the model that requests name, the server's first if none was given. Raises `InputError` if there is no
+        server, or it does not have that model."""
+        from aiohttp import ClientError
+
+        try:
+            async with self._session.get(f"{self.url}/v1/models", headers=self._headers) as reply:
+                body = await reply.text()
+                if reply.status != 200:
+                    raise InputError(Verbatim(f"the server answers {reply.status}: {body[:200]!r}"), field=self.url)
+        except (TimeoutError, ClientError, OSError, ValueError) as error:
+            raise InputError("the address of an OpenAI-compatible server, up to /v1", Verbatim(_said(error)),
+                             field=self.url) from None
+        try:
+            served = [str(model["id"]) for model in json.loads(body)["data"]]
+        except (ValueError, KeyError, TypeError):
+            served = []
+        if not served:
+            raise InputError("a list of models at /v1/models", Verbatim(body[:200]), field=self.url)
+        if self.model and self.model not in served:
+            raise InputError(f"a model of this server: {', '.join(served)}"[:300], self.model, field="--model")
+        self.model = self.model or served[0]
+        return self.model
+
+    async def complete(self, ids: list[int], output_tokens: int) -> Answer:
+        """Ask for exactly `output_tokens` tokens after the prompt `ids`. Errors are in the answer, never raised."""
+        from aiohttp import ClientError, ClientTimeout
+
+        body = json.dumps({
+            "model": self.model, "prompt": ids, "max_tokens": output_tokens,
+            "ignore_eos": True, "temperature": 0, "stream": True, "stream_options": {"include_usage": True},
+        }, separators=(",", ":")).encode()
+        answer = Answer(sent=time.perf_counter())
+        try:
+            async with self._session.post(
+                f"{self.url}/v1/completions", data=body, headers={"Content-Type": "application/json", **self._headers},
+                timeout=ClientTimeout(total=self._timeout_s),
+            ) as reply:
+                if reply.status != 200:
+                    answer.error = f"{reply.status}: {(await reply.text())[:300]}"
+                    return answer
+                await _read(reply.content, answer)
+        except TimeoutError:
+            answer.error = f"no end after {self._timeout_s:g} s"
+        except (ClientError, OSError, ValueError) as error:
+            answer.error = _said(error)
+        if not answer.error and not answer.chunks:
+            answer.error = "the answer has no tokens"
+        return answer
+
+
+async def _read(lines: Any, answer: Answer) -> None:
+    """Read server-sent events to the end. Any: aiohttp's stream reader, which only tests replace."""
+    async for line in lines:
+        if not line.startswith(b"data:"):
+            continue
+        now = time.perf_counter()
+        text = line[5:].strip()
+        if text == b"[DONE]":
+            return
+        event = json.loads(text)
+        if "error" in event:
+            answer.error = str(event["error"])[:300]
+            return
+        if event.get("choices"):
+            answer.chunks.append(now)
+        usage = event.get("usage")
+        if usage:
+            answer.prompt_tokens = int(usage.get("prompt_tokens", -1))
+            answer.output_tokens = int(usage.get("completion_tokens", -1))
+            details = usage.get("prompt_tokens_details") or {}
+            answer.cached_tokens = int(details.get("cached_tokens") or 0) if details else -1
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,212 @@
+"""A session of `hermes observe`: a folder with a journal of the requests that ended, and a table of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hermes.calibration.journal import Journal, JournalError, read_journal
+from hermes.calibration.observe.driver import Observed, check_streams, drive
+from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.server import Server
+from hermes.core.request import Request, Stream
+from hermes.errors import InputError, Verbatim
+from hermes.hardware.models import load_model
+from hermes.scenario import Scenario
+from hermes.scenario.build import build
+from hermes.scenario.document import resolved_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Outcome", "Target", "observe", "observed_table"]
+
+COLUMNS = ("request", "workload", "scheduled_s", "arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s",
+           "prompt_tokens", "output_tokens", "cached_tokens", "chunks", "chunk_s", "part", "miscounted", "error")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server and how to ask it.
+
+    Attributes:
+        vocab_size: Token ids are below it; 0 for that of the scenario's model.
+        warmup: Requests sent before the first, one after the other, and not recorded.
+    """
+
+    url: str
+    model: str = ""
+    vocab_size: int = 0
+    warmup: int = 2
+    timeout_s: float = 600.0
+    max_in_flight: int = 1000
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a session gave. late_s: p99 of how late requests were sent; miscounted: answers whose server counts other
+    tokens than were asked for."""
+
+    requests: int
+    failed: int
+    parts: int
+    late_s: float
+    miscounted: int
+    first_error: str
+    file: Path
+
+
+def observe(
+    scenario: Scenario, target: Target, folder: Path, told: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Drive the server with the scenario's requests and write `folder`/observed.parquet.
+
+    Every request that ended is in `folder`/observed.jsonl at once: a repeated call sends only the others, as a further
+    part, and raises `InputError` for another scenario or server. told: called with requests done and in total.
+    """
+    simulation = build(scenario)
+    check_streams(simulation.streams)
+    total = sum(len(stream.table) for stream in simulation.streams)
+    words = Vocabulary(target.vocab_size or _vocab_size(scenario, simulation.streams), scenario.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "observed.jsonl"
+    text = resolved_yaml(scenario)
+    plan = {"scenario": hashlib.sha256(text.encode()).hexdigest(), "url": target.url, "requests": total}
+    try:
+        journal = Journal(path, plan, {})
+    except JournalError:
+        said = Verbatim("begun with another scenario or server; choose another folder")
+        raise InputError(said, file=str(path)) from None
+    (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+    done = {int(name) for name in journal.done}
+    part = 1 + sum(1 for record in read_journal(path)[1] if record["kind"] == "note")
+    written = _Writer(journal)
+    try:
+        if len(done) < total:
+            count = len(done)
+
+            def ended(seen: Observed) -> None:
+                nonlocal count
+                count += 1
+                written.put(_row(seen, part))
+                if told is not None:
+                    told(count, total)
+
+            asyncio.run(_drive(simulation.streams, target, words, done, ended))
+    finally:
+        written.close()   # also after Ctrl-C: what ended is kept
+    frame = observed_table(folder)
+    _write(frame, folder / "observed.parquet")
+    return _outcome(frame, folder / "observed.parquet")
+
+
+async def _drive(streams: Sequence[Stream], target: Target, words: Vocabulary, done: set[int],
+                 ended: Callable[[Observed], None]) -> None:
+    try:
+        import aiohttp
+    except ImportError:
+        raise InputError("the package aiohttp (pip install 'hermes-sim[observe]')", None) from None
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        server = Server(session, target.url, target.model, target.timeout_s, dict(target.headers))
+        await server.find_model()
+        for number in range(target.warmup):
+            request = Request(streams[0], -1 - number, 0, 64, 8, 0, -1, None)
+            answer = await server.complete(words.prompt(request), request.output_tokens)
+            if answer.error:
+                raise InputError(Verbatim(f"the server does not take token ids on /v1/completions: {answer.error}"),
+                                 field=target.url)
+        await drive(streams, server, words, done, ended, target.max_in_flight)
+
+
+class _Writer:
+    """Writes the journal in a thread: a sync takes milliseconds, which would be late in the times of other requests."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._rows = journal, SimpleQueue[dict[str, Any] | None]()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def put(self, row: dict[str, Any]) -> None:
+        self._rows.put(row)
+
+    def close(self) -> None:
+        self._rows.put(None)
+        self._thread.join()
+        self._journal.__exit__()
+
+    def _write(self) -> None:
+        while (row := self._rows.get()) is not None:
+            self._journal.point(str(row["request"]), [row])
+
+
+def _row(seen: Observed, part: int) -> dict[str, Any]:
+    answer, zero = seen.answer, seen.zero
+    times = [round(instant - zero, 6) for instant in answer.chunks]
+    failed = bool(answer.error)
+    return {
+        "request": seen.request, "workload": seen.workload, "scheduled_s": round(seen.scheduled_s, 6),
+        "arrival_s": round(answer.sent - zero, 6), "chunk_s": times, "prompt_tokens": seen.prompt_tokens,
+        "output_tokens": 0 if failed else seen.output_tokens, "counted": [answer.prompt_tokens, answer.output_tokens],
+        "cached_tokens": answer.cached_tokens, "part": part, "error": answer.error,
+    }
+
+
+def observed_table(folder: Path) -> pd.DataFrame:
+    """Return the requests of a session in order of their numbers, with `COLUMNS`; times in seconds.
+
+    Failed requests have NaN and no output tokens. Raises `InputError` for a malformed journal.
+    """
+    import pandas as pd
+
+    path = folder / "observed.jsonl"
+    try:
+        rows = [record["rows"][0] for record in read_journal(path)[1] if record["kind"] == "point"]
+        found = [_timed(row) for row in sorted(rows, key=lambda row: int(row["request"]))]
+    except (JournalError, OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError("a journal of hermes observe", Verbatim(f"{error}"[:200]), file=str(path)) from None
+    return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table of what the journal has of a request."""
+    times, output, good = row["chunk_s"], row["output_tokens"], not row["error"]
+    sent, first, last = row["arrival_s"], times[0] if good else np.nan, times[-1] if good else np.nan
+    asked = (row["prompt_tokens"], output)
+    return {
+        **row, "first_token_s": first, "finish_s": last, "ttft_s": first - sent, "e2e_s": last - sent,
+        "tpot_s": (last - first) / (output - 1) if output > 1 else np.nan, "chunks": len(times),
+        "miscounted": good and any(n not in (-1, m) for n, m in zip(row["counted"], asked, strict=True)),
+    }
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    part = path.with_suffix(".part")
+    frame.to_parquet(part, index=False)
+    part.replace(path)
+
+
+def _outcome(frame: pd.DataFrame, file: Path) -> Outcome:
+    errors = [text for text in frame["error"] if text]
+    late = (frame["arrival_s"] - frame["scheduled_s"]).to_numpy()
+    return Outcome(len(frame), len(errors), int(frame["part"].nunique()),
+                   float(np.quantile(late, 0.99)) if len(late) else 0.0, int(frame["miscounted"].sum()),
+                   errors[0] if errors else "", file)
+
+
+def _vocab_size(scenario: Scenario, streams: Sequence[Stream]) -> int:
+    model = streams[0].model
+    try:
+        return load_model(model, scenario.source.base_dir).vocab_size
+    except InputError:
+        raise InputError(Verbatim(f"missing: nothing says how many tokens the vocabulary of {model!r} has; give "
+                                  "--vocab-size"), field="clients.model") from None

@@ -1,0 +1,186 @@
+"""`hermes observe` against a small server on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from completions_server import FIRST_S, NEXT_S, serving
+from typer.testing import CliRunner
+
+from hermes.api import simulate
+from hermes.calibration.observe.prompts import Vocabulary
+from hermes.calibration.observe.session import Target, observe
+from hermes.cli import app
+from hermes.errors import InputError
+from hermes.results.compare import compare
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
+
+
+def scenario(**workload: Any) -> dict[str, Any]:
+    return {
+        "name": "observed", "seed": 5,
+        "workload": {
+            "requests": 12, "arrivals": {"kind": "poisson", "rate": 60},
+            "lengths": {"kind": "fixed", "prompt": 40, "output": 6}, **workload,
+        },
+        "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm"}],
+    }
+
+
+def table(folder: Path) -> pd.DataFrame:
+    return pd.read_parquet(folder / "observed.parquet")
+
+
+def test_every_request_is_sent_at_its_time_and_timed(tmp_path: Path) -> None:
+    with serving() as server:
+        found = observe(load_scenario(scenario()), Target(server.url), tmp_path)
+    rows, simulated = table(tmp_path), simulate(scenario()).requests
+    assert (found.requests, found.failed, found.parts, found.miscounted) == (12, 0, 1, 0)
+    assert rows["request"].tolist() == list(range(12))
+    assert abs(rows["scheduled_s"] - simulated["arrival_s"]).max() < 1e-6
+    assert (rows["arrival_s"] >= rows["scheduled_s"]).all()
+    assert (rows["ttft_s"] >= FIRST_S).all()
+    assert (rows["tpot_s"] >= NEXT_S).all()
+    assert ((rows["e2e_s"] - rows["ttft_s"] - 5 * rows["tpot_s"]).abs() < 1e-5).all()
+    assert (rows["chunks"] == 6).all()
+    assert (rows["cached_tokens"] == 16).all()
+    bodies = server.asked[2:]   # after the warm-up
+    assert all(len(body["prompt"]) == 40 and body["ignore_eos"] and body["model"] == "small" for body in bodies)
+    assert len({tuple(body["prompt"]) for body in bodies}) == 12
+
+
+def test_the_run_is_compared_with_what_was_observed(tmp_path: Path) -> None:
+    with serving() as server:
+        observe(load_scenario(scenario()), Target(server.url), tmp_path)
+    found = compare(simulate(scenario()), tmp_path / "observed.parquet")
+    assert found.error("ttft", "p50") < 0   # an H100 is faster than FIRST_S
+    with pytest.raises(InputError, match="request 12 of the run"):
+        compare(simulate({**scenario(requests=13)}), tmp_path / "observed.parquet")
+
+
+def test_texts_shared_in_the_scenario_are_shared_tokens(tmp_path: Path) -> None:
+    shared = scenario(prefixes={"groups": 2, "tokens": 25})
+    with serving() as server:
+        observe(load_scenario(shared), Target(server.url, warmup=0), tmp_path)
+    groups = [r.content.group for s in build(load_scenario(shared)).streams for r in s.requests()]
+    prompts = [tuple(body["prompt"]) for body in server.asked]
+    assert len(set(groups)) == 2
+    for i, a in enumerate(prompts):
+        for j, b in enumerate(prompts[:i]):
+            assert (a[:25] == b[:25]) == (groups[i] == groups[j])
+            assert a[25:] != b[25:]
+
+
+def test_ids_are_of_the_vocabulary_and_of_the_seed() -> None:
+    request = next(iter(build(load_scenario(scenario())).streams[0].requests()))
+    ids = Vocabulary(32000, 5).prompt(request)
+    assert len(ids) == 40
+    assert min(ids) >= 1000
+    assert max(ids) < 31000
+    assert ids == Vocabulary(32000, 5).prompt(request) != Vocabulary(32000, 6).prompt(request)
+    assert set(Vocabulary(10, 0).prompt(request)) <= set(range(2, 8))
+
+
+def test_users_wait_for_their_answers(tmp_path: Path) -> None:
+    closed = scenario(arrivals={"kind": "closed_loop", "users": 3})
+    with serving() as server:
+        observe(load_scenario(closed), Target(server.url), tmp_path)
+    assert server.most_open == 3
+    assert len(table(tmp_path)) == 12
+
+
+def test_requests_in_flight_are_bounded(tmp_path: Path) -> None:
+    with serving() as server:
+        found = observe(load_scenario(scenario()), Target(server.url, max_in_flight=1), tmp_path)
+    assert server.most_open == 1
+    assert found.late_s > FIRST_S
+
+
+def test_failures_are_kept_with_their_reason(tmp_path: Path) -> None:
+    with serving(fails=frozenset((4, 7)), counts=1) as server:
+        found = observe(load_scenario(scenario()), Target(server.url), tmp_path)
+    rows = table(tmp_path)
+    assert found.failed == 2
+    assert "503" in found.first_error
+    assert found.miscounted == 10
+    failed = rows[rows["error"] != ""]
+    assert len(failed) == 2
+    assert failed["ttft_s"].isna().all()
+    assert (failed["output_tokens"] == 0).all()
+
+
+def test_several_tokens_in_a_chunk(tmp_path: Path) -> None:
+    with serving(together=4) as server:
+        observe(load_scenario(scenario()), Target(server.url), tmp_path)
+    rows = table(tmp_path)
+    assert (rows["chunks"] == 2).all()
+    assert (rows["output_tokens"] == 6).all()
+
+
+def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
+    slow = scenario(requests=40, arrivals={"kind": "uniform", "rate": 20})
+    path = tmp_path / "slow.yaml"
+    path.write_text(yaml.safe_dump(slow))
+    with serving() as server:
+        driver = subprocess.Popen([sys.executable, "-m", "hermes", "observe", str(path), server.url, "-o",
+                                   str(tmp_path / "out")], stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while len(server.asked) < 10 and time.monotonic() < until:
+            time.sleep(0.02)
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+        before = len(server.asked)
+        found = observe(load_scenario(path), Target(server.url), tmp_path / "out")
+        assert len(server.asked) - 2 - before < 40, "what had ended is not sent again"
+    rows = table(tmp_path / "out")
+    assert found.parts == 2
+    assert rows["request"].tolist() == list(range(40))
+    assert rows["part"].is_monotonic_increasing
+    assert set(rows["part"]) == {1, 2}
+    with pytest.raises(InputError, match="another scenario"):
+        observe(load_scenario(scenario()), Target(server.url), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("workload", "names"), [
+    ({"lengths": {"kind": "conversations", "turns": 3, "message": 10, "output": 5, "think_time": 1}}, "conversations"),
+    ({"branches": 2}, "several answers"),
+])
+def test_workloads_that_cannot_be_driven(tmp_path: Path, workload: dict[str, Any], names: str) -> None:
+    with pytest.raises(InputError, match=names):
+        observe(load_scenario(scenario(**workload)), Target("http://127.0.0.1:9"), tmp_path)
+
+
+def test_mistakes_get_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, "-m", "hermes", "observe", str(path), *arguments], capture_output=True,
+                              text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    assert "http://127.0.0.1:9" in run("http://127.0.0.1:9", "-o", str(tmp_path / "a"))
+    with serving() as server:
+        assert "small, other" in run(server.url, "-o", str(tmp_path / "b"), "--model", "large")
+        assert "NAME: VALUE" in run(server.url, "-o", str(tmp_path / "c"), "--header", "key")
+
+
+def test_the_command_prints_what_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+    with serving() as server:
+        done = CliRunner().invoke(app(), ["observe", str(path), server.url, "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    assert "12, 0 failed" in done.output
