@@ -102,7 +102,14 @@ def _notes(hardware: Any) -> list[str]:
 
 def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     """Return the seconds of a step, and of its terms with their sources."""
+    from hermes.hardware.adjusted import AdjustedModel
+
     total = hardware.step_ns(stats) / 1e9
+    if isinstance(hardware, AdjustedModel):
+        found, change = _step(hardware.base, stats), hardware.change
+        text = f"prompts times {change.prompts:g}, decodes times {change.decodes:g}, {change.fixed * 1e3:g} ms a step"
+        rest = {"term": "adjust", "seconds": total - found["step_s"], "source": text}
+        return {**found, "step_s": total, "terms": [*found["terms"], rest]}
     if not hasattr(hardware, "terms_ns"):
         text = getattr(hardware, "description", "") or getattr(hardware, "name", type(hardware).__name__)
         return {"step_s": total, "terms": [{"term": "whole step", "seconds": total, "source": text}],

@@ -25,6 +25,7 @@ from hermes.core.collect import Describe
 from hermes.core.columns import RowLog
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE
+from hermes.hardware.adjusted import StepAdjustment
 from hermes.hardware.base import HardwareModel
 from hermes.hardware.devices import DeviceDescription, load_device
 from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, load_engine
@@ -79,6 +80,8 @@ class LLMClientConfig(ConfigModel):
     hardware: Annotated[Any, Component(HARDWARE), Field(default={"kind": "composed"}, validate_default=True)]
     """Hardware model: the duration of a step. Left out, composed of named terms for the model, the device and the
     engine."""
+    adjust: StepAdjustment = StepAdjustment()
+    """Changes of the hardware model's step times, such as `hermes calibrate from-requests` fits."""
     max_model_len: int | None = Field(default=None, ge=1, le=2**41)
     """Limit of prompt plus output tokens. The client rejects longer requests, as `vllm serve` does. Left out, the
     model's context."""
@@ -133,7 +136,7 @@ class LLMClientConfig(ConfigModel):
 
     def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         with inside("hardware"):
-            hardware = self.hardware.build(base_dir)
+            hardware = self.adjust.apply(self.hardware.build(base_dir))
         if self.parallel.tp not in (1, hardware_info(hardware).tp):
             raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
                                       f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
@@ -176,7 +179,7 @@ class LLMClientConfig(ConfigModel):
         """
         if hardware is None:
             with inside("hardware"):
-                hardware = self.hardware.build(base_dir)
+                hardware = self.adjust.apply(self.hardware.build(base_dir))
         info = hardware_info(hardware)
         check_agreement(self, info, base_dir)
         model = self._memory_model(info, base_dir)

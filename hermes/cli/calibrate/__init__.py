@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hermes.cli.calibrate.from_requests import from_requests
 from hermes.cli.output import Json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     calibrate = typer.Typer(help="Measure engines, links and indices.", no_args_is_help=True)
     for command in (plan, run, pack, check):
         calibrate.command()(command)
+    calibrate.command("from-requests")(from_requests)
     app.add_typer(calibrate, name="calibrate")
 
 

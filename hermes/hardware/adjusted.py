@@ -1,0 +1,89 @@
+"""Step times of any hardware model, changed by what request times can tell: a factor for each phase and a fixed time.
+
+    step = fixed + s * all + (p - s) * prompts alone + (d - s) * decodes alone,    s = min(p, d)
+
+`all`, `prompts alone` and `decodes alone` are the model's times of the batch, and of the batches of its prompts and its
+decodes. A step of prompts alone becomes p times as long, one of decodes alone d times; in a mixed step the smaller
+factor applies to what both share, so that more work is never cheaper. `hermes calibrate from-requests` fits the three.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from hermes.config import ConfigModel, Duration
+from hermes.hardware.base import FloatArray, HardwareModel, IntArray, StepStats, VectorHardwareModel
+from hermes.hardware.history import StepHistory
+from hermes.hardware.info import HardwareInfo, hardware_info
+from hermes.units import NS_PER_S
+
+__all__ = ["AdjustedModel", "StepAdjustment", "decodes_alone", "prompts_alone"]
+
+Factor = Annotated[float, Field(ge=0, le=1e4)]
+
+
+class StepAdjustment(ConfigModel):
+    """Changes of step times, whatever hardware model gives them."""
+
+    prompts: Factor = 1.0
+    """Factor of the time of steps with prompts alone."""
+    decodes: Factor = 1.0
+    """Factor of the time of steps with decodes alone."""
+    fixed: Duration = 0.0
+    """Added to each step."""
+
+    def apply(self, model: HardwareModel) -> HardwareModel:
+        """Return the changed model; the same one for figures that change nothing."""
+        return model if self == StepAdjustment() else AdjustedModel(model, self)
+
+
+def prompts_alone(stats: StepStats) -> StepStats:
+    """Return the batch of a step's prompts."""
+    return StepStats(
+        stats.prefill_seqs, stats.prefill_tokens, stats.prefill_past, stats.prefill_attn,
+        sampled=max(stats.sampled - stats.decode_seqs, 0), embed_tokens=stats.embed_tokens, embedded=stats.embedded,
+        prefill_max=stats.prefill_max)
+
+
+def decodes_alone(stats: StepStats) -> StepStats:
+    """Return the batch of a step's decodes."""
+    return StepStats(decode_seqs=stats.decode_seqs, decode_ctx=stats.decode_ctx, decode_ctx_max=stats.decode_ctx_max,
+                     sampled=min(stats.sampled, stats.decode_seqs))
+
+
+class AdjustedModel(VectorHardwareModel):
+    """A hardware model with a `StepAdjustment`."""
+
+    def __init__(self, base: HardwareModel, change: StepAdjustment) -> None:
+        self.base, self.change = base, change
+        self.name = f"{getattr(base, 'name', '')}, adjusted"
+
+    @property
+    def info(self) -> HardwareInfo:
+        return hardware_info(self.base)
+
+    def history(self) -> StepHistory | None:
+        make: Any = getattr(self.base, "history", None)   # optional: see `HardwareModel`
+        found: StepHistory | None = None if make is None else make()
+        return found
+
+    def run_seconds(self, stats: StepStats, num_steps: int) -> FloatArray:
+        change = self.change
+        prompts, decodes = stats.prefill_tokens > 0, stats.decode_seqs > 0
+        ns = self.base.run_ns(stats, num_steps).astype(np.float64)
+        if prompts and decodes:
+            shared = min(change.prompts, change.decodes)
+            ns *= shared
+            if change.prompts > shared:
+                ns += (change.prompts - shared) * self.base.step_ns(prompts_alone(stats))
+            if change.decodes > shared:
+                ns += (change.decodes - shared) * self.base.run_ns(decodes_alone(stats), num_steps)
+        else:
+            ns *= change.prompts if prompts else change.decodes
+        return np.asarray(ns / NS_PER_S + change.fixed)
+
+    def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
+        return self.base.out_of_range(columns, num_steps)

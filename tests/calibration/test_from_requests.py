@@ -1,0 +1,133 @@
+"""Figures fitted to the times of requests come back as they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from hermes.api import simulate
+from hermes.calibration.fit.request_phases import phases_of
+from hermes.calibration.fit.requests import NAMES, Figures, client_of, fit_requests, overrides_of
+from hermes.cli import app
+from hermes.errors import InputError
+from hermes.results.reference import Reference, guess_mapping, load_reference
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
+
+HIDDEN = {"adjust": {"prompts": 1.4, "decodes": 0.8, "fixed": "2 ms"},
+          "frontend": {"before": "12 ms", "after": "1.5 ms", "per_prompt_token": "5 us"}}
+TRUE = Figures(0.0135, 5e-6, 0.002, 1.4, 0.8)
+
+
+def scenario(rate: float = 12.0, lengths: dict[str, Any] | None = None, **client: Any) -> dict[str, Any]:
+    return {
+        "name": "server", "seed": 3,
+        "workload": {"requests": 300, "arrivals": {"kind": "poisson", "rate": rate},
+                     "lengths": lengths or {"kind": "empirical", "profile": "azure-conv-2023"}},
+        "clients": [{"model": "llama-3.1-8b", "device": "h100-sxm", **client}],
+    }
+
+
+def observed(folder: Path, **more: Any) -> Reference:
+    path = folder / "observed.csv"
+    rows = simulate(scenario(**more, **HIDDEN)).requests
+    rows[["request", "arrival_s", "ttft_s", "e2e_s", "prompt_tokens", "output_tokens"]].to_csv(path, index=False)
+    return load_reference(path, guess_mapping(path))
+
+
+def predicted(figures: Figures, rate: float) -> Any:
+    client = client_of(load_scenario(scenario()))
+    return simulate(scenario(rate), overrides=overrides_of(figures, client)).requests
+
+
+@pytest.mark.parametrize("rate", [4.0, 12.0])
+def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> None:
+    found = fit_requests(load_scenario(scenario(rate)), observed(tmp_path, rate=rate))
+    assert found.settled
+    assert all(each.told for each in found.told)
+    assert found.figures.array() == pytest.approx(TRUE.array(), rel=0.12, abs=1e-6)
+    assert found.figures.prompts == pytest.approx(1.4, rel=0.03)
+    for other in (2.0, 12.0, 20.0):
+        true, ours = simulate(scenario(other, **HIDDEN)).requests, predicted(found.figures, other)
+        before = simulate(scenario(other)).requests
+        for column, limit in (("ttft_s", 0.06), ("tpot_s", 0.04), ("e2e_s", 0.04)):
+            error = ours[column].mean() / true[column].mean() - 1.0
+            assert abs(error) < limit, (other, column, error)
+            assert abs(before[column].mean() / true[column].mean() - 1.0) > 0.1, "nothing was to be found"
+
+
+def test_what_the_requests_do_not_tell_stays(tmp_path: Path) -> None:
+    alike = {"kind": "fixed", "prompt": 500, "output": 40}   # one length: a token's time is not told from a prompt's
+    found = fit_requests(load_scenario(scenario(4.0, alike)), observed(tmp_path, rate=4.0, lengths=alike))
+    told = {each.name: each for each in found.told}
+    assert not all(each.told for each in found.told)
+    for name, each in told.items():
+        if not each.told:
+            assert each.value == getattr(found.start, name)
+
+
+def test_the_phases_are_the_simulated_times() -> None:
+    simulation = build(load_scenario(scenario(20.0, **HIDDEN)))
+    record = simulation.run()
+    phases = phases_of(record, simulation.clients[0].hardware, 0.012, 5e-6)   # type: ignore[attr-defined]
+    assert len(phases.request) == 300
+    rest, first = phases.rest @ TRUE.array(), phases.first @ TRUE.array()
+    assert rest == pytest.approx(phases.rest_s, rel=1e-3)
+    idle = first < phases.ttft_s * (1 - 1e-3)   # the first step of an idle engine takes 3.5 ms more
+    assert (phases.ttft_s - first)[idle] == pytest.approx(0.0035, abs=0.001)
+    assert first[~idle] == pytest.approx(phases.ttft_s[~idle], rel=2e-3)
+
+
+def test_on_a_part_of_the_requests(tmp_path: Path) -> None:
+    found = fit_requests(load_scenario(scenario()), observed(tmp_path), use=lambda numbers: numbers % 3 > 0)
+    assert found.requests == 200
+    assert found.figures.prompts == pytest.approx(1.4, rel=0.05)
+
+
+def test_several_kinds_of_clients_are_refused(tmp_path: Path) -> None:
+    two = scenario()
+    two["clients"] = [{**two["clients"][0], "name": "a", "role": "prefill"}, {**two["clients"][0], "role": "decode"}]
+    with pytest.raises(InputError, match="one kind of LLM client"):
+        fit_requests(load_scenario(two), observed(tmp_path))
+
+
+def test_figures_have_a_name_each() -> None:
+    assert len(NAMES) == len(TRUE.array())
+
+
+def test_the_command_writes_the_fitted_scenario(tmp_path: Path) -> None:
+    observed(tmp_path)
+    path, fitted = tmp_path / "server.yaml", tmp_path / "out" / "fitted.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+    call = ["calibrate", "from-requests", str(tmp_path / "observed.csv"), str(path), "-o", str(fitted)]
+    done = CliRunner().invoke(app(), call)
+    assert done.exit_code == 0, done.output
+    assert "100 requests held out" in done.output
+    adjust = load_scenario(fitted).clients[0].adjust
+    assert adjust.prompts == pytest.approx(1.4, rel=0.03)
+    data = json.loads(CliRunner().invoke(app(), [*call, "--json"]).output)
+    errors = [abs(row["after_s"] / row["observed_s"] - 1) for row in data["held_out"] if row["statistic"] == "mean"]
+    before = [abs(row["before_s"] / row["observed_s"] - 1) for row in data["held_out"] if row["statistic"] == "mean"]
+    assert max(errors) < 0.04
+    assert min(before) > 0.1
+    told = CliRunner().invoke(app(), ["explain", str(fitted), "--decodes", "4"])
+    assert "adjust" in told.output
+
+
+def test_requests_of_another_scenario_are_refused(tmp_path: Path) -> None:
+    observed(tmp_path, rate=4.0)
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+    call = [sys.executable, "-m", "hermes", "calibrate", "from-requests", str(tmp_path / "observed.csv"), str(path),
+            "-o", str(tmp_path / "fitted.yaml")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "not the same requests" in done.stderr
+    assert not (tmp_path / "fitted.yaml").exists()
