@@ -19,15 +19,46 @@ TraceFile = Annotated[Path, typer.Argument(help="The trace file.", show_default=
 def add_to(app: typer.Typer) -> None:
     trace = typer.Typer(help="Import and describe request traces.", no_args_is_help=True)
     trace.command("import")(import_)
+    trace.command("get")(get)
     trace.command("describe")(describe)
     trace.command("cache")(cache)
     app.add_typer(trace, name="trace")
 
 
+def get(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The trace; left out, all are listed.",
+                                        show_default=False)] = "",
+    output: Annotated[Path | None, typer.Option(
+        "-o", "--output", metavar="FILE.parquet", help="The Parquet file to write [NAME.parquet].")] = None,
+    url: Annotated[str, typer.Option(metavar="URL", help="Take it from here, such as a mirror.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Download a public trace, check it, and convert it to HERMES's Parquet format."""
+    from dataclasses import asdict
+
+    from hermes.workload.public_traces import get_trace, public_traces
+
+    if not name:
+        known = public_traces()
+        if as_json:
+            print_json([asdict(trace) for trace in known.values()])
+            return
+        print_table("", ["name", "what", "licence"], [[n, t.what, t.licence] for n, t in known.items()])
+        return
+    path = output or Path(f"{name}.parquet")
+    found = get_trace(name, path, url)
+    if as_json:
+        print_json({"name": name, "file": str(path), "requests": found.requests, "sha256": found.sha256,
+                    "licence": found.trace.licence})
+        return
+    print(f"{path}: {found.requests:,} requests, licence {found.trace.licence}; next: hermes trace describe {path}")
+
+
 def import_(
     format_: Annotated[
-        str, typer.Argument(metavar="FORMAT", help="azure, bailian, burstgpt, csv, mooncake, parquet, "
-                                                   "ragpulse, tokens, vllm-bench, vllm-run, or a plug-in's.")
+        str, typer.Argument(metavar="FORMAT", help="aiperf, azure, bailian, blis, burstgpt, csv, guidellm, "
+                                                   "inference-perf, mooncake, parquet, ragpulse, servegen, sharegpt, "
+                                                   "tokens, vllm-bench, vllm-run, or a plug-in's.")
     ],
     file: TraceFile,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.parquet", help="The Parquet file to write.")],

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from hermes.config import ConfigModel
 from hermes.config.bench_results import bench_rows
 from hermes.config.files import csv_rows, json_lines, parquet_batches
+from hermes.config.load_drivers import driver_of, driver_rows
 from hermes.config.validation import validate
 from hermes.config.yaml_document import load_yaml
 from hermes.errors import InputError, Verbatim, suggest
@@ -196,7 +197,10 @@ def guess_mapping(path: str | os.PathLike[str]) -> ReferenceMapping:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, row) of a CSV or JSON-lines file, or (number of the row from 1, row) of a Parquet file."""
     suffix = path.suffix.lower()
-    if suffix in (".parquet", ".pq"):
+    driver = driver_of(path)
+    if driver is not None:
+        yield from enumerate(driver_rows(driver, path), start=1)
+    elif suffix in (".parquet", ".pq"):
         yield from enumerate(chain.from_iterable(parquet_batches(path)), start=1)
     elif suffix in (".jsonl", ".ndjson", ".json"):
         for line, found in json_lines(path):

@@ -41,6 +41,10 @@ __all__ = [
 TRACE_IMPORTERS: Registry[TraceImporter] = Registry("trace_importers", "a trace format", {
     "ragpulse": "hermes.workload.ragpulse:RagPulseTrace", "vllm-bench": "hermes.workload.bench_files:VllmBenchTrace",
     "tokens": "hermes.workload.token_traces:TokenTrace",
+    "aiperf": "hermes.workload.driver_traces:AiperfTrace", "guidellm": "hermes.workload.driver_traces:GuideLlmTrace",
+    "inference-perf": "hermes.workload.driver_traces:InferencePerfTrace",
+    "blis": "hermes.workload.driver_traces:BlisTrace", "servegen": "hermes.workload.driver_traces:ServeGenTrace",
+    "sharegpt": "hermes.workload.driver_traces:ShareGptTrace",
 })
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}

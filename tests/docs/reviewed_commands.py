@@ -31,6 +31,9 @@ NOT_RUN = {
         "needs data of others; tests/validation/test_splitwise.py, tests/studies/test_datastructures.py",
     r"hermes accuracy --data DIR .*": "needs data of others; tests/calibration/test_accuracy.py",
     r"pytest .*": "a test",
+    r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":
+        "need a live server; tests/calibration/test_observe.py and test_from_requests.py have small ones",
+    r"hermes trace get .*": "needs the network; tests/workload/test_load_drivers.py has a local server",
     r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",
     r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
