@@ -20,6 +20,8 @@ sys.dont_write_bytecode = False
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("full", deadline=None, max_examples=100)
 
+NAMED = {"ray", "whole"}   # have a command of their own
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """`-m long` runs property tests in full; see `long_runs.py`."""
@@ -35,8 +37,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long` or `whole` unless `-m` names them, or they have a quick size."""
-    if "whole" in (config.option.markexpr or ""):
+    """Leave out the tests marked `long` or as one of `NAMED` unless `-m` names them, or they have a quick size."""
+    if NAMED & set((config.option.markexpr or "").split()):
         return
     if _names_long(config):
         for item in items:   # property tests that leave the number of examples to the profile
@@ -45,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     marks = {item: item.get_closest_marker("long") for item in items}
     left_out = {item for item, mark in marks.items() if (mark is not None and "quick" not in mark.kwargs)
-                or item.get_closest_marker("whole")}
+                or any(item.get_closest_marker(name) for name in NAMED)}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

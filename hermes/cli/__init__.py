@@ -40,7 +40,8 @@ MODULES = {
     "validate_engine": ("validate-engine",), "observe": ("observe",), "study": ("study",),
     "fit_overhead": ("fit-overhead",),
     "pipelines": ("pipeline",), "network": ("network",), "plot": ("plot",), "sweep": ("sweep",),
-    "capacity": ("capacity",), "size": ("size",), "deploy": ("import", "export"), "init": ("init",),
+    "capacity": ("capacity",), "size": ("size",), "optimize": ("optimize",),
+    "deploy": ("import", "export"), "init": ("init",),
 }
 """The commands that each module of this package adds."""
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hermes.cli.output import Json, Overrides, Scenario, Verbose, print_json, print_lines, print_table
+from hermes.cli.output import (
+    Address,
+    ExecutorName,
+    Json,
+    Overrides,
+    Scenario,
+    Verbose,
+    Workers,
+    print_json,
+    print_lines,
+    print_table,
+)
 
 __all__ = ["add_to"]
 
@@ -32,8 +43,9 @@ def capacity(
     within: Annotated[float, typer.Option(
         min=0.001, max=1.0, help="Half width of the 95% interval that is narrow enough, relative.")] = 0.02,
     runs: Annotated[int, typer.Option(min=2, max=100, help="Most simulations of one seed.")] = 12,
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 simulates in this process.")]
-    = os.cpu_count() or 1,
+    workers: Workers = -1,
+    executor: ExecutorName = "local",
+    address: Address = "",
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -44,13 +56,15 @@ def capacity(
     """
     from hermes.explore.capacity import capacity as find
     from hermes.explore.capacity_text import lines, plain, trial_rows
+    from hermes.explore.executors import make_executor
     from hermes.explore.objective import limits_text, slo_overrides
     from hermes.scenario import load_scenario
 
     settings = [*overrides, *(slo_overrides(slo) if slo is not None else [])]
     told = (lambda text: print(text, file=sys.stderr)) if verbose else None
-    found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, workers=workers,
-                 out=output, told=told)
+    with closing(make_executor(executor, workers, (), address)) as engine:
+        found = find(scenario, over=over, overrides=settings, seeds=seeds, within=within, max_runs=runs, out=output,
+                     engine=engine, told=told)
     if as_json:
         print_json(plain(found))
     else:

@@ -107,7 +107,8 @@ def _step(hardware: Any, stats: Any) -> dict[str, Any]:
     total = hardware.step_ns(stats) / 1e9
     if isinstance(hardware, AdjustedModel):
         found, change = _step(hardware.base, stats), hardware.change
-        text = f"prompts times {change.prompts:g}, decodes times {change.decodes:g}, {change.fixed * 1e3:g} ms a step"
+        text = (f"prompts times {change.prompts:g}, decodes times {change.decodes:g}, {change.fixed * 1e3:g} ms a "
+                f"step, {change.per_seq * 1e3:g} ms a sequence")
         rest = {"term": "adjust", "seconds": total - found["step_s"], "source": text}
         return {**found, "step_s": total, "terms": [*found["terms"], rest]}
     if not hasattr(hardware, "terms_ns"):

@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "scenarios": "List the scenarios that come with hermes.",
         "capacity": "Find the highest load that meets the SLO.",
         "size": "Find the fewest devices that meet the SLO.",
+        "optimize": "Find the settings that no others beat.",
         "study": "Run a study: simulations, tables, figures, findings.",
     },
     "Read results": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from hermes.results import Results
 
 __all__ = [
-    "DiagramFile", "DiagramFormat", "Json", "Overrides", "Scenario", "Verbose", "print_json", "print_lines",
-    "print_table", "show",
-    "show_run",
+    "Address", "DiagramFile", "DiagramFormat", "ExecutorName", "Json", "Overrides", "Scenario", "Verbose", "Workers",
+    "cores", "print_json", "print_lines", "print_table", "show", "show_run",
 ]
 
 Scenario = Annotated[str, typer.Argument(
@@ -33,6 +33,12 @@ Overrides = Annotated[
                  "Set a.b=c or a.0.b=c in it, or append with a.b+=c; repeatable. `--plugin FILE` is short for "
                  "`--set plugins+=FILE`."),
 ]
+Workers = Annotated[int, typer.Option(
+    "--workers", min=-1, max=4096, help="Worker processes; 0 simulates in this process, -1 takes all cores.")]
+ExecutorName = Annotated[str, typer.Option(
+    "--executor", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster. Or a plug-in's.")]
+Address = Annotated[str, typer.Option(
+    "--address", metavar="HOST:PORT", help="Cluster to use; left out, the one of this machine, or a new one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DiagramFile = Annotated[Path | None, typer.Option(
     "-o", "--output", metavar="FILE", help="Write to a .mmd (Mermaid) or .dot file instead of printing.")]
@@ -54,6 +60,11 @@ def print_json(data: Any) -> None:
 def _plain(value: Any) -> Any:
     """Convert numpy scalars and paths."""
     return value.item() if hasattr(value, "item") else str(value)
+
+
+def cores() -> int:
+    """Return the number of cores of this machine."""
+    return os.cpu_count() or 1
 
 
 def print_table(title: str, columns: list[str], rows: Sequence[Sequence[Any]]) -> None:

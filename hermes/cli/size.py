@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import Json, Overrides, Verbose, print_json, print_lines, show
+from hermes.cli.output import (
+    Address,
+    ExecutorName,
+    Json,
+    Overrides,
+    Verbose,
+    Workers,
+    print_json,
+    print_lines,
+    show,
+)
 
 __all__ = ["add_to"]
 
@@ -38,8 +48,9 @@ def size(
     overrides: Overrides = [],  # noqa: B006
     output: Annotated[Path | None, typer.Option(
         "-o", "--output", metavar="DIR", help="Write the best scenario, a figure and all simulations here.")] = None,
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 simulates in this process.")]
-    = os.cpu_count() or 1,
+    workers: Workers = -1,
+    executor: ExecutorName = "local",
+    address: Address = "",
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -47,6 +58,7 @@ def size(
 
     Exit code 1 if no layout meets the SLO.
     """
+    from hermes.explore.executors import make_executor
     from hermes.explore.objective import slo_overrides
     from hermes.explore.size import size as find
     from hermes.explore.size_files import from_options, from_scenario, write
@@ -57,10 +69,11 @@ def size(
     start = (from_options(model, workload, rate, settings) if scenario is None
              else from_scenario(scenario, model, workload, rate, settings))
     told = (lambda text: print(text, file=sys.stderr)) if verbose else None
-    found = find(
-        start.document, base_dir=start.base_dir, devices=_names(device, "--device"), tps=_numbers(tp),
-        layouts=_layouts(layout), max_devices=max_devices, workers=workers,
-        out=None if output is None else output / "simulations", told=told)
+    with closing(make_executor(executor, workers, (), address)) as engine:
+        found = find(
+            start.document, base_dir=start.base_dir, devices=_names(device, "--device"), tps=_numbers(tp),
+            layouts=_layouts(layout), max_devices=max_devices, engine=engine,
+            out=None if output is None else output / "simulations", told=told)
     if output is not None:
         write(found, output)
         if found.ranked:

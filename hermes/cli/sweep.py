@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hermes.cli import complete
-from hermes.cli.output import Json, Overrides, print_json, print_table
+from hermes.cli.output import Address, ExecutorName, Json, Overrides, Workers, cores, print_json, print_table
 from hermes.cli.paths import is_sweep
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ def sweep(
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder that keeps its points.")]
     = None,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
-    workers: Annotated[int, typer.Option(min=0, max=4096, help="Worker processes; 0 runs all points in this process.")]
-    = os.cpu_count() or 1,
+    workers: Workers = -1,
+    executor: ExecutorName = "local",
+    address: Address = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points without running them.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
@@ -42,8 +43,11 @@ def sweep(
 
     For the folder of a sweep, print its table.
     """
+    from hermes.config.registry import plugin_modules
     from hermes.errors import InputError
     from hermes.explore import open_sweep, plan_sweep, run_sweep
+    from hermes.explore.executors import make_executor
+    from hermes.explore.hashing import OTHER_REGISTRIES
     from hermes.results.progress import ProgressBar
 
     if output is None and not dry_run and is_sweep(Path(source)):
@@ -62,12 +66,14 @@ def sweep(
                 ran.append(done)
 
         if dry_run:
-            plan = plan_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
+            plan = plan_sweep(source, output, overrides=overrides, workers=workers if workers >= 0 else cores(),
+                              progress=progress)
         elif output is None:
             raise InputError("a folder for the results: -o DIR", None, field="--output")
         else:
             started = time.perf_counter()
-            results = run_sweep(source, output, overrides=overrides, workers=workers, progress=progress)
+            with closing(make_executor(executor, workers, plugin_modules(OTHER_REGISTRIES), address)) as engine:
+                results = run_sweep(source, output, overrides=overrides, progress=progress, engine=engine)
             took = time.perf_counter() - started
     if dry_run:
         _show_plan(plan, as_json)

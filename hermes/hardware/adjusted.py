@@ -1,10 +1,11 @@
-"""Step times of any hardware model, changed by what request times can tell: a factor for each phase and a fixed time.
+"""Step times of any hardware model, changed by what request times can tell: a factor for each phase, and time of each
+step and of each sequence in it.
 
-    step = fixed + s * all + (p - s) * prompts alone + (d - s) * decodes alone,    s = min(p, d)
+    step = fixed + per_seq * sequences + s * all + (p - s) * prompts alone + (d - s) * decodes alone,    s = min(p, d)
 
 `all`, `prompts alone` and `decodes alone` are the model's times of the batch, and of the batches of its prompts and its
 decodes. A step of prompts alone becomes p times as long, one of decodes alone d times; in a mixed step the smaller
-factor applies to what both share, so that more work is never cheaper. `hermes calibrate from-requests` fits the three.
+factor applies to what both share, so that more work is never cheaper. `hermes calibrate from-requests` fits the four.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class StepAdjustment(ConfigModel):
     """Factor of the time of steps with decodes alone."""
     fixed: Duration = 0.0
     """Added to each step."""
+    per_seq: Duration = 0.0
+    """Added to each step for each of its sequences: an engine's or API server's time that the device waits for."""
 
     def apply(self, model: HardwareModel) -> HardwareModel:
         """Return the changed model; the same one for figures that change nothing."""
@@ -83,7 +86,8 @@ class AdjustedModel(VectorHardwareModel):
                 ns += (change.decodes - shared) * self.base.run_ns(decodes_alone(stats), num_steps)
         else:
             ns *= change.prompts if prompts else change.decodes
-        return np.asarray(ns / NS_PER_S + change.fixed)
+        seqs = stats.prefill_seqs + stats.decode_seqs
+        return np.asarray(ns / NS_PER_S + (change.fixed + change.per_seq * seqs))
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         return self.base.out_of_range(columns, num_steps)

@@ -23,7 +23,7 @@ from hermes.scenario.build import build
 
 HIDDEN = {"adjust": {"prompts": 1.4, "decodes": 0.8, "fixed": "2 ms"},
           "frontend": {"before": "12 ms", "after": "1.5 ms", "per_prompt_token": "5 us"}}
-TRUE = Figures(0.0135, 5e-6, 0.002, 1.4, 0.8)
+TRUE = Figures(0.0135, 5e-6, 0.002, 0.0, 1.4, 0.8)
 
 
 def scenario(rate: float = 12.0, lengths: dict[str, Any] | None = None, **client: Any) -> dict[str, Any]:
@@ -51,9 +51,12 @@ def predicted(figures: Figures, rate: float) -> Any:
 def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> None:
     found = fit_requests(load_scenario(scenario(rate)), observed(tmp_path, rate=rate))
     assert found.settled
-    assert all(each.told for each in found.told)
-    assert found.figures.array() == pytest.approx(TRUE.array(), rel=0.12, abs=1e-6)
     assert found.figures.prompts == pytest.approx(1.4, rel=0.03)
+    assert found.figures.front_end_s == pytest.approx(0.0135, rel=0.05)
+    f = found.figures
+    one, eight = (f.fixed_s + f.per_seq_s * n + f.decodes * 0.0069 for n in (1, 8))
+    assert one == pytest.approx(0.002 + 0.8 * 0.0069, rel=0.05)   # of a decode; its parts are told less well
+    assert eight == pytest.approx(0.002 + 0.8 * 0.0069, rel=0.05)
     for other in (2.0, 12.0, 20.0):
         true, ours = simulate(scenario(other, **HIDDEN)).requests, predicted(found.figures, other)
         before = simulate(scenario(other)).requests

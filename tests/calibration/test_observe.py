@@ -147,7 +147,7 @@ def test_an_interrupted_session_goes_on(tmp_path: Path) -> None:
     assert rows["request"].tolist() == list(range(40))
     assert rows["part"].is_monotonic_increasing
     assert set(rows["part"]) == {1, 2}
-    with pytest.raises(InputError, match="another scenario"):
+    with pytest.raises(InputError, match="another workload"):
         observe(load_scenario(scenario()), Target(server.url), tmp_path / "out")
 
 

@@ -3,10 +3,10 @@
 The time from arrival to first token is the front end plus the steps from arrival to the one that gave that token (the
 first of them in part); the time from first to last token is the steps between. With `StepAdjustment` a step is
 
-    fixed + prompts * a + decodes * b
+    fixed + per_seq * sequences + prompts * a + decodes * b
 
 where a and b are the hardware model's own times, divided between the phases as `hermes.hardware.adjusted` does. So a
-phase is a sum of five known columns times the five figures of `NAMES`. Where earlier steps made a step longer (clocks
+phase is a sum of six known columns times the six figures of `NAMES`. Where earlier steps made a step longer (clocks
 under load, `hermes.hardware.history`), its columns are longer by as much.
 """
 
@@ -23,7 +23,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["NAMES", "Phases", "phases_of"]
 
-NAMES = ("front_end_s", "per_prompt_token_s", "fixed_s", "prompts", "decodes")
+NAMES = ("front_end_s", "per_prompt_token_s", "fixed_s", "per_seq_s", "prompts", "decodes")
 _STATS = (*BATCH_STATS, "embed_tokens", "embedded")
 
 
@@ -33,7 +33,7 @@ class Phases:
 
     Attributes:
         request: Numbers, shape (requests,).
-        first, rest: Columns `NAMES` of the time to the first token and from there to the last, shape (requests, 5).
+        first, rest: Columns `NAMES` of the time to the first token and from there to the last, shape (requests, 6).
         ttft_s, rest_s: The simulated times themselves, shape (requests,).
     """
 
@@ -79,12 +79,12 @@ def phases_of(record: RunRecord, hardware: HardwareModel, before_s: float, per_t
 
 
 def _steps(record: RunRecord, client: int, ends: IntArray, hardware: HardwareModel) -> tuple[IntArray, FloatArray]:
-    """Return the start of each step, and the sums up to each step of (1, prompts' seconds, decodes' seconds): shapes
-    (steps,) and (steps + 1, 3)."""
+    """Return the start of each step, and the sums up to each step of (1, sequences, prompts' seconds, decodes'
+    seconds): shapes (steps,) and (steps + 1, 4)."""
     base, change = ((hardware.base, hardware.change) if isinstance(hardware, AdjustedModel)
                     else (hardware, StepAdjustment()))
-    figures = np.array([change.fixed, change.prompts, change.decodes])
-    steps = np.zeros((len(ends), 3))
+    figures = np.array([change.fixed, change.per_seq, change.prompts, change.decodes])
+    steps = np.zeros((len(ends), 4))
     starts = np.empty_like(ends)
     starts[:1], starts[1:] = 0, ends[:-1]
     runs = record.runs
@@ -94,17 +94,17 @@ def _steps(record: RunRecord, client: int, ends: IntArray, hardware: HardwareMod
         stats = StepStats(**{name: int(runs[name][run]) for name in _STATS})
         whole = base.run_ns(stats, count) / NS_PER_S
         part = steps[low:low + count]
-        part[:, 0] = 1.0
+        part[:, 0], part[:, 1] = 1.0, stats.prefill_seqs + stats.decode_seqs
         if not stats.decode_seqs:
-            part[:, 1] = whole
-        elif not stats.prefill_tokens:
             part[:, 2] = whole
+        elif not stats.prefill_tokens:
+            part[:, 3] = whole
         elif change.prompts >= change.decodes:
-            part[:, 1] = base.step_ns(prompts_alone(stats)) / NS_PER_S
-            part[:, 2] = whole - part[:, 1]
+            part[:, 2] = base.step_ns(prompts_alone(stats)) / NS_PER_S
+            part[:, 3] = whole - part[:, 2]
         else:
-            part[:, 2] = base.run_ns(decodes_alone(stats), count) / NS_PER_S
-            part[:, 1] = whole - part[:, 2]
+            part[:, 3] = base.run_ns(decodes_alone(stats), count) / NS_PER_S
+            part[:, 2] = whole - part[:, 3]
         if stats.prefill_tokens and starts[low] == ends[low - 1]:   # not the first step of an idle engine
             part[:1] *= (ends[low] - starts[low]) / NS_PER_S / (part[0] @ figures)
-    return starts, np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0)))
+    return starts, np.concatenate((np.zeros((1, 4)), np.cumsum(steps, axis=0)))

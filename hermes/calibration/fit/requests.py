@@ -35,7 +35,7 @@ CLEAR = 0.5            # half of a 95% range over the figure, above which the re
 FEWEST = 20
 SMALLEST_S = 1e-4      # errors are relative to at least this
 OWN = 0.01             # share of a figure's column that is its own, below which it is not told from the others
-LEAVE_FIRST = ("per_prompt_token_s", "fixed_s", "front_end_s", "decodes", "prompts")
+LEAVE_FIRST = ("per_prompt_token_s", "per_seq_s", "fixed_s", "front_end_s", "decodes", "prompts")
 LEAST = 1e-3           # a relative error that is never large
 
 Mask = npt.NDArray[np.bool_]
@@ -48,6 +48,7 @@ class Figures:
     front_end_s: float
     per_prompt_token_s: float = 0.0
     fixed_s: float = 0.0
+    per_seq_s: float = 0.0
     prompts: float = 1.0
     decodes: float = 1.0
 
@@ -102,9 +103,10 @@ def client_of(scenario: Scenario) -> LLMClientConfig:
 def start_of(client: LLMClientConfig) -> Figures:
     """Return the figures that a client has."""
     front, change = client.frontend, client.adjust
+    steps = change.fixed, change.per_seq, change.prompts, change.decodes
     if front is None:
-        return Figures(0.0, 0.0, change.fixed, change.prompts, change.decodes)
-    return Figures(front.before + front.after, front.per_prompt_token, change.fixed, change.prompts, change.decodes)
+        return Figures(0.0, 0.0, *steps)
+    return Figures(front.before + front.after, front.per_prompt_token, *steps)
 
 
 def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
@@ -114,7 +116,8 @@ def overrides_of(figures: Figures, client: LLMClientConfig) -> dict[str, Any]:
     return {
         "clients.0.frontend": {"before": figures.front_end_s - after, "after": after,
                                "per_prompt_token": figures.per_prompt_token_s},
-        "clients.0.adjust": {"prompts": figures.prompts, "decodes": figures.decodes, "fixed": figures.fixed_s},
+        "clients.0.adjust": {"prompts": figures.prompts, "decodes": figures.decodes, "fixed": figures.fixed_s,
+                             "per_seq": figures.per_seq_s},
     }
 
 
@@ -179,14 +182,14 @@ def _descend(measure: Callable[[FloatArray], _Rows], at: FloatArray, free: Mask,
     return at, rows, tried
 
 
-_SCALE = np.array([1e-3, 1e-6, 1e-4, 0.1, 0.1])   # a change counts relative to at least this
+_SCALE = np.array([1e-3, 1e-6, 1e-4, 1e-5, 0.1, 0.1])   # a change counts relative to at least this
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Relative errors of a simulation, and their derivatives: TTFT of all requests, then the rest of all.
 
-    columns: Shape (2 requests, 5), by figure. missing: What the simulation is short of, shape (2 requests,).
+    columns: Shape (2 requests, 6), by figure. missing: What the simulation is short of, shape (2 requests,).
     """
 
     columns: FloatArray

@@ -71,7 +71,7 @@ def observe(
     """Drive the server with the scenario's requests and write `folder`/observed.parquet.
 
     Every request that ended is in `folder`/observed.jsonl at once: a repeated call sends only the others, as a further
-    part, and raises `InputError` for another scenario or server. told: called with requests done and in total.
+    part, and raises `InputError` for another workload or server. told: called with requests done and in total.
     """
     simulation = build(scenario)
     check_streams(simulation.streams)
@@ -79,14 +79,14 @@ def observe(
     words = Vocabulary(target.vocab_size or _vocab_size(scenario, simulation.streams), scenario.seed)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "observed.jsonl"
-    text = resolved_yaml(scenario)
-    plan = {"scenario": hashlib.sha256(text.encode()).hexdigest(), "url": target.url, "requests": total}
+    asked = scenario.model_dump_json(include={"seed", "workload"})   # how clients are simulated does not matter here
+    plan = {"workload": hashlib.sha256(asked.encode()).hexdigest(), "url": target.url, "requests": total}
     try:
         journal = Journal(path, plan, {})
     except JournalError:
-        said = Verbatim("begun with another scenario or server; choose another folder")
+        said = Verbatim("begun with another workload or server; choose another folder")
         raise InputError(said, file=str(path)) from None
-    (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+    (folder / "scenario.yaml").write_text(resolved_yaml(scenario), encoding="utf-8")
     done = {int(name) for name in journal.done}
     part = 1 + sum(1 for record in read_journal(path)[1] if record["kind"] == "note")
     written = _Writer(journal)

@@ -17,7 +17,8 @@ __all__ = ["from_requests"]
 
 _WORDS = {
     "front_end_s": ("front end", 1e3, "ms"), "per_prompt_token_s": ("front end, each prompt token", 1e6, "us"),
-    "fixed_s": ("each step", 1e3, "ms"), "prompts": ("prompts, times", 1.0, ""), "decodes": ("decodes, times", 1.0, ""),
+    "fixed_s": ("each step", 1e3, "ms"), "per_seq_s": ("each sequence of a step", 1e3, "ms"),
+    "prompts": ("prompts, times", 1.0, ""), "decodes": ("decodes, times", 1.0, ""),
 }
 
 

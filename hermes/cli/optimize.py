@@ -1,0 +1,75 @@
+"""`hermes optimize`: the settings of a scenario that no others beat."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hermes.cli.output import (
+    Address,
+    ExecutorName,
+    Json,
+    Overrides,
+    Verbose,
+    Workers,
+    print_json,
+    print_lines,
+    print_table,
+)
+
+__all__ = ["add_to"]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("optimize")(optimize)
+
+
+def optimize(
+    source: Annotated[Path, typer.Argument(metavar="SPACE.yaml", help="Keys to vary, objectives, constraints.",
+                                           show_default=False)],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the search; a repeated call "
+                                         "continues.")],
+    overrides: Overrides = [],  # noqa: B006
+    trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, instead of the file's.")] = None,
+    workers: Workers = -1,
+    executor: ExecutorName = "local",
+    address: Address = "",
+    verbose: Verbose = False,
+    as_json: Json = False,
+) -> None:
+    """Search for the settings of a scenario that no others beat in all objectives.
+
+    Writes the front as a table, a figure and scenarios. Exit code 1 if no settings meet the constraints.
+    """
+    from dataclasses import replace
+
+    from hermes.explore.executors import make_executor
+    from hermes.explore.optimize import optimize as search
+    from hermes.explore.optimize_files import front_rows, plain, write
+    from hermes.explore.space import load_space
+
+    space = load_space(source, overrides)
+    if trials is not None:
+        space = replace(space, config=space.config.model_copy(update={"trials": trials}))
+    told = (lambda text: print(text, file=sys.stderr)) if verbose else None
+    with closing(make_executor(executor, workers, (), address)) as engine:
+        found = search(space, output, engine, told)
+    files = write(found, output)
+    if as_json:
+        print_json(plain(found))
+    else:
+        refused = sum(bool(one.refused) for one in found.tried)
+        feasible = sum(one.feasible for one in found.tried)
+        print_table("front", *front_rows(found))
+        print_lines([
+            ("tried", f"{len(found.tried)} settings{', all that there are' if found.whole else ''}; {feasible} within "
+                      f"the constraints, {refused} cannot be simulated"),
+            ("files", f"{output}: {', '.join(files)}" + (
+                f"; next: hermes run {output / 'best-0.yaml'}" if found.front else "")),
+        ])
+    if not found.front:
+        raise typer.Exit(1)

@@ -1,0 +1,96 @@
+"""What `hermes optimize` writes and prints: the front as a table, a figure, and scenarios."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hermes.config.writing import replacing, write_text
+from hermes.explore.optimize import Found, Tried, scenario_text
+
+__all__ = ["front_rows", "plain", "write"]
+
+MOST_SCENARIOS = 10
+
+
+def plain(found: Found) -> dict[str, Any]:
+    """Return a search as plain data."""
+    config = found.space.config
+    return {
+        "name": config.name, "whole": found.whole, "tried": len(found.tried),
+        "feasible": sum(one.feasible for one in found.tried),
+        "refused": sum(bool(one.refused) for one in found.tried),
+        "objectives": dict(config.objectives), "front": [_entry(found, one) for one in found.front],
+        "all": [_entry(found, one) for one in found.tried],
+    }
+
+
+def _entry(found: Found, one: Tried) -> dict[str, Any]:
+    config = found.space.config
+    entry: dict[str, Any] = {"settings": dict(one.settings), "long": one.long}
+    if one.refused:
+        return {**entry, "refused": one.refused}
+    return {**entry, "objectives": dict(zip(config.objectives, one.values, strict=True)),
+            "excess": dict(zip(config.constraints, one.excess, strict=True)), "feasible": one.feasible}
+
+
+def front_rows(found: Found) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of a table of the front."""
+    config = found.space.config
+    columns = ["", *(path.removeprefix("clients.0.").removeprefix("workload.") for path in config.space),
+               *(f"{name} ({way[:3]})" for name, way in config.objectives.items())]
+    rows = [[str(number), *map(_shown, one.settings.values()), *(f"{value:.4g}" for value in one.values)]
+            for number, one in enumerate(found.front)]
+    return columns, rows
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=repr)
+
+
+def write(found: Found, folder: Path) -> list[str]:
+    """Write front.json, front.png (with two objectives or more) and best-N.yaml; return their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["front.json"]
+    write_text(folder / "front.json", json.dumps(plain(found), indent=1, default=repr) + "\n")
+    for old in folder.glob("best-*.yaml"):
+        old.unlink()
+    for number, one in enumerate(found.front[:MOST_SCENARIOS]):
+        write_text(folder / f"best-{number}.yaml", scenario_text(found.space, one.settings, folder.resolve()))
+        names.append(f"best-{number}.yaml")
+    if len(found.space.config.objectives) > 1 and found.front:
+        _draw(found, folder / "front.png")
+        names.append("front.png")
+    return names
+
+
+def _draw(found: Found, path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    objectives = list(found.space.config.objectives.items())[:2]
+    (x_name, x_way), (y_name, y_way) = objectives
+
+    def places(tried: Sequence[Tried]) -> tuple[list[float], list[float]]:
+        return [one.values[0] for one in tried], [one.values[1] for one in tried]
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    front = list(found.front)
+    others = [one for one in found.tried if one.feasible and not any(one is best for best in front)]
+    outside = [one for one in found.tried if one.values and not one.feasible]
+    axes.scatter(*places(outside), s=14, color="0.8", label="outside the constraints")
+    axes.scatter(*places(others), s=18, color="C0", alpha=0.6, label="within them, beaten")
+    axes.plot(*places(front), color="C3", marker="o", linewidth=1, label="front")
+    for number, one in enumerate(front[:MOST_SCENARIOS]):
+        place = one.values[0], one.values[1]
+        axes.annotate(str(number), place, textcoords="offset points", xytext=(5, 5), fontsize=8)
+    axes.set_xlabel(f"{x_name} ({x_way})")
+    axes.set_ylabel(f"{y_name} ({y_way})")
+    axes.set_title(f"{found.space.config.name}: {len(found.tried)} settings tried", fontsize=10)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130, metadata={"Software": None})
