@@ -68,7 +68,7 @@ def driver_of(path: Path) -> str | None:
 
 
 def aiperf_rows(path: Path) -> Iterator[Row]:
-    """Yield the requests of aiperf's `profile_export.jsonl`; those of its warm-up are left out."""
+    """Yield the requests of aiperf's profile_export.jsonl; those of its warm-up are left out."""
     for line, record in json_lines(path):
         at = _At(path, line)
         metadata, metrics = at.mapping(record, "metadata"), record.get("metrics") or {}
@@ -86,7 +86,7 @@ def aiperf_rows(path: Path) -> Iterator[Row]:
 
 
 def guidellm_rows(path: Path, benchmark: int | None = None) -> Iterator[Row]:
-    """Yield the requests of one benchmark of GuideLLM's `benchmarks.json`, the only one where `benchmark` is None."""
+    """Yield the requests of one benchmark of GuideLLM's benchmarks.json, the only one where `benchmark` is None."""
     found = _document(path)
     benchmarks = found.get("benchmarks") if isinstance(found, dict) else None
     if not isinstance(benchmarks, list) or not benchmarks:
@@ -114,7 +114,7 @@ def guidellm_rows(path: Path, benchmark: int | None = None) -> Iterator[Row]:
 
 
 def inference_perf_rows(path: Path) -> Iterator[Row]:
-    """Yield the requests of inference-perf's `per_request_lifecycle_metrics.json`, in the forms of its versions 0.1 to
+    """Yield the requests of inference-perf's per_request_lifecycle_metrics.json, in the forms of its versions 0.1 to
     0.7."""
     found = _document(path)
     at = _At(path)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from hermes.config.registry import Registry
 from hermes.errors import InputError, Verbatim
 from hermes.explore.executor import Executor, executor
+from hermes.explore.jobs import Job, Outcome, perform
 
-__all__ = ["EXECUTORS", "MakeExecutor", "local", "make_executor", "on_ray"]
+__all__ = ["EXECUTORS", "Executor", "Job", "MakeExecutor", "Outcome", "local", "make_executor", "on_ray", "perform"]
 
 MakeExecutor = Callable[[int, Sequence[str], str], Executor]
 """Function of (number of processes, modules that workers import first, address of a cluster or "")."""

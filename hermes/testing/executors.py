@@ -13,6 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hermes.explore.executor import Executor
@@ -69,11 +70,12 @@ class ExecutorContract(ABC):
             next(iter(engine.run(jobs())))
             assert len(taken) < 500, "an executor must not take all jobs at once"
 
-    def test_a_sweep_has_the_same_bytes(self, tmp_path: Path) -> None:
+    def test_a_sweep_has_the_same_bytes(self) -> None:
         sweep = {"name": "same", "scenario": json.loads(_document(5)), "grid": {
             "workload.arrivals.rate": [2, 4, 8], "workload.lengths.output": [2, 6]}}
-        run_sweep(sweep, tmp_path / "here", workers=0)
-        with closing(self.make_executor()) as engine:
-            run_sweep(sweep, tmp_path / "there", engine=engine)
-        same = [(tmp_path / place / "results.parquet").read_bytes() for place in ("here", "there")]
+        with TemporaryDirectory() as folder:
+            run_sweep(sweep, Path(folder) / "here", workers=0)
+            with closing(self.make_executor()) as engine:
+                run_sweep(sweep, Path(folder) / "there", engine=engine)
+            same = [(Path(folder) / place / "results.parquet").read_bytes() for place in ("here", "there")]
         assert same[0] == same[1]

@@ -33,6 +33,7 @@ NOT_RUN = {
     r"pytest .*": "a test",
     r"hermes (observe|calibrate from-requests|compare runs/server) .*|hermes run (server|fitted)\.yaml.*":
         "need a live server; tests/calibration/test_observe.py and test_from_requests.py have small ones",
+    r"hermes sweep sizes\.yaml -o sizes --executor ray .*": "needs a Ray cluster; tests/explore/test_ray.py",
     r"hermes trace get .*": "needs the network; tests/workload/test_load_drivers.py has a local server",
     r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",

@@ -30,9 +30,9 @@ PLUG_INS = {   # example -> registry, name
     "my_pipeline": ("pipelines", "best_of_two"), "my_careful_pipeline": ("pipelines", "shorter_when_full"),
     "my_graph": ("pipelines", "debate"), "my_client": ("clients", "web_search"),
     "my_service": ("services", "brute_force"), "my_network": ("network", "sites"),
-    "my_eviction": ("eviction", "largest_first"),
+    "my_eviction": ("eviction", "largest_first"), "my_executor": ("executors", "threads"),
 }
-IN_SCENARIOS = [name for name in PLUG_INS if name != "my_traces"]
+IN_SCENARIOS = [name for name in PLUG_INS if name not in ("my_traces", "my_executor")]
 
 
 def registry(name: str) -> Registry:

@@ -113,7 +113,7 @@ def test_what_cannot_be_simulated_is_counted(tmp_path: Path) -> None:
     assert len(refused) == 4
     assert "max_num_seqs" in refused[0].refused
     data["space"]["clients.0.scheduler.max_num_seqs"] = {"choices": [0]}
-    with pytest.raises(InputError, match="no settings can be simulated.*max_num_seqs"):
+    with pytest.raises(InputError, match=r"no settings can be simulated.*max_num_seqs"):
         search(data, tmp_path / "none")
 
 
