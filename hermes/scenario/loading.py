@@ -242,6 +242,8 @@ def _set(node: Node, keys: list[str], value: Node, mark: Mark, done: list[str]) 
     key, rest, path = keys[0], keys[1:], [*done, keys[0]]
     if isinstance(node.value, list):
         size = len(node.value)
+        if done == ["workload"] and size == 1 and not is_index(key):   # a resolved scenario lists its only workload
+            return replace(node, value=[_set(node.value[0], keys, value, mark, [*done, "0"])])
         if not is_index(key) or int(key) > size:
             raise mark.error(f"a list index from 0 to {size} ({size} appends)", key, field=".".join(path))
         index = int(key)

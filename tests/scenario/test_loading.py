@@ -186,3 +186,13 @@ def test_dicts(small_data, small_file, monkeypatch):
 def test_workloads_need_different_names(small_data):
     small_data["workload"] = [small_data["workload"], small_data["workload"]]
     assert refused(small_data) == "workload.0.name: two workloads are named 'main'; rename one"
+
+
+def test_the_only_workload_of_a_resolved_scenario_needs_no_number():
+    resolved = load_scenario("quickstart")   # its workload is a list by now
+    changed = load_scenario(resolved, ["workload.requests=7"])
+    assert changed == load_scenario(resolved, ["workload.0.requests=7"])
+    assert [entry.requests for entry in changed.workload] == [7]
+    two = load_scenario(resolved, {"workload.1": {**resolved.workload[0].model_dump(), "name": "other"}})
+    with pytest.raises(InputError, match="a list index from 0 to 2"):
+        load_scenario(two, ["workload.requests=7"])
