@@ -47,7 +47,7 @@ def predicted(figures: Figures, rate: float) -> Any:
     return simulate(scenario(rate), overrides=overrides_of(figures, client)).requests
 
 
-@pytest.mark.parametrize("rate", [4.0, 12.0])
+@pytest.mark.parametrize("rate", [pytest.param(4.0, marks=pytest.mark.long), 12.0])
 def test_fitted_at_one_rate_predicts_another(tmp_path: Path, rate: float) -> None:
     found = fit_requests(load_scenario(scenario(rate)), observed(tmp_path, rate=rate))
     assert found.settled
@@ -110,18 +110,30 @@ def test_the_command_writes_the_fitted_scenario(tmp_path: Path) -> None:
     path, fitted = tmp_path / "server.yaml", tmp_path / "out" / "fitted.yaml"
     path.write_text(yaml.safe_dump(scenario()))
     call = ["calibrate", "from-requests", str(tmp_path / "observed.csv"), str(path), "-o", str(fitted)]
-    done = CliRunner().invoke(app(), call)
+    done = CliRunner().invoke(app(), [*call, "--json"])
     assert done.exit_code == 0, done.output
-    assert "100 requests held out" in done.output
     adjust = load_scenario(fitted).clients[0].adjust
     assert adjust.prompts == pytest.approx(1.4, rel=0.03)
-    data = json.loads(CliRunner().invoke(app(), [*call, "--json"]).output)
+    data = json.loads(done.output)
+    assert data["held_out_requests"] == 100
     errors = [abs(row["after_s"] / row["observed_s"] - 1) for row in data["held_out"] if row["statistic"] == "mean"]
     before = [abs(row["before_s"] / row["observed_s"] - 1) for row in data["held_out"] if row["statistic"] == "mean"]
     assert max(errors) < 0.04
     assert min(before) > 0.1
     told = CliRunner().invoke(app(), ["explain", str(fitted), "--decodes", "4"])
     assert "adjust" in told.output
+
+
+@pytest.mark.long
+def test_the_command_prints_what_it_found(tmp_path: Path) -> None:
+    observed(tmp_path)
+    path = tmp_path / "server.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+    done = CliRunner().invoke(app(), ["calibrate", "from-requests", str(tmp_path / "observed.csv"), str(path), "-o",
+                                      str(tmp_path / "fitted.yaml")])
+    assert done.exit_code == 0, done.output
+    assert "100 requests held out" in done.output
+    assert "each sequence of a step" in done.output
 
 
 def test_requests_of_another_scenario_are_refused(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_the_search_does_not_depend_on_the_workers(tmp_path: Path) -> None:
     assert sweeps[0] == sweeps[1]
 
 
+@pytest.mark.long
 def test_another_seed_tries_others(tmp_path: Path) -> None:
     one, other = (search(large(seed=seed), tmp_path / str(seed)) for seed in (0, 1))
     assert {str(t.settings) for t in one.tried} != {str(t.settings) for t in other.tried}
@@ -117,6 +118,7 @@ def test_what_cannot_be_simulated_is_counted(tmp_path: Path) -> None:
         search(data, tmp_path / "none")
 
 
+@pytest.mark.long
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(large()))
