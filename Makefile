@@ -5,6 +5,8 @@
 #   make test-browser        pages in headless Chromium, which the system has to have (1 minute)
 #   make test-ray            sweeps and searches on a Ray cluster of three nodes on this machine (4 minutes)
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
+#   make compiled            the kernel compiled with mypyc, in build/compiled; make pure removes it
+#   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
@@ -17,10 +19,13 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# what runs on the compiled build: contract suites, golden predictions, recorded schedules, random scenarios
+COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/clients tests/stages tests/routing tests/network \
+  tests/pipelines tests/services tests/orthrus tests/telerag tests/scenario/test_golden.py tests/docs/test_extending.py
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long test-browser test-ray test-studies fuzz bench duel lint docs clean
+.PHONY: run test test-long test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -40,6 +45,21 @@ test-ray: $(VENV)/.stamp-dev $(VENV)/.stamp-ray
 
 test-studies: $(VENV)/.stamp-dev
 	$(PY) -m pytest -m whole -n 2 --dist worksteal $(ARGS)
+
+COMPILED := build/compiled
+compiled: $(COMPILED)/.stamp
+
+$(COMPILED)/.stamp: scripts/build_compiled.py $(shell find hermes -name '*.py') | $(VENV)/.stamp-compiled
+	$(PY) scripts/build_compiled.py
+	@touch $@
+
+pure:
+	rm -rf $(COMPILED)
+
+# `python -m pytest` would put this folder's pure package first
+test-compiled: $(VENV)/.stamp-dev $(COMPILED)/.stamp
+	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 --dist worksteal $(COMPILED_TESTS) $(ARGS)
+	$(VENV)/bin/pytest -m compiled tests/compiled $(ARGS)
 
 fuzz: $(VENV)/.stamp-dev
 	for seed in 1 2 3; do $(PY) scripts/fuzz_inputs.py --cases 3000 --seed $$seed || exit 1; done
@@ -74,6 +94,10 @@ $(VENV)/.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.stamp-dev: $(VENV)/.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.stamp-compiled: $(VENV)/.stamp
+	$(PIP) --editable '.[compiled]'
 	@touch $@
 
 $(VENV)/.stamp-browser: $(VENV)/.stamp

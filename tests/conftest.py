@@ -20,7 +20,7 @@ sys.dont_write_bytecode = False
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("full", deadline=None, max_examples=100)
 
-NAMED = {"browser", "ray", "whole"}   # have a command of their own
+NAMED = {"browser", "compiled", "ray", "whole"}   # have a command of their own
 
 
 def pytest_configure(config: pytest.Config) -> None:

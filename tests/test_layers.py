@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "hermes"
-EVERYWHERE = {"errors", "units", "__version__"}
+EVERYWHERE = {"errors", "units", "compiled", "__version__"}
 BELOW = {"calibration", "plugins"}
 """What nothing above the line imports."""
 FACE = {"__init__", "__main__", "cli"}

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, NullFormatter
 
-from hermes.hardware.base import FloatArray, StepStats
+from hermes.hardware.base import STEP_STATS, FloatArray, StepStats
 from hermes.hardware.polynomial import PolynomialModel
 from hermes.hardware.profile import Profile
 from hermes.units import NS_PER_S
@@ -53,7 +53,7 @@ class _Curves:
     def _times(self, steps: Sequence[StepStats]) -> tuple[FloatArray, FloatArray]:
         """Return milliseconds, and the same with NaN outside the measured range; shape (steps,)."""
         ms = np.array([self.model.step_ns(step) for step in steps]) / NS_PER_S * 1e3
-        columns = {name: np.array([getattr(s, name) for s in steps], dtype=np.int64) for name in StepStats.__slots__}
+        columns = {name: np.array([getattr(s, name) for s in steps], dtype=np.int64) for name in STEP_STATS}
         outside = self.model.out_of_range(columns, np.ones(len(steps), dtype=np.int64)) > 0
         return ms, np.where(outside, np.nan, ms)
 

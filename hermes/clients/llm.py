@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from hermes.clients.llm_readings import ANY_LENGTH, LLMReadings
+from hermes.compiled import mypyc_attr
 from hermes.core.client import ClientEvents, Track
 from hermes.core.clock import ARRIVAL, START, STEP_END, Clock, Tick
 from hermes.core.columns import RowLog, StepLog
@@ -31,6 +32,7 @@ SHORT_RUN = 12   # up to this many steps a hardware model may price one by one: 
 MAX_RUN = 256    # longest run priced at once; a longer one continues in the next
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LLMClient(LLMReadings):
     """See the module's docstring and `hermes.clients.base.Client`.
 
@@ -48,7 +50,7 @@ class LLMClient(LLMReadings):
         "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "_write_ends",
         "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
-        "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tracks",
+        "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tiers", "tracks",
         "unreserved_kv_tokens",
     )
 
@@ -72,6 +74,7 @@ class LLMClient(LLMReadings):
         self.steps = StepLog()
         self.ticks: list[int] | None = None if scheduler.ticks_every_step else []
         self.num_steps = 0                # steps completed
+        self.tiers = ()
         self.tracks: list[tuple[Track, int]] = []   # (keeper of load bounds, this client's position in its list)
         self.input_tokens = self.output_tokens = self.num_assigned = 0
         self.emitted = 0                  # tokens emitted by sequences that are not finished

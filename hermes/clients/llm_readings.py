@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hermes.clients.block_time import block_ns_of_client
+from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.client import ClientView, LoadLine
 from hermes.core.clock import Clock
 from hermes.core.columns import StepLog
@@ -28,6 +29,7 @@ ANY_LENGTH = 1 << 62
 """`max_model_len` of a client without a limit."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LLMReadings:
     """Base of `LLMClient`, which sets these fields."""
 
@@ -48,13 +50,16 @@ class LLMReadings:
     emitted: int
     max_model_len: int
     unreserved_kv_tokens: int | None   # see `ClientView`; the client's configuration sets it
-    tiers: Iterable[Tier] = ()   # stores of KV outside its devices
+    tiers: Iterable[Tier]   # stores of KV outside its devices
     out_of_range_tasks = 0
     _plan: Plan | None               # of the run in flight
     _planned: int                    # its steps
     _start_ns: int                   # its start
     _step_range: tuple[int, int]     # its shortest and longest step
     _late: list[tuple[int, Stage]]   # arrived, but not seen by a plan yet
+
+    def __init_subclass__(cls) -> None:
+        check_overrides(cls)
 
     def _catch_up(self) -> int:
         """Take the blocks of all steps that have started (a run takes them when it ends); return the free blocks."""

@@ -29,7 +29,7 @@ __all__ = ["OffloadingClient"]
 class OffloadingClient(LLMClient):
     """See the module's docstring and `hermes.clients.llm.LLMClient`."""
 
-    __slots__ = ("_fetching", "_hierarchy", "_offload", "layers", "tier_bytes_per_token", "tiers")
+    __slots__ = ("_fetching", "_hierarchy", "_offload", "layers", "tier_bytes_per_token")
 
     def __init__(
         # Any: arguments of `LLMClient`, passed on

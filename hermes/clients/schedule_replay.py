@@ -32,7 +32,8 @@ from hermes.hardware.base import IntArray, StepStats
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
-from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
 __all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]

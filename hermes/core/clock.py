@@ -16,6 +16,8 @@ from typing import Any
 from simpy.core import Environment
 from simpy.events import Event, Process, ProcessGenerator
 
+from hermes.compiled import mypyc_attr
+
 __all__ = [
     "ARRIVAL", "MAX_CLIENTS", "START", "STEP_END", "TRANSFER", "Acting", "Clock", "Tick", "at", "bind_at", "happen",
 ]
@@ -31,6 +33,7 @@ _BEGUN = Event(Environment())   # the event that starts a process
 _BEGUN._ok, _BEGUN._value = True, None
 
 
+@mypyc_attr(native_class=False)
 class Tick(Event):
     """An event with one callback that happens at its scheduled time and cannot fail."""
 
@@ -42,6 +45,7 @@ class Tick(Event):
         self.callbacks = [callback]
 
 
+@mypyc_attr(native_class=False)
 class Acting(Process):
     """A SimPy process that begins at once. SimPy's own begins with an event, and its first action would lose its place
     among other events of the same time."""

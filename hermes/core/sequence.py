@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes.compiled import mypyc_attr
 from hermes.core.block_hashes import NameRuns, PromptContent, name_runs
 from hermes.core.stage import Stage
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Sequence"]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sequence(Stage):
     """Progress of one generation; see `Stage` for the fields."""
 

@@ -9,8 +9,9 @@ items (queries, documents) and the `options` that its service reads. The input o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.block_hashes import NameRuns, PromptContent
 from hermes.errors import InputError
 
@@ -26,6 +27,7 @@ _NOTHING: Mapping[str, Any] = {}   # option values depend on the service: number
 Segments = list[tuple[int, int, int]]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stage:
     """One piece of work of a request. Defaults live on the class: most fields are set late, or never.
 
@@ -80,7 +82,7 @@ class Stage:
     model = ""
     priority = 0
     inputs: tuple[tuple[Stage, int], ...] = ()
-    request: Request = cast("Request", None)
+    request: Request = None  # type: ignore[assignment]  # set at dispatch
     client: Client | None = None
     done = False
     detached = False
@@ -119,6 +121,9 @@ class Stage:
     assigned_outputs = 0
     common: CommonPrompt | None = None
 
+    def __init_subclass__(cls) -> None:
+        check_overrides(cls)
+
     @property
     def all_outputs(self) -> int:
         """Output tokens of all branches while this sequence stands for them, otherwise its own."""
@@ -138,6 +143,7 @@ class Stage:
         return ()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceStage(Stage):
     """A stage that generates no tokens: `ServiceStage("retrieve", items=4, options={"top_k": 10})`.
 

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hermes.compiled import mypyc_attr
 from hermes.config.registry import Registry
 from hermes.units import NS_PER_S
 
-__all__ = ["BATCH_STATS", "HARDWARE", "FloatArray", "HardwareModel", "IntArray", "StepStats", "VectorHardwareModel",
-           "WriteEnds"]
+__all__ = [
+    "BATCH_STATS", "HARDWARE", "STEP_STATS", "FloatArray", "HardwareModel", "IntArray", "StepStats",
+    "VectorHardwareModel", "WriteEnds",
+]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -36,6 +39,9 @@ BATCH_STATS: tuple[str, ...] = (
 """Statistics that measured steps state and fitted profiles read. No measurement has those of embeddings yet
 (`embed_tokens`, `embedded`), nor the longest prefill (`prefill_max`): only analytical models use them."""
 
+STEP_STATS = (*BATCH_STATS, "embed_tokens", "embedded", "prefill_max")
+"""All fields of `StepStats`."""
+
 
 class StepStats:
     """Statistics of one step's batch; all integers.
@@ -54,7 +60,7 @@ class StepStats:
         prefill_max: New tokens of the longest prefill; 0 if unknown.
     """
 
-    __slots__ = (*BATCH_STATS, "embed_tokens", "embedded", "prefill_max")
+    __slots__ = STEP_STATS
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
@@ -74,7 +80,7 @@ class StepStats:
         self.prefill_max = prefill_max
 
     def __repr__(self) -> str:
-        return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(self.__slots__))})"
+        return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(STEP_STATS))})"
 
 
 WriteEnds = Callable[[StepStats, int, "memoryview[int]", int, int], int]
@@ -115,6 +121,7 @@ class HardwareModel(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class VectorHardwareModel:
     """Base of models that write one vectorised `run_seconds`; it adds the integer interface."""
 

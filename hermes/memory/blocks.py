@@ -8,8 +8,9 @@ blocks.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from hermes.compiled import check_overrides, mypyc_attr
 from hermes.core.block_hashes import NameRuns
 from hermes.core.common_prompt import CommonPrompt
 
@@ -44,6 +45,7 @@ class BlockHolder(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlockPool:
     """`num_blocks` blocks of `block_size` tokens. `free_blocks` stays within [0, num_blocks].
 
@@ -54,8 +56,12 @@ class BlockPool:
         copied_blocks: Partial blocks of a prompt that branches copied before writing.
     """
 
-    caching = False
-    by_block = False   # whether each sequence must take its own blocks (`grow`), also in a decode group
+    caching: ClassVar[bool] = False
+    # whether each sequence must take its own blocks (`grow`), also in a decode group
+    by_block: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        check_overrides(cls)
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hermes.compiled import mypyc_attr
 from hermes.core.block_hashes import name_runs
 from hermes.memory.blocks import BlockHolder, BlockPool
 from hermes.memory.segments import Chain, FreeQueue, Segment, SegmentIndex
@@ -28,6 +29,7 @@ __all__ = ["PrefixBlockPool"]
 Hit = tuple[Segment, int, int]   # (segment, first block, block after the last)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixBlockPool(BlockPool):
     """See the module's docstring.
 
@@ -188,7 +190,7 @@ class PrefixBlockPool(BlockPool):
             if segment.name is not None:
                 remove(segment)
             gone, segment = segment, segment.after
-            del gone.before, gone.after   # or they would keep each other alive: garbage collection is paused
+            gone.before = gone.after = ring   # or they would keep each other alive: garbage collection is paused
         ring.after, segment.before = segment, ring
 
     # -- hashing -------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ step, so their ticks are step numbers. The others set `ticks_every_step = False`
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
+from hermes.compiled import check_overrides, mypyc_attr
 from hermes.config.registry import Registry
 from hermes.core.stage import Stage
 from hermes.memory.blocks import BlockPool
@@ -24,21 +25,28 @@ __all__ = ["SCHEDULERS", "LLMScheduler", "run_order"]
 
 # Any: configurations of plug-ins have nothing in common but pydantic
 SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
-    "chunked": "hermes.schedulers.chunked:ChunkedConfig",
+    "chunked": "hermes.schedulers.chunked_config:ChunkedConfig",
     "continuous": "hermes.schedulers.continuous:ContinuousConfig",
-    "mixed": "hermes.schedulers.mixed:MixedConfig",
+    "mixed": "hermes.schedulers.mixed_config:MixedConfig",
     "static": "hermes.schedulers.static:StaticConfig",
 })
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LLMScheduler:
     """Base of the LLM schedulers. Subclasses write `plan`, and may override `can_ever_fit` and `wants_cut`."""
 
-    ticks_every_step = True
-    takes_over_kv = True       # can continue a sequence that another client has prefilled
-    asynchronous = False       # plans a step while the one before runs, and sees arrivals one plan later
-    returns_together = False   # sequences come back when their batch ends, possibly long after their last token
-    stages = frozenset(("generate",))   # kinds of stage that it serves; other kinds end with their prompt
+    ticks_every_step: ClassVar[bool] = True
+    takes_over_kv: ClassVar[bool] = True       # can continue a sequence that another client has prefilled
+    # plans a step while the one before runs, and sees arrivals one plan later
+    asynchronous: ClassVar[bool] = False
+    # sequences come back when their batch ends, possibly long after their last token
+    returns_together: ClassVar[bool] = False
+    # kinds of stage that it serves; other kinds end with their prompt
+    stages: ClassVar[frozenset[str]] = frozenset(("generate",))
+
+    def __init_subclass__(cls) -> None:
+        check_overrides(cls)
 
     def __init__(
         self, pool: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int, packing: str = "fcfs",

@@ -13,77 +13,23 @@ back until then).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from hermes.config import ConfigModel, Named
+from hermes.compiled import mypyc_attr
 from hermes.core.stage import Stage
-from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler, run_order
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.queues import PACKING
 
-__all__ = ["AsyncChunkedScheduler", "ChunkedConfig", "ChunkedScheduler"]
+if TYPE_CHECKING:
+    from hermes.schedulers.chunked_config import ChunkedConfig
+
+__all__ = ["AsyncChunkedScheduler", "ChunkedScheduler"]
 
 DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
 
-class ChunkedConfig(ConfigModel):
-    """vLLM V1's scheduler: each step has a token budget; running sequences first, then a chunk of waiting prompts."""
-
-    kind: Literal["chunked"] = "chunked"
-    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)
-    """Token budget of one step. Left out, the default of the client's `engine` on its device."""
-    max_num_seqs: int | None = Field(default=None, ge=1, le=2**31)
-    """Most sequences running at once. Left out, the default of the client's `engine` on its device."""
-    policy: Annotated[str, Named(PACKING)] = "fcfs"
-    """Order of the waiting queue. With `priority` the least urgent running sequence is preempted, otherwise the last
-    one."""
-    long_prefill_token_threshold: int = Field(default=0, ge=0, le=2**31)
-    """Most new tokens of one sequence in a step while others are eligible; 0 for no cap."""
-    enable_chunked_prefill: bool = True
-    """Split prompts over several steps."""
-    adaptive_long_prefill_threshold: bool = False
-    """Raise the cap to at least an equal share of the token budget: max(threshold, budget // eligible sequences)."""
-    reserve_full_isl: bool = True
-    """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
-    watermark: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
-    async_scheduling: bool | None = None
-    """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
-    client's `engine` does on its device (vLLM: on GPUs)."""
-    engine_version: Annotated[Rules | None, Field(exclude=True)] = None
-    """Deprecated name of the client's `engine`: write `engine: vllm-0.32` there instead."""
-
-    def completed(self, defaults: EngineDefaults, longest: int | None = None) -> ChunkedConfig:
-        """Return this with the engine's rules, and its defaults filled in.
-
-        Args:
-            longest: The client's `max_model_len`. Without chunked prefill the budget is at least that.
-        """
-        budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
-        if budget is None and not self.enable_chunked_prefill and longest is not None:
-            budget = max(longest, defaults.max_num_batched_tokens)
-        if seqs is None:
-            seqs = defaults.max_num_seqs if budget is None else min(defaults.max_num_seqs, budget)
-        return self.model_copy(update={
-            "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
-            "max_num_seqs": seqs, "engine_version": defaults.rules,
-            "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling,
-        })
-
-    @property
-    def unhashed_to_front(self) -> bool:
-        """The queueing of freed blocks without a hash (see `PrefixBlockPool`)."""
-        return self.engine_version != "0.19.0"
-
-    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
-        scheduler = AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
-        return scheduler(self, pool, every_step=every_step)
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ChunkedScheduler(LLMScheduler):
     """See the module's docstring. every_step: always use the literal loop."""
 
@@ -295,6 +241,7 @@ class ChunkedScheduler(LLMScheduler):
         raise AssertionError("nothing ends while a step is planned")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AsyncChunkedScheduler(ChunkedScheduler):
     """Plans a step while the one before it runs (vLLM's AsyncScheduler, two batches in flight; rule 20).
 

@@ -21,6 +21,7 @@ from hermes.config.registry import Registry
 from hermes.core.stage import ServiceStage, check_count
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import HARDWARE, StepStats
+from hermes.hardware.base import STEP_STATS
 from hermes.hardware.devices import MachineSpec, load_device
 from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
@@ -223,7 +224,7 @@ class EncoderService:
         if self.info.work is not None:
             return []
         stats = self._stats(*self._sums(self.sequences(tasks)))
-        columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in StepStats.__slots__}
+        columns = {name: np.array([getattr(stats, name)], dtype=np.int64) for name in STEP_STATS}
         return ["prefill"] if self.hardware.out_of_range(columns, np.ones(1, dtype=np.int64))[0] else []
 
     def costs(self, tasks: Sequence[ServiceStage]) -> list[PhaseCost]:

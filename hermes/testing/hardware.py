@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hermes.hardware.base import BATCH_STATS, HardwareModel, IntArray, StepStats
+from hermes.hardware.base import BATCH_STATS, STEP_STATS, HardwareModel, IntArray, StepStats
 from hermes.hardware.monotone import Batch, cheaper_steps
 
 __all__ = [
@@ -38,7 +38,7 @@ def batch(prefills: list[tuple[int, int]], contexts: list[int]) -> StepStats:
 
 def advanced(stats: StepStats, steps: int) -> StepStats:
     """Return the statistics `steps` steps later in the same run."""
-    values = {name: getattr(stats, name) for name in StepStats.__slots__}
+    values = {name: getattr(stats, name) for name in STEP_STATS}
     values["decode_ctx"] += steps * stats.decode_seqs
     values["decode_ctx_max"] += steps if stats.decode_seqs else 0
     return StepStats(**values)

@@ -19,20 +19,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hermes.compiled import is_compiled
 from hermes.core.block_hashes import GroupPrefix
 from hermes.core.branches import branch_into
 from hermes.core.sequence import Sequence
 from hermes.core.stage import ServiceStage, Stage
-from hermes.hardware.base import StepStats
+from hermes.hardware.base import STEP_STATS
 from hermes.memory.blocks import BlockPool
 from hermes.memory.prefix import PrefixBlockPool
 from hermes.schedulers.base import LLMScheduler
-from hermes.schedulers.chunked import ChunkedConfig
+from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
 __all__ = ["PackingContract", "Request", "SchedulerContract", "ServedSteps", "serve"]
 
-_STATS = tuple(sorted(StepStats.__slots__))
+_STATS = tuple(sorted(STEP_STATS))
 OTHER_BRANCH = 1000
 _MAX_IDLE = 5   # consecutive plans that only preempt
 
@@ -101,6 +102,7 @@ class _Drive:
             while self.next < len(requests) and self._due() <= 0:
                 self._arrive()
             plan = self.scheduler.plan(self.longest_run)
+            self._count_blocks()
             if plan is not None and (plan.prefills or plan.decodes):
                 idle = 0
                 self._steps(plan)
@@ -117,6 +119,10 @@ class _Drive:
                 self.skipped += self._due()
         assert self.scheduler.plan(self.longest_run) is None, "a plan exists without a sequence to serve"
         return self.served
+
+    def _count_blocks(self) -> None:
+        pool = self.scheduler.pool
+        assert 0 <= pool.free_blocks <= pool.num_blocks, f"{pool.free_blocks} of {pool.num_blocks} blocks free"
 
     def _due(self) -> int:
         """Return the steps until the next request arrives."""
@@ -196,7 +202,9 @@ class _Drive:
             number = self._number(seq)
             served.finished.append((self.steps, number))
             served.tokens[number] = self._tokens(seq)
+            self._count_blocks()
             self.scheduler.release(seq)
+            self._count_blocks()
             self.open -= 1
             while self.knocking and self.scheduler.reserve(self.knocking[0]):
                 self.scheduler.enqueue(self.knocking.pop(0))
@@ -281,6 +289,9 @@ class SchedulerContract(ABC):
     def pool(num_blocks: int, block_size: int, caching: bool) -> BlockPool:
         """Return a pool that refuses to hand out blocks it lacks, or to take back more than it gave."""
         base: Any = PrefixBlockPool if caching else BlockPool
+        if is_compiled(base):   # it would not see the property; `serve` looks between its calls
+            plain: BlockPool = base(num_blocks, block_size)
+            return plain
 
         def change(self: Any, free: int) -> None:
             assert 0 <= free <= self.num_blocks, f"{free} of {self.num_blocks} blocks free"

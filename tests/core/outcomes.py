@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scenario_parts import LivelockError, Probe
 
+from hermes.compiled import is_compiled
 from hermes.core.record import RUN_FIELDS, STAGE_FIELDS, TRANSFER_FIELDS, RunRecord
 from hermes.core.simulation import Simulation
 from hermes.scenario import load_scenario
@@ -28,8 +29,11 @@ class Outcome:
 
 
 def watched(pool: Any) -> None:
-    """From now on the pool refuses to hand out blocks it does not have, or to take back more than it gave."""
+    """From now on the pool refuses to hand out blocks it does not have, or to take back more than it gave. A compiled
+    pool would not see the property: it stays as it is."""
     base = type(pool)
+    if is_compiled(base):
+        return
 
     def get(self: Any) -> int:
         return self.watched_free

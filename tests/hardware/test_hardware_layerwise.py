@@ -13,6 +13,7 @@ from long_runs import quick_and_full
 
 from hermes.errors import InputError
 from hermes.hardware import StepStats
+from hermes.hardware.base import STEP_STATS
 from hermes.hardware.layerwise import Layerwise, LayerwiseModel
 from hermes.hardware.operator_tables import ONCE, PER_LAYER, load_operator_tables
 
@@ -144,7 +145,7 @@ def test_holes_of_the_attention_table_are_filled_from_their_neighbours(tables):
 
 
 def test_leaving_the_tables_is_counted(tables):
-    columns = {name: np.zeros(3, dtype=np.int64) for name in StepStats.__slots__}
+    columns = {name: np.zeros(3, dtype=np.int64) for name in STEP_STATS}
     columns["decode_seqs"][:] = (8, 9, 8)
     columns["decode_ctx_max"][:] = (100, 100, 255)
     outside = model(tables).out_of_range(columns, np.array([10, 10, 10]))

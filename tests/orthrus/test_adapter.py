@@ -10,7 +10,7 @@ from long_runs import quick_and_full
 
 from hermes.errors import InputError
 from hermes.hardware.adapters import Adapter
-from hermes.hardware.base import StepStats
+from hermes.hardware.base import STEP_STATS, StepStats
 from hermes.hardware.models import load_model
 from hermes.hardware.roofline import Roofline
 
@@ -53,7 +53,7 @@ def test_more_rank_and_more_embedding_tokens_never_cost_less(tokens: int, more: 
 def test_columns_and_single_steps_agree() -> None:
     model = Roofline(profile="mistral-7b-a100-40gb", embed_lora_rank=16).build()
     steps = [step(100, 0), step(100, 100, 5), step(900, 128, 100)]
-    columns = {name: np.array([getattr(s, name) for s in steps]) for name in StepStats.__slots__}
+    columns = {name: np.array([getattr(s, name) for s in steps]) for name in STEP_STATS}
     assert np.rint(model.seconds(columns) * 1e9).astype(int).tolist() == [model.step_ns(s) for s in steps]
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from hermes.memory import BlockPool
 from hermes.schedulers import SCHEDULERS, LLMScheduler, Plan
-from hermes.schedulers.chunked import ChunkedConfig, ChunkedScheduler
+from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.testing.schedulers import Request, SchedulerContract, ServedSteps
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -150,9 +150,10 @@ class HeterogeneousScheduler(LLMScheduler):
             grows=not self.up_front,
         )
         self.waiting = KindQueues()
-        self.stages = frozenset(config.serves)
         self.batches = config.batches
-        self.ticks_every_step = config.batches not in ("alternate", "oldest")   # these pause decodes
+        # of the class for most schedulers; here by configuration
+        self.stages = frozenset(config.serves)  # type: ignore[misc]
+        self.ticks_every_step = config.batches not in ("alternate", "oldest")  # type: ignore[misc]  # these pause decodes
         self.policy: SlotPolicy = SLOTS.get(config.slots)()
         self.num_running = [0, 0]       # by kind
         self._in_system = [0, 0]        # by kind: number running or waiting, and blocks they need
