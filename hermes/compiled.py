@@ -1,6 +1,6 @@
 """The compiled build: what classes that plug-ins subclass need for it. In pure Python nothing here has an effect.
 
-`scripts/build_compiled.py` compiles the kernel's modules with mypyc. In a compiled class, an attribute of the class
+scripts/build_compiled.py compiles the kernel's modules with mypyc. In a compiled class, an attribute of the class
 body becomes a field of each instance, and compiled code reads the field. An interpreted subclass cannot replace it by
 an attribute of its own: the compiled code would go on with the base's value. `ClassVar` attributes, methods and
 properties can be overridden as usual.
