@@ -31,6 +31,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["BINDING_SHARE", "binding_summary", "client_groups"]
 
+PART = 2**18   # runs at a time
 BINDING_SHARE = 0.5
 BUSY, FULL = 0.95, 0.9
 CAUSES = ("compute", "slots", "KV memory")
@@ -97,15 +98,14 @@ def _most(groups: dict[str, Any]) -> tuple[str, str, float]:
     return "compute", name, groups[name]["busy_share"]
 
 
-def _clipped(record: RunRecord, start: int, end: int) -> IntArray:
-    runs = record.runs
+def _clipped(runs: dict[str, IntArray], start: int, end: int) -> IntArray:
     span: IntArray = np.maximum(np.minimum(runs["end_ns"], end) - np.maximum(runs["start_ns"], start), 0)
     return span
 
 
 def _busy(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
     n, stages = len(record.clients), record.stages
-    busy = np.bincount(record.runs["client"], weights=_clipped(record, start, end), minlength=n).astype(np.float64)
+    busy = np.bincount(record.runs["client"], weights=_clipped(record.runs, start, end), minlength=n).astype(np.float64)
     for index in _without_steps(record):
         mine = stages["client"] == index
         busy[index] = covered_ns(np.clip(stages["start_ns"][mine], start, end),
@@ -121,7 +121,15 @@ def _without_steps(record: RunRecord) -> list[int]:
 
 def _of_steps(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64]:
     """Return the nanoseconds in which work waited for each of `CAUSES`, shape (clients, 3)."""
-    runs, n = record.runs, len(record.clients)
+    count = len(record.runs["client"])
+    parts = [_of_some(record, {name: column[low:low + PART] for name, column in record.runs.items()}, start, end)
+             for low in range(0, count, PART)]
+    return np.sum(parts, axis=0) if parts else np.zeros((len(record.clients), len(CAUSES)))
+
+
+def _of_some(record: RunRecord, runs: dict[str, IntArray], start: int, end: int) -> npt.NDArray[np.float64]:
+    """Return the same of some runs: columns as long as the table would be the largest memory of a long run."""
+    n = len(record.clients)
     of = {name: np.array([getattr(info, name) for info in record.clients], dtype=np.int64)[runs["client"]]
           for name in ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", "returns_together")}
     tokens, seqs = runs["prefill_tokens"] + runs["decode_seqs"], runs["running"]
@@ -139,7 +147,7 @@ def _of_steps(record: RunRecord, start: int, end: int) -> npt.NDArray[np.float64
     compute = (at_budget | whole | together) & ~slots & (runs["preempted"] == 0)
     compute |= at_budget & (runs["preempted"] == 0)
     memory = (left & ~compute & ~slots) | (runs["preempted"] > 0)
-    span = _clipped(record, start, end)
+    span = _clipped(runs, start, end)
     columns = (compute, slots & ~compute & ~memory, memory)
     return np.stack([np.bincount(runs["client"], weights=np.where(rows, span, 0), minlength=n) for rows in columns],
                     axis=1)
