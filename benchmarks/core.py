@@ -213,6 +213,7 @@ def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
         started, began = time.perf_counter(), time.process_time()
         simulation = build(checked)
         record = simulation.run()
+        simulation = None   # as `hermes.simulate` leaves it to its caller
         results = Results(record, {}, checked.slo)
         summary = results.summary
         seconds.append(time.perf_counter() - started)
