@@ -201,8 +201,8 @@ def measure(name: str, data: Path = DATA) -> dict[str, float]:
 
 
 def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
+    from hermes.api import run_built
     from hermes.core.noise import peak_rss_bytes, spread
-    from hermes.results.results import Results
     from hermes.scenario import load_scenario
     from hermes.scenario.build import build
 
@@ -212,10 +212,9 @@ def measured(name: str, spec: dict[str, Any] | str) -> dict[str, float]:
         checked = load_scenario(spec)
         started, began = time.perf_counter(), time.process_time()
         simulation = build(checked)
-        record = simulation.run()
+        results = run_built(checked, simulation, started)
         simulation = None   # as `hermes.simulate` leaves it to its caller
-        results = Results(record, {}, checked.slo)
-        summary = results.summary
+        record, summary = results.record, results.summary
         seconds.append(time.perf_counter() - started)
         cpu.append(time.process_time() - began)
         if name == "chunked":
