@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hermes import __version__
 from hermes.errors import InputError, warn_all
 from hermes.results import Results
-from hermes.results.progress import ProgressBar
 from hermes.scenario import Overrides, Scenario, load_scenario, resolved_yaml
 from hermes.scenario.build import build
 
@@ -62,6 +61,8 @@ def run_built(
     """Run the simulation that `build(checked)` returned. started: when the work began, by `time.perf_counter`."""
     try:
         if progress is True:
+            from hermes.results.progress import ProgressBar
+
             with ProgressBar("requests") as bar:
                 record = simulation.run(lambda done, total, now_s: bar.update(done, total, f"t = {now_s:.0f} s"))
         else:

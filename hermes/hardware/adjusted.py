@@ -10,16 +10,18 @@ factor applies to what both share, so that more work is never cheaper. `hermes c
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
 from hermes.hardware.base import FloatArray, HardwareModel, IntArray, StepStats, VectorHardwareModel
-from hermes.hardware.history import StepHistory
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from hermes.hardware.history import StepHistory
 
 __all__ = ["AdjustedModel", "StepAdjustment", "decodes_alone", "prompts_alone"]
 

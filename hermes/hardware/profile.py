@@ -17,7 +17,6 @@ from pydantic import Field, field_validator, model_validator
 
 from hermes.config import ConfigModel
 from hermes.config.validation import load
-from hermes.config.writing import write_text
 from hermes.config.yaml_writer import to_yaml
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find
@@ -237,4 +236,6 @@ def _tidy(value: Any) -> Any:
 def dump_yaml(model: ConfigModel, path: Path, comment: str) -> None:
     """Write a profile or table to `path`, with `comment` as its first lines. Loading it gives an equal object, up to
     nine significant digits."""
+    from hermes.config.writing import write_text
+
     write_text(path, to_yaml(_tidy(model.model_dump()), comment, compact=True))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hermes.config.plugin_files import import_plugin
 from hermes.config.validation import validate
 from hermes.config.yaml_document import Node, as_node
 from hermes.config.yaml_writer import to_yaml
@@ -69,6 +68,8 @@ def _import_plugins(node: Node, base_dir: Path) -> None:
     files = node.child("plugins")
     for item in files.value if files is not None and isinstance(files.value, list) else ():
         if isinstance(item.value, str) and item.value:
+            from hermes.config.plugin_files import import_plugin
+
             import_plugin(base_dir / item.value)
 
 
