@@ -18,14 +18,21 @@ def add_to(app: typer.Typer) -> None:
     imports.callback()(_nothing)
     imports.command("vllm")(import_vllm)
     app.add_typer(imports, name="import")
-    exports = typer.Typer(help="Print the launch commands of a scenario's engines.", no_args_is_help=True)
+    exports = typer.Typer(help="Print what launches a scenario's engines.", no_args_is_help=True)
     exports.callback()(_nothing)
     exports.command("vllm")(export_vllm)
+    exports.command("llm-d")(export_llm_d)
+    exports.command("dynamo")(export_dynamo)
     app.add_typer(exports, name="export")
 
 
 def _nothing() -> None:
     """Keep `vllm` a command of its own: a group of one command would be that command."""
+
+
+Image = Annotated[str | None, typer.Option(metavar="NAME", help="Container image of the engines.")]
+ManifestFile = Annotated[Path | None, typer.Option(
+    "-o", "--output", metavar="FILE.yaml", help="Write the manifest here instead of printing it.")]
 
 
 def import_vllm(
@@ -79,3 +86,28 @@ def export_vllm(
     for name, text in commands:
         print(f"# {name}: {counts[name]} of them")
         print(text)
+
+
+def export_llm_d(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
+                 image: Image = None, output: ManifestFile = None) -> None:
+    """Print Kubernetes manifests for llm-d: a Deployment for each group of LLM clients and an InferencePool."""
+    _manifest("llm-d", scenario, overrides, image, output)
+
+
+def export_dynamo(scenario: Scenario, overrides: Overrides = [],  # noqa: B006
+                  image: Image = None, output: ManifestFile = None) -> None:
+    """Print a Kubernetes manifest for Dynamo: a DynamoGraphDeployment with a component for each group of clients."""
+    _manifest("dynamo", scenario, overrides, image, output)
+
+
+def _manifest(kind: str, scenario: str, overrides: list[str], image: str | None, output: Path | None) -> None:
+    from hermes.config.writing import write_text
+    from hermes.deploy.manifests import manifest_text
+    from hermes.scenario import load_scenario
+
+    text = manifest_text(kind, load_scenario(scenario, overrides), image)
+    if output is None:
+        print(text, end="")
+    else:
+        write_text(output, text)
+        print(f"written to {output}; next: read its first lines, then kubectl apply -f {output}")

@@ -92,8 +92,9 @@ def size(
 
 
 def _write_launch(folder: Path) -> None:
-    """Write the commands that start the engines of the best layout."""
+    """Write the commands that start the engines of the best layout, and its Kubernetes manifests."""
     from hermes.config.writing import write_text
+    from hermes.deploy.manifests import KINDS, manifest_text
     from hermes.deploy.vllm import commands_of
     from hermes.scenario import load_scenario
 
@@ -101,6 +102,8 @@ def _write_launch(folder: Path) -> None:
     counts = {client.name: client.count for client in best.clients}
     lines = [f"# {name}: {counts[name]} of them\n{command}\n" for name, command in commands_of(best)]
     write_text(folder / "launch.sh", "\n".join(lines))
+    for kind in KINDS:
+        write_text(folder / f"{kind}.yaml", manifest_text(kind, best))
 
 
 def _names(text: str, option: str) -> list[str]:

@@ -17,7 +17,7 @@ from hermes.hardware.info import hardware_info
 from hermes.hardware.models import load_model
 from hermes.scenario import Scenario
 
-__all__ = ["Read", "client_of", "commands_of"]
+__all__ = ["Launch", "Read", "client_of", "commands_of", "launches_of"]
 
 _ENDINGS = re.compile(r"-(instruct|chat|hf|it|base|v\d+(\.\d+)?|\d{4})$")
 _QUANTISED = {"fp8": "fp8", "bfloat16": "bf16", "float16": "bf16", "half": "bf16"}
@@ -169,25 +169,70 @@ def described(name: str) -> tuple[str, str | None]:
         field="command", suggestion=suggest(short, known))
 
 
-def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
-    """Return (name of the group, command) for every group of LLM clients; a group of several needs as many engines.
+@dataclass(frozen=True)
+class Launch:
+    """What starts the engines of a group of LLM clients.
 
-    The flags state what was simulated, defaults of the engine included. Raises `InputError` without an LLM client.
+    Args:
+        name: The group's.
+        count: How many engines it has.
+        role: `both`, `prefill` or `decode`.
+        model: The model's name at Hugging Face, or the path of its description.
+        flags: Flags of `vllm serve`, without those that transfer KV.
+        devices: Devices of one engine.
+        device: The name of their description, None where hardware that was fitted does not tell it.
+        engine_version: The version of vLLM whose rules are simulated.
+    """
+
+    name: str
+    count: int
+    role: str
+    model: str
+    flags: tuple[str, ...]
+    devices: int
+    device: str | None
+    engine_version: str | None
+
+    @property
+    def resource(self) -> str:
+        """The name that the devices have in Kubernetes: of AMD's plug-in or of NVIDIA's."""
+        return "amd.com/gpu" if (self.device or "").startswith("mi") else "nvidia.com/gpu"
+
+
+def launches_of(scenario: Scenario) -> list[Launch]:
+    """Return what starts every group of LLM clients whose scheduler is vLLM's.
+
+    The flags state what was simulated, defaults of the engine included. Raises `InputError` without such a client.
     """
     out = []
     for index, client in enumerate(scenario.clients):
         if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
             hardware = scenario.source.hardware.get(index)
             tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
-            out.append((str(client.name), " ".join(map(shlex.quote, _command(client, tp)))))
+            out.append(Launch(
+                str(client.name), client.count, client.role, hub_name(client.model), tuple(_flags(client, tp)), tp,
+                client.device, client.scheduler.engine_version))
     if not out:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
     return out
 
 
-def _command(client: Any, tp: int) -> list[str]:
+def commands_of(scenario: Scenario) -> list[tuple[str, str]]:
+    """Return (name of the group, command) for every group of LLM clients; a group of several needs as many engines.
+
+    Raises `InputError` without an LLM client.
+    """
+    out = []
+    for launch in launches_of(scenario):
+        transfer = [] if launch.role == "both" else ["--kv-transfer-config", json.dumps(TRANSFER)]
+        words = ["vllm", "serve", launch.model, *launch.flags, *transfer]
+        out.append((launch.name, " ".join(map(shlex.quote, words))))
+    return out
+
+
+def _flags(client: Any, tp: int) -> list[str]:
     scheduler, memory, hardware = client.scheduler, client.memory, client.hardware
-    words = ["vllm", "serve", hub_name(client.model)]
+    words: list[str] = []
     for name, value in (
         ("tensor-parallel-size", tp if tp > 1 else None),
         ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
@@ -206,8 +251,6 @@ def _command(client: Any, tp: int) -> list[str]:
                      ("async-scheduling", scheduler.async_scheduling)):
         if on is not None:
             words.append(f"--{name}" if on else f"--no-{name}")
-    if client.role != "both":
-        words += ["--kv-transfer-config", json.dumps(TRANSFER)]
     return words
 
 

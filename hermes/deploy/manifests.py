@@ -1,0 +1,145 @@
+"""Kubernetes manifests of a scenario's engines: Deployments for llm-d, a DynamoGraphDeployment for Dynamo."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hermes.deploy.vllm import TRANSFER, Launch, launches_of
+from hermes.errors import InputError, Verbatim
+from hermes.scenario import Scenario
+
+__all__ = ["DYNAMO_VERSION", "KINDS", "manifest_text"]
+
+DYNAMO_VERSION = "1.6.1"
+"""The release of Dynamo whose templates the form of `dynamo_graph` is taken from."""
+
+PORT, ENGINE_PORT, PICKER_PORT = 8000, 8200, 9002
+SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
+START_S, EVERY_S = 3600, 10   # the longest start of an engine: a large model's weights come over the network
+MOST_NAME = 63                # characters of a name (RFC 1123), which Kubernetes asks of labels
+
+
+def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
+    """Return one Deployment for every group of LLM clients, and an InferencePool for every model.
+
+    Args:
+        image: The image of the engines; vLLM's own of the simulated version where left out.
+
+    Engines that decode what others have prefilled get llm-d's routing sidecar in front of them.
+    """
+    launches, out, pools = launches_of(scenario), [], {}
+    for launch in launches:
+        pool = _name(launch.model.rsplit("/", 1)[-1])
+        labels = pools[pool] = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pool}
+        own = {**labels, "app.kubernetes.io/component": _name(launch.name)}
+        if launch.role != "both":
+            own["llm-d.ai/role"] = launch.role
+        behind = launch.role == "decode"
+        port = ENGINE_PORT if behind else PORT
+        engine = _container(launch, "modelserver", image or _vllm_image(launch), ["vllm", "serve"],
+                            [launch.model, *launch.flags, "--port", str(port)])
+        engine.update(_probed(port))
+        pod: dict[str, Any] = {"containers": [engine], "volumes": [_SHARED_MEMORY]}
+        if behind:
+            pod["initContainers"] = [{
+                "name": "routing-proxy", "image": SIDECAR, "restartPolicy": "Always",
+                "args": [f"--port={PORT}", f"--vllm-port={ENGINE_PORT}", "--connector=nixlv2"],
+                "ports": [{"containerPort": PORT, "name": "proxy"}]}]
+        out.append({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": _name(f"{scenario.name}-{launch.name}"), "labels": labels},
+            "spec": {"replicas": launch.count, "selector": {"matchLabels": own},
+                     "template": {"metadata": {"labels": own}, "spec": pod}}})
+    return out + [{
+        "apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": pool},
+        "spec": {"targetPorts": [{"number": PORT}], "selector": {"matchLabels": labels},
+                 "endpointPickerRef": {"name": _name(f"{pool}-epp"), "port": {"number": PICKER_PORT}}}}
+        for pool, labels in pools.items()]
+
+
+def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
+    """Return one DynamoGraphDeployment: a frontend, and a component for every group of LLM clients.
+
+    Args:
+        image: The image of frontend and engines; NVIDIA's of Dynamo 1.6.1 where left out.
+    """
+    image = image or f"nvcr.io/nvidia/ai-dynamo/vllm-runtime:{DYNAMO_VERSION}"
+    frontend = {"name": "main", "image": image, "command": ["python3"], "args": ["-m", "dynamo.frontend"]}
+    components: list[dict[str, Any]] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
+                                         "podTemplate": {"spec": {"containers": [frontend]}}}]
+    for launch in launches_of(scenario):
+        role = "worker" if launch.role == "both" else launch.role
+        mode = [] if launch.role == "both" else ["--disaggregation-mode", launch.role]
+        engine = _container(launch, "main", image, ["python3", "-m", "dynamo.vllm"],
+                            ["--model", launch.model, *mode, *launch.flags])
+        components.append({
+            "name": _name(launch.name), "type": role, "replicas": launch.count,
+            "podTemplate": {"spec": {"containers": [engine], "volumes": [_SHARED_MEMORY]}}})
+    return [{"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment",
+             "metadata": {"name": _name(scenario.name)}, "spec": {"components": components}}]
+
+
+KINDS = {"llm-d": llm_d, "dynamo": dynamo_graph}
+"""What makes the documents of each kind of manifest."""
+
+_SHARED_MEMORY = {"name": "shm", "emptyDir": {"medium": "Memory"}}   # ranks of an engine exchange data in it
+
+
+def manifest_text(kind: str, scenario: Scenario, image: str | None = None) -> str:
+    """Return the YAML documents of a kind (`KINDS`), with what is left to the reader as comments on top.
+
+    Raises `InputError` for a scenario without engines that can be launched.
+    """
+    documents = KINDS[kind](scenario, image)
+    devices = sorted({f"{launch.device} ({launch.name})" for launch in launches_of(scenario) if launch.device})
+    head = [f"# {kind}: the engines of {scenario.name!r}, by hermes export {kind}.",
+            "# Before you apply it: the secret hf-token with the key HF_TOKEN, where the model asks for one;",
+            f"# a nodeSelector or affinity for the devices: {', '.join(devices) or 'those of the scenario'}."]
+    if kind == "llm-d":
+        head.append("# The endpoint picker and the gateway that endpointPickerRef names come from llm-d's charts.")
+    return "\n".join(head) + "\n" + "---\n".join(
+        yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120) for document in documents)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what stands in two places twice: a manifest is read and edited by people."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _container(launch: Launch, name: str, image: str, command: Sequence[str], args: Sequence[str]) -> dict[str, Any]:
+    transfer = [] if launch.role == "both" else ["--kv-transfer-config", json.dumps(TRANSFER)]
+    env: list[dict[str, Any]] = [
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN", "optional": True}}}]
+    if transfer:   # the other side asks for KV at the address of the pod
+        env.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    return {
+        "name": name, "image": image, "command": list(command), "args": [*args, *transfer], "env": env,
+        "resources": {"limits": {launch.resource: str(launch.devices)}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+
+
+def _probed(port: int) -> Mapping[str, Any]:
+    """Return the port of an engine and its probes: it may take an hour to start, and is then asked every 10 s."""
+    get = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": EVERY_S}
+    return {"ports": [{"containerPort": port, "name": "http"}],
+            "startupProbe": {**get, "failureThreshold": START_S // EVERY_S}, "readinessProbe": get}
+
+
+def _vllm_image(launch: Launch) -> str:
+    if launch.engine_version is None:
+        raise InputError(Verbatim("no image: the scenario names no version of vLLM"), field="--image")
+    return f"vllm/vllm-openai:v{launch.engine_version}"
+
+
+def _name(text: str) -> str:
+    """Return a name that Kubernetes takes: small letters, digits and dashes, from a letter to no dash."""
+    short = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    short = short if short[:1].isalpha() else f"c-{short}".strip("-")
+    return short[:MOST_NAME].rstrip("-")
