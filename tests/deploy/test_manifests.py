@@ -42,7 +42,8 @@ def pods(kind, documents):
         for document in documents:
             if document["kind"] == "Deployment":
                 template = document["spec"]["template"]
-                yield template, document["spec"]["replicas"], template["metadata"]["labels"].get("llm-d.ai/role", "both")
+                role = template["metadata"]["labels"].get("llm-d.ai/role", "both")
+                yield template, document["spec"]["replicas"], role
     else:
         for part in documents[0]["spec"]["components"]:
             if part["type"] != "frontend":
@@ -117,7 +118,8 @@ def test_decodes_stand_behind_the_routing_sidecar():
     [proxy] = by_role["decode"]["initContainers"]
     engine = by_role["decode"]["containers"][0]
     port = int(engine["args"][engine["args"].index("--port") + 1])
-    assert f"--vllm-port={port}" in proxy["args"] and port == engine["ports"][0]["containerPort"] != 8000
+    assert f"--vllm-port={port}" in proxy["args"]
+    assert port == engine["ports"][0]["containerPort"] != 8000
     assert proxy["restartPolicy"] == "Always"   # which makes of an init container a sidecar
 
 
