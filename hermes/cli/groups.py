@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "explain": "Print the terms of a step, and their sources.",
         "services": "Print the costs of embedding, retrieval etc.",
         "import": "Make a scenario from an engine's launch command.",
-        "export": "Print launch commands or Kubernetes manifests of a scenario.",
+        "export": "Print what launches a scenario's engines.",
         "schema": "Print the JSON Schema of scenarios, for editors.",
     },
     "Measure and fit": {

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from hermes.config.yaml_writer import to_yaml
 from hermes.deploy.vllm import TRANSFER, Launch, launches_of
 from hermes.errors import InputError, Verbatim
 from hermes.scenario import Scenario
@@ -102,15 +101,7 @@ def manifest_text(kind: str, scenario: Scenario, image: str | None = None) -> st
             f"# a nodeSelector or affinity for the devices: {', '.join(devices) or 'those of the scenario'}."]
     if kind == "llm-d":
         head.append("# The endpoint picker and the gateway that endpointPickerRef names come from llm-d's charts.")
-    return "\n".join(head) + "\n" + "---\n".join(
-        yaml.dump(document, Dumper=_Plain, sort_keys=False, width=120) for document in documents)
-
-
-class _Plain(yaml.SafeDumper):
-    """Writes what stands in two places twice: a manifest is read and edited by people."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+    return "\n".join(head) + "\n" + "---\n".join(map(to_yaml, documents))
 
 
 def _container(launch: Launch, name: str, image: str, command: Sequence[str], args: Sequence[str]) -> dict[str, Any]:
