@@ -25,9 +25,15 @@ SYSTEMS = {
 """Card of hermes -> system of the package, version of vLLM that the tables were measured with."""
 GEMM = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 KV = {"bfloat16": "bf16", "fp8": "fp8"}
+EXPERTS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "int4_wo": "int4", "nvfp4": "nvfp4",
+           "w4a16_mxfp4": "mxfp4"}
+ROUTINGS = {"balanced": "balanced", "power_law_1.01": "power_law_1.01", "power_law_1.2": "power_law_1.2"}
+SHAPE = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
+COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter"}
 HEAD_DIMS = (64, 128, 256)
 FEWEST = 0.9    # a table with fewer of its points is left out
 NS_PER_MS = 1e6
+VALUE_BYTES = 2   # of bf16 and half
 
 
 def table(rows: pd.DataFrame, axes: list[str], values: list[np.ndarray]) -> np.ndarray:
@@ -71,13 +77,54 @@ def attention(path: Path, phase: str, arrays: dict[str, np.ndarray]) -> None:
             arrays[f"{key}/length"], arrays[f"{key}/batch"] = values[1].astype(np.int32), values[2].astype(np.int32)
 
 
+def _in_bytes(rows: pd.DataFrame) -> pd.DataFrame:
+    """The package's `message_size` counts values of 16 bits: 8-bit messages of twice the size take the same time."""
+    return rows.assign(bytes=VALUE_BYTES * rows.message_size).rename(columns={"num_gpus": "ranks"})
+
+
 def all_reduce(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    rows = pd.read_parquet(path).rename(columns={"num_gpus": "ranks", "message_size": "bytes"})
+    rows = _in_bytes(pd.read_parquet(path))
     for backend, name in (("vllm_graph", "captured"), ("vllm_eager", "launched")):
         part = rows[rows.backend == backend]
         values = [np.sort(part[axis].unique()) for axis in ("ranks", "bytes")]
         arrays[f"all_reduce/{name}"] = table(part, ["ranks", "bytes"], values)
         arrays["all_reduce/ranks"], arrays["all_reduce/bytes"] = (v.astype(np.int64) for v in values)
+
+
+def experts(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Grouped products of a mixture's experts: times by (shape, tokens), one array for each routing of the tokens."""
+    if not path.exists():
+        return
+    rows = pd.read_parquet(path)
+    tokens = np.sort(rows.num_tokens.unique())
+    for dtype, name in EXPERTS.items():
+        part = rows[rows.moe_dtype == dtype]
+        if part.empty:
+            continue
+        shapes = np.unique(part[SHAPE].to_numpy(), axis=0)
+        index = pd.MultiIndex.from_product([range(len(shapes)), tokens])
+        of_shape = {tuple(shape): i for i, shape in enumerate(shapes.tolist())}
+        part = part.assign(shape=[of_shape[tuple(shape)] for shape in part[SHAPE].to_numpy().tolist()])
+        for routing, ours in ROUTINGS.items():
+            found = part[part.distribution == routing].groupby(["shape", "num_tokens"])["latency"].min()
+            arrays[f"experts/{name}/{ours}"] = coded(
+                NS_PER_MS * found.reindex(index).to_numpy().reshape(len(shapes), len(tokens)))
+        arrays[f"experts/{name}/shape"] = shapes.astype(np.int32)
+        arrays[f"experts/{name}/tokens"] = tokens.astype(np.int32)
+
+
+def collectives(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    """All-gathers and reduce-scatters of NCCL between devices of one machine, in 16 bits."""
+    files = sorted(folder.glob("*/nccl_perf.parquet"), key=lambda path: [int(n) for n in path.parent.name.split(".")])
+    if not files:
+        return
+    rows = pd.read_parquet(files[-1])
+    rows = rows[(rows.nccl_dtype == "half") & (rows.op_name.isin(COLLECTIVES))]
+    rows = _in_bytes(rows[rows.num_gpus <= 8])
+    values = [np.sort(rows[axis].unique()) for axis in ("ranks", "bytes")]
+    for op, name in COLLECTIVES.items():
+        arrays[f"{name}/nccl"] = table(rows[rows.op_name == op], ["ranks", "bytes"], values)
+    arrays["nccl/ranks"], arrays["nccl/bytes"] = (v.astype(np.int64) for v in values)
 
 
 def build(systems: Path, card: str, out: Path) -> None:
@@ -90,11 +137,13 @@ def build(systems: Path, card: str, out: Path) -> None:
     measured = (data / "comm" / "vllm").glob("*/custom_allreduce_perf.parquet")
     newest = max(measured, key=lambda path: [int(part) for part in path.parent.name.split(".")])
     all_reduce(newest, arrays)
+    experts(data / "moe" / "vllm" / version / "moe_perf.parquet", arrays)
+    collectives(data / "comm" / "nccl", arrays)
     path = out / f"{card}.npz"
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)   # type: ignore[arg-type]
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    tables = ", ".join(key for key in arrays if arrays[key].ndim > 1 and not key.endswith("heads"))
+    tables = ", ".join(key for key in arrays if arrays[key].ndim > 1 and not key.endswith(("heads", "shape")))
     (out / f"{card}.yaml").write_text(
         f"# Kernel times of {card}, measured one kernel at a time; the times are in {card}.npz.\n"
         f"format: hermes-kernels/1\nname: {card}\ndevice: {card}\nengine: vllm {version}\n"

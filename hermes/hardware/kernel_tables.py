@@ -7,11 +7,16 @@ CARD.npz holds them, one array a table:
     prefill/HEAD_DIM/KV_DTYPE   [heads, length, batch] causal attention of `batch` new prompts of `length` tokens
     decode/HEAD_DIM/KV_DTYPE    [heads, length, batch] attention of `batch` decodes over `length` tokens each
     all_reduce/captured         [ranks, bytes]         inside a CUDA graph; all_reduce/launched: from the host
+    experts/DTYPE/ROUTING       [shape, tokens]        products of one device's experts; axes experts/DTYPE/shape, ...
+    all_gather/nccl             [ranks, bytes]         and reduce_scatter/nccl; axes nccl/ranks, nccl/bytes (of all)
     rows/OPERATOR/DTYPE         [rows, width]          norm, qk_norm, residual, rotary, activation, embedding, sampling
 
-`.../heads` holds pairs (query heads, key-value heads), of one device. A time is stored as int16, 1000 * ln(nanoseconds)
-(steps of 0.1%); -1 stands where nothing was measured. Times here are nanoseconds, float64, nan where not measured.
-Tables that `hermes fit` makes of measured terms are `cold`, and have `rows`; the shipped ones are neither.
+`.../heads` holds pairs (query heads, key-value heads), of one device. `.../shape` holds (hidden size, intermediate
+size, experts per token, experts, devices that split each expert, devices that split the experts), of the whole model;
+ROUTING says how tokens choose experts: all alike (`balanced`), or by a power law. A time is stored as int16, 1000 *
+ln(nanoseconds) (steps of 0.1%); -1 stands where nothing was measured. Times here are nanoseconds, float64, nan where
+not measured. Tables that `hermes fit` makes of measured terms are `cold`, and have `rows`; the shipped ones are
+neither.
 """
 
 from __future__ import annotations
@@ -27,11 +32,12 @@ from pydantic import Field
 from hermes.config import ConfigModel
 from hermes.config.validation import load
 from hermes.errors import InputError
-from hermes.hardware.base import FloatArray
+from hermes.hardware.base import FloatArray, IntArray
 from hermes.hardware.files import find, names_in
 
 __all__ = [
-    "AttentionTable", "GemmTable", "KernelTables", "KernelsFile", "RowTable", "load_kernels", "shipped_kernels",
+    "AttentionTable", "ExpertTable", "GemmTable", "KernelTables", "KernelsFile", "RowTable", "load_kernels",
+    "shipped_kernels",
 ]
 
 _SCALE = 1000.0
@@ -81,6 +87,14 @@ class RowTable(NamedTuple):
     ns: FloatArray                 # shape (rows, width)
 
 
+class ExpertTable(NamedTuple):
+    """Times of a mixture's experts in one precision, of one layer."""
+
+    shapes: IntArray      # (shape, 6); see the module's docstring
+    tokens: FloatArray    # of all devices that share the experts
+    ns: FloatArray        # shape (shape, tokens)
+
+
 class KernelTables:
     """The tables of one card. Tables are decoded when they are first asked for."""
 
@@ -109,6 +123,23 @@ class KernelTables:
         if key not in self._arrays:
             return None
         return RowTable(self._axis(f"{key}/rows"), self._axis(f"{key}/width"), self._times(key))
+
+    def experts(self, dtype: str, routing: str) -> ExpertTable | None:
+        """Experts of mixtures in a precision, or None where it was not measured."""
+        key = f"experts/{dtype}"
+        if f"{key}/{routing}" not in self._arrays:
+            return None
+        shapes = self._arrays[f"{key}/shape"].astype(np.int64)
+        return ExpertTable(shapes, self._axis(f"{key}/tokens"), self._times(f"{key}/{routing}"))
+
+    def collective(self, name: str, ranks: int) -> tuple[FloatArray, FloatArray] | None:
+        """(bytes of the whole message, nanoseconds) of an `all_gather` or `reduce_scatter`, or None."""
+        known = self._arrays.get("nccl/ranks")
+        if known is None or f"{name}/nccl" not in self._arrays or ranks not in known:
+            return None
+        row = self._times(f"{name}/nccl")[known.tolist().index(ranks)]
+        measured = ~np.isnan(row)
+        return self._axis("nccl/bytes")[measured], row[measured]
 
     def head_dims(self, phase: str, kv_dtype: str) -> list[int]:
         """Head dimensions with a table, ascending."""

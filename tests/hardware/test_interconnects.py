@@ -72,7 +72,7 @@ def test_every_shipped_link_loads_and_grows(name):
         assert seconds(found, ranks, 1e6) < seconds(found, ranks, 1e7)
 
 
-@pytest.mark.parametrize(("name", "card", "worst"), [("nvlink-4", "h200", 0.35), ("nvlink-3", "a100-80gb", 0.53),
+@pytest.mark.parametrize(("name", "card", "worst"), [("nvlink-4", "h200", 0.38), ("nvlink-3", "a100-80gb", 0.55),
                                                      ("nvlink-5", "b200", 0.64)])
 def test_shipped_formulas_meet_the_measured_all_reduces(name, card, worst):
     """nvlink-4 is fitted to H100: H200 was held out."""
