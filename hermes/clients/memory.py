@@ -174,8 +174,9 @@ class MemoryConfig(ConfigModel):
             return per_token, Part(info.memory.weights_bytes, f"profile {info.name}: {info.memory.source}"), None
         shape = describe_model(model, base_dir)
         dtype = info.dtype or shape.dtype or "bf16"
-        if self.weight_bits is None and (info.pp > 1 or precision(dtype).layer_bytes != precision(dtype).other_bytes):
-            size = kv.stage_weight_bytes(shape, dtype, info.tp, info.pp)
+        apart = info.pp > 1 or info.dp > 1 or shape.mla is not None or bool(shape.expert_dtype)
+        if self.weight_bits is None and (apart or precision(dtype).layer_bytes != precision(dtype).other_bytes):
+            size = kv.stage_weight_bytes(shape, dtype, info.tp, info.pp, info.dp)
             return per_token, Part(size, f"model {shape.name}, {dtype}"), None
         bits = 8 * precision(dtype).layer_bytes if self.weight_bits is None else self.weight_bits
         total = round(shape.num_params() * bits / 8)

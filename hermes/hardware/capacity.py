@@ -47,17 +47,19 @@ def stage_layers(model: ModelDescription, pp: int) -> int:
     return math.ceil(model.num_layers / pp)
 
 
-def stage_weight_bytes(model: ModelDescription, dtype: str, tp: int = 1, pp: int = 1) -> int:
-    """Return the weight bytes on one device of the fullest pipeline stage (with the embedding or the output head)."""
-    whole = model.weight_bytes(dtype, tp)
+def stage_weight_bytes(model: ModelDescription, dtype: str, tp: int = 1, pp: int = 1, dp: int = 1) -> int:
+    """Return the weight bytes on one device of the fullest pipeline stage (with the embedding or the output head).
+
+    dp: ranks that share a mixture's experts
+    """
+    whole = model.weight_bytes(dtype, tp, dp)
     if pp == 1:
         return whole
     model.check_pp(pp)
-    one = model.model_copy(update={"num_layers": 1}).weight_bytes(dtype, tp)
-    layer = (whole - one) / (model.num_layers - 1) if model.num_layers > 1 else 0.0
+    outer = model.outer_params() * precision(dtype).other_bytes / tp
+    layer = (whole - outer) / model.num_layers
     table = model.vocab_size * model.hidden_size * precision(dtype).other_bytes / tp
-    outer = (one - layer) - (table if model.output_head == "separate" else 0.0)
-    return math.ceil(layer * stage_layers(model, pp) + outer)
+    return math.ceil(layer * stage_layers(model, pp) + outer - (table if model.output_head == "separate" else 0.0))
 
 
 def stage_kv_bytes_per_token(model: ModelDescription, value_bytes: float, tp: int = 1, pp: int = 1) -> float:

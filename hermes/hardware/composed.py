@@ -11,13 +11,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
-from hermes.errors import InputError, inside, suggest
+from hermes.errors import InputError, Verbatim, inside, suggest
 from hermes.hardware.base import FloatArray
 from hermes.hardware.composed_terms import ComposedModel
 from hermes.hardware.devices import DeviceDescription
 from hermes.hardware.engines import NEWEST_ENGINE, StepTime, load_engine
-from hermes.hardware.kernel_tables import load_kernels, shipped_kernels
+from hermes.hardware.experts import SKEW
+from hermes.hardware.kernel_tables import KernelTables, load_kernels, shipped_kernels
 from hermes.hardware.links import LinkTime, all_reduce_times
+from hermes.hardware.models import ModelDescription
 from hermes.hardware.roofline import Dtype, KvDtype, Roofline
 from hermes.hardware.term_sources import HostTime, Sources, TermOverride
 from hermes.units import NS_PER_S
@@ -26,6 +28,8 @@ __all__ = ["Composed"]
 
 SLOWEST_NVLINK = 100e9      # bytes/s of a data sheet; PCIe below
 PCIE_LINK = "pcie-host-memory"   # what kernel tables say of PCIe belongs to the machine that they were measured on
+FAR_LINK = "infiniband-ndr"      # between machines
+MACHINE = 8                 # devices of one
 TILE_ROWS = 128             # of FlashAttention 3 for heads of 128 values
 SORT_BYTES = 335.0          # of memory traffic for each logit that the sampler sorts: float32 keys, int64 positions
 
@@ -68,6 +72,17 @@ class Composed(ConfigModel):
     """Engine whose own time each step contains; the client's where left out."""
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
+    pp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Pipeline stages of `tp` devices each."""
+    hop: LinkTime | Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """What joins the stages, as `link`; left out, the devices' link within a machine of 8, `infiniband-ndr` beyond."""
+    dp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Ranks that each have a part of the requests and share a mixture's experts (data parallelism); `tp` is of each."""
+    ep: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices that share a mixture's experts, whole ones on each (expert parallelism): all `tp * dp` of them. 1: every
+    device has a part of each expert."""
+    routing_skew: Annotated[float, Field(ge=0, le=10)] = SKEW
+    """How unevenly tokens choose experts: 0 is even, 1.01 what NVIDIA's planner assumes (`hermes.hardware.experts`)."""
     dtype: Dtype = "auto"
     """Storage of the layers' weights; auto is that of the model description."""
     kv_dtype: KvDtype = "auto"
@@ -89,18 +104,21 @@ class Composed(ConfigModel):
     terms: dict[str, TermOverride] = Field(default_factory=dict, max_length=100)
     """Terms to change, by their names in `hermes explain`."""
 
-    def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool) -> Composed:
+    def completed(self, model: str, device: str, engine: str, tp: int, asynchronous: bool, dp: int = 1, ep: int = 1,
+                  pp: int = 1) -> Composed:
         """The same with what the client says for what is left out here."""
         return self.model_copy(update={
             "model": self.model or model, "device": self.device or device, "engine": self.engine or engine,
-            "tp": self.tp if self.tp > 1 else tp,
+            "tp": self.tp if self.tp > 1 else tp, "dp": self.dp if self.dp > 1 else dp,
+            "ep": self.ep if self.ep > 1 else ep, "pp": self.pp if self.pp > 1 else pp,
             "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
         })
 
     def build(self, base_dir: Path | None = None) -> ComposedModel:
         """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
-        base = Roofline(model=self.model, device=self.device, tp=self.tp, dtype=self.dtype,
-                        kv_dtype=self.kv_dtype).build(base_dir)
+        base = Roofline(model=self.model, device=self.device, tp=self.tp, pp=self.pp, dtype=self.dtype,
+                        kv_dtype=self.kv_dtype).build(base_dir, dp=self.dp)
+        self._check_ranks(base.model)
         name = self.kernels or base.device.kernels or base.device.name
         with inside("kernels" if self.kernels else "device"):
             given_tables = bool(self.kernels or base.device.kernels)
@@ -111,7 +129,9 @@ class Composed(ConfigModel):
                 step = load_engine(self.engine or NEWEST_ENGINE).step
         host = HostTime(step.host * NS_PER_S, step.host_per_seq * NS_PER_S, self.asynchronous is not False)
         measured = given_tables and kernels is not None and self.tp in kernels.all_reduce_ranks
-        link, text = self._all_reduce(base.device, base_dir, measured)
+        link, text = self._all_reduce(base.device, base_dir, measured, self.tp)
+        between, said = self._all_reduce(base.device, base_dir, False, self.dp)
+        hop, hop_text = self._hop(base.device, base_dir, kernels)
         heads = base.model.num_heads / self.tp
         lanes = heads * base.model.num_layers * NS_PER_S
         shared = heads / max(base.model.num_kv_heads / self.tp, 1)
@@ -127,7 +147,8 @@ class Composed(ConfigModel):
             beside, tile_rows=TILE_ROWS if kernel == "packed" else 0, apart=kernel == "apart", sampling_ns=sampler,
             idle_ns=step.idle * NS_PER_S,
             engine=f"engine {self.engine or NEWEST_ENGINE}" if self.step is None else "given",
-            link=text, terms=self.terms)
+            link=text, terms=self.terms, routing_skew=self.routing_skew, whole_experts=self.ep > 1, rank_link=between,
+            rank_link_text=said, hop=hop, hop_text=hop_text)
         model = ComposedModel(base, kernels, host, sources, link)
         unknown = sorted(self.terms.keys() - model.sources_of().keys())
         if unknown:
@@ -136,13 +157,39 @@ class Composed(ConfigModel):
                              suggestion=suggest(unknown[0], names))
         return model
 
-    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None, measured: bool) -> tuple[
+    def _hop(self, device: DeviceDescription, base_dir: Path | None, kernels: KernelTables | None) -> tuple[
+            tuple[FloatArray, FloatArray] | None, str]:
+        """Return (bytes, nanoseconds) of sending activations to the next stage, and their source; None with one stage.
+
+        Taken to be an all-reduce between two devices, in which each sends its bytes once.
+        """
+        if self.pp == 1:
+            return None, ""
+        if self.hop is None and self.tp * self.pp <= MACHINE:
+            link, text = self._all_reduce(device, base_dir, False, 2)
+            if link is not None:
+                return link, text
+            if kernels is not None and 2 in kernels.all_reduce_ranks:
+                return kernels.all_reduce(2, captured=False), f"kernel tables {kernels.file.name}"
+        with inside("hop"):
+            return all_reduce_times(self.hop or FAR_LINK, 2, device.link_bandwidth, base_dir)
+
+    def _check_ranks(self, model: ModelDescription) -> None:
+        """Raise `InputError` for ranks that share nothing, and for experts that are not shared by all devices."""
+        if self.dp > 1 and not model.num_experts:
+            raise InputError(Verbatim(f"the ranks of a dense model share nothing: {model.name} on {self.dp} ranks is "
+                                      f"`count: {self.dp}`"), field="dp")
+        if self.ep > 1 and (self.ep != self.tp * self.dp or not model.num_experts or model.num_experts % self.ep):
+            what = f"a mixture of experts, whose number ep divides ({model.name} has {model.num_experts})"
+            raise InputError(f"tp * dp ({self.tp * self.dp}), and {what}", self.ep, field="ep")
+
+    def _all_reduce(self, device: DeviceDescription, base_dir: Path | None, measured: bool, ranks: int) -> tuple[
             tuple[FloatArray, FloatArray] | None, str]:
         """Return (bytes, nanoseconds) of one all-reduce and their source; None where the kernel tables say it.
 
         measured: whether tables that the user names have all-reduces, which go before an assumed link
         """
-        if self.tp == 1:
+        if ranks == 1:
             return None, ""
         link = self.link or device.link
         if not link and not measured and device.type == "gpu" and device.link_bandwidth < SLOWEST_NVLINK:
@@ -150,4 +197,4 @@ class Composed(ConfigModel):
         if not link:
             return None, ""
         with inside("link"):
-            return all_reduce_times(link, self.tp, device.link_bandwidth, base_dir)
+            return all_reduce_times(link, ranks, device.link_bandwidth, base_dir)

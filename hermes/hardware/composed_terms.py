@@ -3,6 +3,7 @@
     step = max(device, host)            (asynchronous scheduling; otherwise device + host)
     device = embedding and element-wise operators + qkv + o_proj + gate_up + down + lm_head
            + sampling + attention_of_prompts + attention_of_decodes + decodes_beside_prompt + all_reduce + engine
+           + router + experts + dispatch + combine (mixtures) + hops (pipeline stages)
 
 A term is filled from the best source there is for the device and the model: the card's kernel tables
 (`hermes.hardware.kernel_tables`), else the roofline with the card's efficiency factors
@@ -10,17 +11,25 @@ A term is filled from the best source there is for the device and the model: the
 
 Decode batches up to the engine's largest captured size run inside a CUDA graph and are padded to the next captured
 size. Matrix products and element-wise operators then compute the padding too.
+
+Data-parallel ranks of one engine (`parallel: {dp: ...}`) take their steps together: each layer's experts wait for the
+tokens of all ranks (`dispatch`, an all-gather), and their results are added up and handed back (`combine`, a
+reduce-scatter). A step is as long as its slowest rank's own terms and what all of them share (`lockstep_ns`). While
+every rank's batch fits into a CUDA graph, all are padded to the largest; an idle rank computes padding.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from hermes.errors import InputError
 from hermes.hardware.base import FloatArray, IntArray, StepStats
 from hermes.hardware.elementwise import elementwise_ns
+from hermes.hardware.experts import ExpertSplit, expert_times, gathered
 from hermes.hardware.history import Arithmetic, StepHistory
 from hermes.hardware.info import HardwareInfo
 from hermes.hardware.kernel_curves import (
@@ -48,6 +57,7 @@ __all__ = ["ComposedModel"]
 RATIO = 1.2                 # between neighbouring points of the grids that curves are sampled on
 MOST_PAIRS = 2.0**38        # of new and past tokens that a step's grid reaches; proportional beyond
 FAR = 2.0**20
+_IDLE = StepStats(decode_seqs=0)
 _SAMPLED = ("lm_head", "sampling")   # terms whose rows are the sampled ones
 
 
@@ -102,6 +112,10 @@ class ComposedModel:
         self._prefill: tuple[_Line, _Line] | None = None
         self._launches: dict[int, float] = {}
         self._alone: dict[int, tuple[float, float, float, float, float, float]] = {}
+        self._own: dict[tuple[int, int, bool], float] = {}
+        self._shared: dict[tuple[int, bool], float] = {}
+        self._experts: tuple[FloatArray, str] | None = None
+        self._windowed = bool(base.work.windowed[1])
         self._skew = sources.skew
         if kernels is not None:
             self._read(kernels)
@@ -113,6 +127,12 @@ class ComposedModel:
         self._reduced_bytes = model.hidden_size * precision(options.dtype).other_bytes
         if self._reduces and self._link is not None and link is None:   # a formula has no last point
             self._limit("tokens", float(self._link[0][-1]) / self._reduced_bytes)
+        self._exchange = None
+        if options.dp > 1 and model.num_experts:
+            self._exchange = gathered(kernels, sources.rank_link, options.dp)
+            if self._exchange is None:
+                raise InputError("a link between the ranks: name one (`link`, hw_profiles/links), or a device whose "
+                                 "kernel tables have collectives", options.dp, field="dp")
         self._ranges: Ranges = {name: (0.0, last) for name, last in self._last.items()}
         self._empty, self._empty_token, read = sources.beside
         self._beside = read * base.work.kv_bytes / self._roof.bytes
@@ -151,16 +171,23 @@ class ComposedModel:
         kind = precision(options.dtype)
         tp, layers, hidden, hd = options.tp, model.num_layers, model.hidden_size, model.head_dim
         heads, kv_heads = model.num_heads // tp, max(model.num_kv_heads // tp, 1)
-        gemm = None if kind.dequantised else kernels.gemm("bf16" if options.dtype == "fp16" else options.dtype)
-        if gemm is not None and not model.num_experts:
-            inner = model.intermediate_size / tp
-            shapes = {"qkv": ((heads + 2 * kv_heads) * hd, hidden), "o_proj": (hidden, heads * hd),
-                      "gate_up" if model.gated_ffn else "up": (inner * (2 if model.gated_ffn else 1), hidden),
-                      "down": (hidden, inner)}
-            for name, (n, k) in shapes.items():
+        names = {"fp16": ("bf16",), "fp8-block": ("fp8_block", "fp8")}.get(options.dtype, (options.dtype,))
+        gemm = None if kind.dequantised else next(filter(None, map(kernels.gemm, names)), None)
+        if gemm is not None:
+            for name, (n, k), count in self._products(heads, kv_heads):
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
-                self._linears.append((name, times * layers))
+                self._linears.append((name, times * count))
             self._limit("tokens", float(gemm.m[-1]))
+        if model.num_experts:
+            split = ExpertSplit(1, tp * options.dp) if self.sources.whole_experts else ExpertSplit(tp * options.dp, 1)
+            of_experts = expert_times(kernels, self._roof, model, model.expert_dtype or options.dtype, split,
+                                      self.sources.routing_skew, self._rows)
+            if of_experts is not None:
+                self._experts = of_experts[0] * model.expert_layers, of_experts[1]
+            plain = kernels.gemm(self.base.work.wide)
+            if gemm is not None and plain is not None:   # the router is not quantised
+                times = gemm_times(plain, self._wide, kind.other_bytes, self._rows, model.num_experts, hidden)
+                self._linears.append(("router", times * model.expert_layers))
         wide = kernels.gemm(self.base.work.wide)
         if wide is not None and model.output_head != "none":
             self._head = gemm_times(wide, self._wide, kind.other_bytes, self._rows, model.vocab_size / tp, hidden)
@@ -171,7 +198,7 @@ class ComposedModel:
         kv_bytes = kv_value_bytes(options.kv_dtype, options.dtype)
         kv = {1.0: "fp8", 4.0: "fp32"}.get(kv_bytes, "bf16")
         dims = kernels.head_dims("decode", kv)
-        if not dims or not model.causal:
+        if not dims or not model.causal or model.mla is not None:
             return
         measured = next((dim for dim in dims if dim >= hd), dims[-1])
         prefill, decode = kernels.attention("prefill", measured, kv), kernels.attention("decode", measured, kv)
@@ -188,6 +215,26 @@ class ComposedModel:
         self._decode = cold_decode_times(decode, *shape) if kernels.file.cold else (
             decode_times(decode, self._wide, *shape))
 
+    def _products(self, heads: int, kv_heads: int) -> Iterator[tuple[str, tuple[float, float], int]]:
+        """Yield (name, (outputs, inputs), layers) of the products of a layer on one device, but experts and router."""
+        model, tp = self.base.model, self.base.options.tp
+        hidden, hd, layers = model.hidden_size, model.head_dim, model.num_layers
+        if model.mla is None:
+            yield "qkv", ((heads + 2 * kv_heads) * hd, hidden), layers
+        else:
+            for name, shape in model.mla_shapes(tp).items():
+                yield name, shape, layers
+        yield "o_proj", (hidden, heads * model.v_dim), layers
+        sparse, gates = model.expert_layers, 2 if model.gated_ffn else 1
+        inner = (model.dense_intermediate_size if sparse else model.intermediate_size) / tp
+        if layers > sparse:
+            yield "gate_up" if model.gated_ffn else "up", (inner * gates, hidden), layers - sparse
+            yield "down", (hidden, inner), layers - sparse
+        if model.shared_intermediate_size:
+            inner = model.shared_intermediate_size / tp
+            yield "shared_gate_up", (inner * gates, hidden), sparse
+            yield "shared_down", (hidden, inner), sparse
+
     def rows(self, tokens: int) -> int:
         """Tokens that the linear operators compute: the next captured size."""
         sizes = self.sources.capture_sizes
@@ -200,22 +247,53 @@ class ComposedModel:
         return float(np.interp(rows, self._rows, times)) if rows <= last else float(times[-1]) * rows / last
 
     def fixed_terms(self, tokens: int, sampled: int) -> dict[str, float]:
-        """All terms but attention and host, by name."""
-        base, rows = self.base, self.rows(tokens)
+        """All terms but attention and host, by name; of data-parallel ranks with as many tokens on each."""
+        rows, captured = self.rows(tokens), self._captured(tokens)
+        return self._own_terms(rows, sampled, captured) | self._shared_terms(rows * self.base.options.dp, captured)
+
+    def _captured(self, tokens: int) -> bool:
+        return not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
+
+    def _shared_terms(self, tokens: int, captured: bool) -> dict[str, float]:
+        """Terms that the ranks share, of so many tokens of all of them."""
+        base, out = self.base, {}
+        if not base.model.num_experts:
+            return {}
+        if self._experts is not None:
+            out["experts"] = self._at(self._experts[0], tokens)
+        else:
+            out["experts"] = base.operators_ns(StepStats(decode_seqs=round(tokens / base.options.dp)))["experts"]
+        if self._exchange is not None:
+            size = tokens * self._reduced_bytes
+            gather, scatter, _ = self._exchange
+            out["dispatch"] = base.model.expert_layers * self._sent(gather, size)
+            out["combine"] = base.model.expert_layers * self._sent(scatter, size)
+        for name in self.sources.terms.keys() & out.keys():
+            out[name] = self._changed(name, out[name], tokens)
+        return out
+
+    def _sent(self, times: tuple[FloatArray, FloatArray], size: float) -> float:
+        """Nanoseconds of a collective of so many bytes, in proportion beyond the last."""
+        sizes, ns = times
+        return float(np.interp(size, sizes, ns)) if size <= sizes[-1] else float(ns[-1] * size / sizes[-1])
+
+    def _own_terms(self, rows: int, sampled: int, captured: bool) -> dict[str, float]:
+        """Terms of one rank, of so many rows, padding included."""
+        base = self.base
         stats = StepStats(decode_seqs=rows, sampled=sampled)
         roof = base.operators_ns(stats)
         out: dict[str, float] = {}
         if self._linears:
-            out.update((name, self._at(times, rows)) for name, times in self._linears)
+            for name, times in self._linears:
+                out[name] = self._at(times, rows)
         else:
-            out.update((name, roof[name]) for name, *_ in base._linears)
+            out.update((name, roof[name]) for name, *_ in base._linears if name != "experts")
         if self._elementwise is not None:
             out["elementwise"] = self._at(self._elementwise, rows)
         else:
             moved = roof["elementwise"] if base.device.cache is None else elementwise_ns(base.work, base.device, rows)
             out["elementwise"] = moved + base._step
         out["engine"] = self.sources.exposed_ns + self.sources.exposed_seq_ns * sampled
-        captured = not self.sources.capture_sizes or tokens <= self.sources.capture_sizes[-1]
         if not captured:
             out["engine"] += self.sources.uncaptured_ns
         if sampled:
@@ -228,13 +306,36 @@ class ComposedModel:
             if link is None:
                 out["all_reduce"] = roof["all_reduce"]
             else:
-                sizes, times = link
-                size = rows * self._reduced_bytes
-                one = float(np.interp(size, sizes, times)) if size <= sizes[-1] else float(times[-1] * size / sizes[-1])
-                out["all_reduce"] = self._reduces * one
+                out["all_reduce"] = self._reduces * self._sent(link, rows * self._reduced_bytes)
+        if self.sources.hop is not None:
+            hops = base.options.pp - 1
+            out["hops"] = hops * self._sent(self.sources.hop, rows * self._reduced_bytes / base.options.tp)
         for name in self.sources.terms.keys() & out.keys():
             out[name] = self._changed(name, out[name], sampled if name in _SAMPLED else rows)
         return out
+
+    def stages_ns(self, stats: StepStats) -> list[int]:
+        """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.
+
+        Layers are spread as vLLM does (`get_pp_indices` in vllm/distributed/utils.py): what is left over goes to the
+        stages before the last, which has the output head.
+        """
+        pp, layers = self.base.options.pp, self.base.model.num_layers
+        terms, total = self.terms_ns(stats), self.step_ns(stats)
+        hop = terms.pop("hops", 0.0) / max(pp - 1, 1)
+        last = sum(terms.pop(name, 0.0) for name in _SAMPLED)
+        first = terms.pop("engine", 0.0)
+        share = [layers // pp] * pp
+        for place in range(2, layers % pp + 2):
+            share[-place] += 1
+        each = sum(terms.values()) / layers
+        times = [round(each * count) for count in share]
+        for stage in range(1, pp):
+            times[stage] += round(hop)
+        times[0] += round(first)
+        times[-1] += round(last)
+        times[0] += max(total - sum(times), 0)   # what the host takes longer, and rounding
+        return [max(ns, 1) for ns in times]
 
     def _fixed_ns(self, tokens: int, sampled: int) -> float:
         key = tokens, sampled
@@ -248,7 +349,8 @@ class ComposedModel:
         if self._prefill is None:
             return float(self.base.operators_ns(stats)["prefill_attention"])
         by_pairs, by_tokens = self._prefill
-        return max(by_pairs.at(stats.prefill_attn), by_tokens.at(tokens))
+        pairs = stats.prefill_attn if not self._windowed else self.base.work.within(stats.prefill_attn, tokens)
+        return max(by_pairs.at(pairs), by_tokens.at(tokens))
 
     def _prompts_ns(self, stats: StepStats) -> float:
         """Attention of the prompts of one step, as the scenario changes it."""
@@ -296,7 +398,8 @@ class ComposedModel:
 
     def _contexts(self, stats: StepStats) -> float:
         """Sum of the decodes' contexts, the token of this step included, with what unequal contexts add."""
-        return stats.decode_ctx + stats.decode_seqs + self._uneven(stats)
+        contexts = stats.decode_ctx + stats.decode_seqs + self._uneven(stats)
+        return float(self.base.work.within(contexts, stats.decode_seqs)) if self._windowed else contexts
 
     def _uneven(self, stats: StepStats) -> float:
         """Tokens that unequal contexts add to the sum; the same in every step of a run."""
@@ -313,11 +416,18 @@ class ComposedModel:
                  "sampling": tables if self._sampler is not None else "fitted: top-p, 335 bytes of traffic a logit"}
         linears = self._linears or base._linears
         found |= dict.fromkeys((name for name, *_ in linears), tables if self._linears else roof)
+        if base.model.num_experts:
+            found["experts"] = roof if self._experts is None else self._experts[1]
+        if self._exchange is not None:
+            found["dispatch"] = found["combine"] = (
+                f"{self.sources.rank_link_text}, {self._exchange[2]}" if self.sources.rank_link else self._exchange[2])
         found |= dict.fromkeys(("attention_of_prompts", "attention_of_decodes"),
                                roof if self._prefill is None else tables)
         found["decodes_beside_prompt"] = "operator tables of RTX PRO 6000 and RTX 4090, by query head"
         found["all_reduce"] = self.sources.link or (
             tables if self._link is not None else f"datasheet of {base.device.name}")
+        if self.sources.hop is not None:
+            found["hops"] = self.sources.hop_text
         for name in self.sources.terms.keys() & found.keys():
             change = self.sources.terms[name]
             found[name] = f"{found[name]}, {change.text()}"
@@ -351,6 +461,8 @@ class ComposedModel:
         contexts *= stats.decode_seqs
         contexts += stats.decode_ctx + stats.decode_seqs
         contexts += self._uneven(stats)
+        if self._windowed:
+            contexts = self.base.work.within(contexts, stats.decode_seqs, np.minimum)
         a, b, c, d = self._decode_lines(stats)
         ns = contexts * d
         ns += c
@@ -374,6 +486,8 @@ class ComposedModel:
             if seqs:
                 context = stats.decode_ctx
                 contexts = context + seqs + self._skew * (stats.decode_ctx_max * seqs - context)
+                if self._windowed:
+                    contexts = self.base.work.within(contexts, seqs)
                 read = c + d * contexts
                 launch = a + b * contexts
                 ns += read if read > launch else launch
@@ -386,6 +500,49 @@ class ComposedModel:
         elif ns < host:
             ns = host
         return round(ns) if ns > 1.0 else 1
+
+    def lockstep_ns(self, batches: Sequence[StepStats | None], num_steps: int) -> IntArray:
+        """Return the durations of `num_steps` steps that all data-parallel ranks take together, int64.
+
+        batches: The batch of each rank, None of an idle one, which computes padding.
+        """
+        tokens = [1 if batch is None else batch.prefill_tokens + batch.decode_seqs for batch in batches]
+        most = max(tokens)
+        captured = self._captured(most)
+        rows = [self.rows(most)] * len(tokens) if captured else tokens
+        slowest: FloatArray = np.zeros(num_steps)
+        host = 0.0
+        for batch, own_rows in zip(batches, rows, strict=True):
+            stats = _IDLE if batch is None else batch
+            slowest = np.maximum(slowest, self._rank_ns(stats, own_rows, captured, num_steps))
+            seqs = stats.decode_seqs + stats.prefill_seqs
+            host = max(host, self.host.fixed_ns + self.host.per_seq_ns * seqs)
+        slowest += self._shared_ns(sum(rows), captured)
+        slowest = np.maximum(slowest, host) if self.host.asynchronous else slowest + host
+        return np.asarray(np.maximum(np.rint(slowest), 1.0).astype(np.int64))
+
+    def _shared_ns(self, tokens: int, captured: bool) -> float:
+        key = tokens, captured
+        ns = self._shared.get(key)
+        if ns is None:
+            ns = self._shared[key] = sum(self._shared_terms(tokens, captured).values())
+        return ns
+
+    def _rank_ns(self, stats: StepStats, rows: int, captured: bool, num_steps: int) -> FloatArray:
+        """Nanoseconds of one rank's own terms in each step of a run."""
+        key = rows, stats.sampled, captured
+        own = self._own.get(key)
+        if own is None:
+            own = self._own[key] = sum(self._own_terms(rows, stats.sampled, captured).values())
+        own += self._prompts_ns(stats)
+        if not stats.decode_seqs:
+            return np.full(num_steps, own)
+        contexts = np.arange(num_steps, dtype=np.float64) * stats.decode_seqs + (
+            stats.decode_ctx + stats.decode_seqs + self._uneven(stats))
+        if self._windowed:
+            contexts = self.base.work.within(contexts, stats.decode_seqs, np.minimum)
+        a, b, c, d = self._decode_lines(stats)
+        return np.asarray(np.maximum(a + b * contexts, c + d * contexts) + own)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         """Return how many steps of each run are larger than what was measured, int64, shape (runs,).

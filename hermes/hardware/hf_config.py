@@ -1,9 +1,8 @@
 """Convert a Hugging Face `config.json` to the fields of a `ModelDescription`.
 
-A config whose model would behave differently from its description is an error that names the key and a remedy: sliding
-windows shorter than the longest request, quantisations without a precision here (`hermes.hardware.hf_quantization`). Of
-a multimodal model only the text model (`text_config`) is described, and `source` says so: the tower that turns pictures
-or sound into tokens is not modelled.
+A config whose model would behave differently from its description is an error that names the key and a remedy, such as
+quantisations without a precision here (`hermes.hardware.hf_quantization`). Of a multimodal model only the text model
+(`text_config`) is described, and `source` says so: the tower that turns pictures or sound into tokens is not modelled.
 
 Each supported `model_type` differs in the keys that it uses and in what its architecture implies (biases, norms, tied
 embeddings by default). Tests compare the table with the parameter counts of published models.
@@ -30,8 +29,15 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "qwen2": _DECODER | {"qkv_bias": True},
     "qwen3": _DECODER | {"qk_norm": True},
     "qwen3_moe": _DECODER | {"qk_norm": True},
+    "glm4_moe": _DECODER | {"qkv_bias": True},
+    "minimax_m2": _DECODER | {"qk_norm": True},
+    "gpt_oss": _DECODER | {"qkv_bias": True},
+    "deepseek_v2": _DECODER,
+    "deepseek_v3": _DECODER,
+    "kimi_k2": _DECODER,
     "gemma": _DECODER | {"output_head": "tied"},
     "gemma2": _DECODER | {"output_head": "tied", "norms_per_layer": 4},
+    "gemma3_text": _DECODER | {"output_head": "tied", "norms_per_layer": 4, "qk_norm": True},
     "bloom": {
         "gated_ffn": False, "output_head": "tied", "norm": "layer", "linear_bias": True, "embedding_norm": True,
     },
@@ -40,6 +46,14 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "xlm-roberta": _BERT,
 }
 """Fields that each `model_type` implies."""
+
+_EXPERTS = {
+    "mixtral": "num_local_experts", "gpt_oss": "num_local_experts", "minimax_m2": "num_local_experts",
+    "qwen3_moe": "num_experts", "glm4_moe": "n_routed_experts", "deepseek_v2": "n_routed_experts",
+    "deepseek_v3": "n_routed_experts", "kimi_k2": "n_routed_experts",
+}
+"""Key of the number of experts, by `model_type`."""
+_OWN_WIDTH = ("qwen3_moe", "glm4_moe", "deepseek_v2", "deepseek_v3", "kimi_k2")   # `moe_intermediate_size`
 
 _ALIASES = {
     "hidden_size": ("hidden_size", "n_embed", "n_embd"),
@@ -119,7 +133,7 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
     }
     if kind == "bloom":
         fields["intermediate_size"] = config.size("intermediate_size", 4 * hidden)
-    elif kind == "qwen3_moe":
+    elif kind in _OWN_WIDTH:
         fields["intermediate_size"] = config.size("moe_intermediate_size")
     else:
         fields["intermediate_size"] = config.size("intermediate_size")
@@ -130,32 +144,69 @@ def _from_text(data: dict[str, Any], name: str) -> dict[str, Any]:
             fields["output_head"] = "separate"
     if kind == "llama" and config.flag("attention_bias", False):
         fields["qkv_bias"] = True
-    if kind in ("mixtral", "qwen3_moe"):
-        fields["num_experts"] = config.size("num_local_experts" if kind == "mixtral" else "num_experts")
-        fields["experts_per_token"] = config.size("num_experts_per_tok")
+    if kind in _EXPERTS:
+        fields |= _mixture(kind, config, fields)
+    if data.get("kv_lora_rank") is not None:
+        fields |= _latent(config)
     if not fields.get("causal", True):
         fields["learned_positions"] = config.size("max_position_embeddings")
         fields["token_types"] = config.size("type_vocab_size")
     if data.get("max_position_embeddings") is not None:
         fields["max_context"] = config.size("max_position_embeddings")
-    _refuse_sliding_window(data, config, fields.get("max_context"))
+    fields |= _windows(kind, data, config, fields)
     if data.get("quantization_config") is not None:
         with inside("quantization_config"):
-            fields["dtype"] = stored_dtype(data["quantization_config"])
+            dtype = stored_dtype(data["quantization_config"])
+            if dtype == "mxfp4" and not fields.get("num_experts"):
+                raise InputError("a mixture of experts, whose experts alone have this precision", dtype,
+                                 field="quant_method")
+        fields["expert_dtype" if dtype == "mxfp4" else "dtype"] = dtype
     return fields
 
 
-def _refuse_sliding_window(data: dict[str, Any], config: _Config, longest: int | None) -> None:
-    """Raise `InputError` for a window shorter than the longest sequence: attention here reads the whole context."""
+def _mixture(kind: str, config: _Config, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a mixture of experts."""
+    found: dict[str, Any] = {"num_experts": config.size(_EXPERTS[kind]),
+                             "experts_per_token": config.size("num_experts_per_tok")}
+    if config.data.get("n_shared_experts"):
+        found["shared_intermediate_size"] = config.size("n_shared_experts") * fields["intermediate_size"]
+    if config.data.get("first_k_dense_replace"):
+        found["dense_layers"] = config.size("first_k_dense_replace")
+        found["dense_intermediate_size"] = config.size("intermediate_size")
+    for key, every in (("moe_layer_freq", 1), ("decoder_sparse_step", 1)):
+        if config.size(key, every) != every:
+            raise InputError("1: mixtures of experts in some layers only are not modelled, but for the first ones",
+                             config.data[key], field=key)
+    return found
+
+
+def _latent(config: _Config) -> dict[str, Any]:
+    """Return the fields of latent attention."""
+    mla = {key: config.size(key) for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+    if config.data.get("q_lora_rank") is not None:
+        mla["q_lora_rank"] = config.size("q_lora_rank")
+    return {"mla": mla, "head_dim": mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"],
+            "num_kv_heads": config.size("num_attention_heads")}
+
+
+def _windows(kind: str, data: dict[str, Any], config: _Config, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of sliding windows; none where no layer has one shorter than the longest sequence.
+
+    Raises `InputError` for a window without a word on which layers have it.
+    """
     if data.get("sliding_window") is None or not config.flag("use_sliding_window", True):
-        return
-    window = config.size("sliding_window")
-    layers = data.get("layer_types")
-    if isinstance(layers, list) and layers and set(layers) == {"full_attention"}:
-        return
-    if longest is None or window < longest:
-        raise InputError(
-            f"no sliding window, or one of at least max_position_embeddings ({longest}): sliding windows are not "
-            "modelled. Set it to null in a copy of the file to let attention read the whole context (an upper bound), "
-            f"or max_position_embeddings to {window} where no sequence is longer", window, field="sliding_window",
-        )
+        return {}
+    window, layers, longest = config.size("sliding_window"), fields["num_layers"], fields.get("max_context")
+    if longest is not None and window >= longest:
+        return {}
+    types = data.get("layer_types")
+    if isinstance(types, list) and len(types) >= layers:
+        count = sum(1 for one in types[:layers] if one == "sliding_attention")
+    elif data.get("sliding_window_pattern") is not None or kind == "gemma3_text":   # the last of each has none
+        every = config.size("sliding_window_pattern", 6)
+        count = layers - layers // every
+    elif kind == "gemma2":
+        count = (layers + 1) // 2
+    else:
+        count = layers
+    return {"window": window, "window_layers": count} if count else {}

@@ -1,8 +1,9 @@
 """Precision of a checkpoint from the `quantization_config` of its Hugging Face `config.json`.
 
 The precisions of `hermes.hardware.models` cover weights and activations in FP8 (per tensor, channel or block) or in
-8-bit integers, and weights alone in 4 bits by groups of 128. Any other quantisation is an error that names its key. A
-scenario can still give a precision (`hardware: {dtype: ...}`) with a copy of the file without `quantization_config`.
+8-bit integers, in NVIDIA's FP4, weights alone in 4 bits by groups, and experts alone in MXFP4. Any other quantisation
+is an error that names its key. A scenario can still give a precision (`hardware: {dtype: ...}`) with a copy of the file
+without `quantization_config`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hermes.errors import InputError, suggest
 
 __all__ = ["stored_dtype"]
 
-METHODS = ("fp8", "fbgemm_fp8", "awq", "gptq", "compressed-tensors", "modelopt")
+METHODS = ("fp8", "fbgemm_fp8", "awq", "gptq", "compressed-tensors", "modelopt", "mxfp4")
 _REMEDY = "(others are not modelled: remove quantization_config in a copy of the file, and set `dtype`)"
 # parts that stay in 16 bits here too (embeddings, output head, norms, routers), and towers, which are not modelled
 _KEPT = re.compile(r"lm_head|embed|norm|gate$|router|vision|visual|audio|projector|multi_modal", re.IGNORECASE)
@@ -29,6 +30,8 @@ def stored_dtype(config: object) -> str:
     if method not in METHODS:
         raise InputError(f"one of {', '.join(METHODS)} {_REMEDY}", method, field="quant_method",
                          suggestion=suggest(method, METHODS) if isinstance(method, str) else None)
+    if method == "mxfp4":   # of the experts alone (gpt-oss): the rest is left out by name
+        return "mxfp4"
     for key in _IGNORES:
         for name in config.get(key) or ():
             if not (isinstance(name, str) and _KEPT.search(name)):
@@ -36,13 +39,13 @@ def stored_dtype(config: object) -> str:
     if method == "compressed-tensors":
         return _compressed(config)
     if method == "modelopt":
-        _expect(config, "quant_algo", ("FP8",))
-        return "fp8"
+        _expect(config, "quant_algo", ("FP8", "NVFP4"))
+        return {"FP8": "fp8", "NVFP4": "nvfp4"}[config["quant_algo"]]
     if method in ("awq", "gptq"):
         _expect(config, "bits", (4,))
         _expect(config, "group_size", (128,))
         return "int4-awq"
-    return "fp8"
+    return "fp8-block" if config.get("weight_block_size") is not None else "fp8"
 
 
 def _expect(data: dict[str, Any], key: str, allowed: tuple[object, ...], path: str = "") -> None:
@@ -77,8 +80,8 @@ def _scheme(weights: dict[str, Any], inputs: object, path: str) -> str:
     if inputs is None:
         _expect(weights, "type", ("int",), f"{path}.weights.")
         _expect(weights, "num_bits", (4,), f"{path}.weights.")
-        _expect(weights, "group_size", (128,), f"{path}.weights.")
-        return "int4-awq"
+        _expect(weights, "group_size", (128, 32), f"{path}.weights.")
+        return "int4-awq" if weights["group_size"] == 128 else "int4"
     if not isinstance(inputs, dict):
         raise InputError("an object or null", inputs, field=f"{path}.input_activations")
     if kind not in ("float", "int"):

@@ -37,6 +37,7 @@ class HardwareInfo:
     memory: ProfileMemory | None = None
     power: ProfilePower | None = None
     work: Work | None = None
+    dp: int = 1                      # data-parallel ranks of the engine; `devices` are those of one
     hardware: str = ""               # hardware that the profile or table was measured on, as its text says
 
 

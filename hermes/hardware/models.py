@@ -17,7 +17,7 @@ from hermes.config.validation import load, validate
 from hermes.errors import InputError, suggest
 from hermes.hardware.files import find, read_json
 
-__all__ = ["PRECISIONS", "ModelDescription", "Precision", "load_model", "precision"]
+__all__ = ["PRECISIONS", "Mla", "ModelDescription", "Precision", "load_model", "precision"]
 
 
 class Precision(NamedTuple):
@@ -41,6 +41,13 @@ PRECISIONS = {
     "int8": Precision(1.0, 2.0, "int8"),
     # AWQ, groups of 128 weights: 4 bits each, a 16-bit scale and a 4-bit zero point per group; multiplied in 16 bits
     "int4-awq": Precision((4 + 20 / 128) / 8, 2.0, "bf16", dequantised=True),
+    # blocks of 128 x 128 weights with a 32-bit scale each (DeepSeek)
+    "fp8-block": Precision(1.0 + 4 / 128**2, 2.0, "fp8"),
+    # OCP microscaling: 4 bits a weight, 8 bits of scale for 32 of them; NVIDIA's: 8 bits for 16, multiplied in 4 bits
+    "mxfp4": Precision((4 + 8 / 32) / 8, 2.0, "bf16", dequantised=True),
+    "nvfp4": Precision((4 + 8 / 16) / 8, 2.0, "fp4"),
+    # compressed-tensors, groups of 32 weights with a 16-bit scale
+    "int4": Precision((4 + 16 / 32) / 8, 2.0, "bf16", dequantised=True),
 }
 
 
@@ -53,6 +60,27 @@ def precision(dtype: str) -> Precision:
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Count = Annotated[int, Field(ge=0, le=2**31)]
+
+
+Dtypes = Literal["", "bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "int4-awq", "int4", "mxfp4", "nvfp4"]
+
+
+class Mla(ConfigModel):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the KV cache holds one latent vector of a token."""
+
+    q_lora_rank: Count = 0
+    """Width of the queries' latent vector; 0: queries are projected at once."""
+    kv_lora_rank: Size
+    """Width of the latent vector that keys and values are made of."""
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    """Width of the rotated part of a key, which all heads share and the KV cache holds beside the latent vector."""
+    v_head_dim: Size
+
+    @property
+    def cached(self) -> int:
+        """Values in the KV cache of one layer and token."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 class ModelDescription(ConfigModel):
@@ -91,6 +119,20 @@ class ModelDescription(ConfigModel):
     num_experts: Count = 0
     """0: dense."""
     experts_per_token: Count = 0
+    shared_intermediate_size: Count = 0
+    """Inner width of the experts that every token uses, all together (mixtures)."""
+    dense_layers: Count = 0
+    """First layers of a mixture whose feed-forward network is dense."""
+    dense_intermediate_size: Count = 0
+    """Inner width of their feed-forward network."""
+    expert_dtype: Dtypes = ""
+    """Storage of the experts' weights where it differs from that of the other layers' matrices (gpt-oss)."""
+    mla: Mla | None = None
+    """Shape of multi-head latent attention; `head_dim` is then that of queries and keys, `num_kv_heads` the heads."""
+    window: Count = 0
+    """Tokens that a layer with a sliding window attends to; 0: no layer has one."""
+    window_layers: Count = 0
+    """Layers with the sliding window."""
     max_context: Size | None = None
     """Longest sequence (prompt and answer, in tokens) that the published model supports: `max_position_embeddings` of
     a config.json. None if its publisher states none."""
@@ -98,7 +140,7 @@ class ModelDescription(ConfigModel):
     """Whether the publisher's generation settings, which engines follow by default, keep the most probable tokens
     only (top-p): the sampler then works on the vocabulary of each sequence. For a `config.json`, what the
     `generation_config.json` beside it says; without one, no."""
-    dtype: Literal["", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"] = ""
+    dtype: Dtypes = ""
     """Storage of the published weights of the layers; empty for 16 bits. It applies to `hardware: {kind: roofline}` and
     to the memory of the weights if neither scenario nor profile gives another."""
     source: str = ""
@@ -113,31 +155,85 @@ class ModelDescription(ConfigModel):
                 f"1 to num_experts ({self.num_experts}), or 0 for both", self.experts_per_token,
                 field="experts_per_token",
             )
+        if self.dense_layers > (self.num_layers if self.num_experts else 0):
+            raise InputError("at most the layers of a mixture of experts", self.dense_layers, field="dense_layers")
+        if bool(self.dense_layers) != bool(self.dense_intermediate_size):
+            raise InputError("the inner width of the dense layers, or 0 without any", self.dense_intermediate_size,
+                             field="dense_intermediate_size")
+        if bool(self.window) != bool(self.window_layers) or self.window_layers > self.num_layers:
+            raise InputError(f"1 to num_layers ({self.num_layers}) beside a window, else 0", self.window_layers,
+                             field="window_layers")
         return self
 
     @property
     def qkv_params(self) -> int:
         """Weights of the query, key and value projections of one layer."""
-        return self.hidden_size * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        if self.mla is None:
+            return self.hidden_size * (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        return sum(n * k for n, k in self.mla_shapes().values())
+
+    def mla_shapes(self, tp: int = 1) -> dict[str, tuple[int, int]]:
+        """Return (outputs, inputs) of the projections of latent attention on each of `tp` devices, by name.
+
+        The projections to latent vectors are on every device, those to heads are split (vLLM's
+        MultiHeadLatentAttention).
+        """
+        mla, heads = self.mla, self.num_heads // tp
+        assert mla is not None
+        query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        down = {"kv_a": (mla.cached, self.hidden_size)}
+        if mla.q_lora_rank:
+            down |= {"q_a": (mla.q_lora_rank, self.hidden_size), "q_b": (heads * query, mla.q_lora_rank)}
+        else:
+            down["q"] = heads * query, self.hidden_size
+        return down | {"kv_b": (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)}
 
     @property
     def o_params(self) -> int:
         """Weights of the attention output projection of one layer."""
-        return self.num_heads * self.head_dim * self.hidden_size
+        return self.num_heads * self.v_dim * self.hidden_size
+
+    @property
+    def v_dim(self) -> int:
+        """Width of a head's values."""
+        return self.head_dim if self.mla is None else self.mla.v_head_dim
 
     @property
     def expert_params(self) -> int:
         """Weights of one feed-forward network (one expert)."""
-        return (3 if self.gated_ffn else 2) * self.hidden_size * self.intermediate_size
+        return self.ffn_params(self.intermediate_size)
+
+    def ffn_params(self, inner: int) -> int:
+        """Weights of a feed-forward network of so much inner width."""
+        return (3 if self.gated_ffn else 2) * self.hidden_size * inner
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers with a mixture of experts."""
+        return self.num_layers - self.dense_layers if self.num_experts else 0
 
     @property
     def layer_matrix_params(self) -> int:
-        """Weights of all matrices of one layer, to which quantisation applies."""
-        return self.qkv_params + self.o_params + self.expert_params * max(1, self.num_experts)
+        """Weights of all matrices of one layer, to which quantisation applies; of a mixture, one with experts."""
+        return (self.qkv_params + self.o_params + self.expert_params * max(1, self.num_experts)
+                + self.ffn_params(self.shared_intermediate_size))
+
+    def _routed_params(self) -> int:
+        """Weights of all routed experts of all layers."""
+        return self.expert_layers * self.num_experts * self.expert_params
+
+    def _other_matrix_params(self) -> int:
+        """Weights of all other matrices of the layers."""
+        dense = self.dense_layers if self.num_experts else self.num_layers
+        inner = self.dense_intermediate_size if self.num_experts else self.intermediate_size
+        return (self.num_layers * (self.qkv_params + self.o_params) + dense * self.ffn_params(inner)
+                + self.expert_layers * self.ffn_params(self.shared_intermediate_size))
 
     def _layer_vector_params(self) -> int:
         norm = self.hidden_size * (2 if self.norm == "layer" else 1)
-        total = self.norms_per_layer * norm + self.num_experts * self.hidden_size  # a router row per expert
+        total = self.norms_per_layer * norm
+        if self.mla is not None:
+            return total + self.mla.q_lora_rank + self.mla.kv_lora_rank
         heads = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         if self.qkv_bias or self.linear_bias:
             total += heads
@@ -145,7 +241,8 @@ class ModelDescription(ConfigModel):
             total += self.hidden_size + self.hidden_size + self.intermediate_size * (2 if self.gated_ffn else 1)
         return total + (2 * self.head_dim if self.qk_norm else 0)
 
-    def _outer_params(self) -> int:
+    def outer_params(self) -> int:
+        """Return the parameters outside the layers: embeddings, output head, last norm."""
         norm = self.hidden_size * (2 if self.norm == "layer" else 1)
         rows = self.vocab_size * (2 if self.output_head == "separate" else 1)
         rows += self.learned_positions + self.token_types
@@ -154,11 +251,13 @@ class ModelDescription(ConfigModel):
 
     def num_params(self) -> int:
         """Return the number of parameters, biases and norms included."""
-        return self.num_layers * (self.layer_matrix_params + self._layer_vector_params()) + self._outer_params()
+        routers = self.expert_layers * self.num_experts * self.hidden_size   # a row per expert
+        return (self._routed_params() + self._other_matrix_params() + routers
+                + self.num_layers * self._layer_vector_params() + self.outer_params())
 
     def active_params(self) -> int:
         """Return the parameters that one token uses: of the experts only `experts_per_token`."""
-        idle = self.num_layers * self.expert_params * (self.num_experts - self.experts_per_token)
+        idle = self.expert_layers * self.expert_params * (self.num_experts - self.experts_per_token)
         return self.num_params() - idle
 
     def check_tp(self, tp: int) -> None:
@@ -166,7 +265,7 @@ class ModelDescription(ConfigModel):
         each, or copies of one on as many devices each."""
         if tp < 1 or self.num_heads % tp:
             raise InputError(f"a divisor of the {self.num_heads} attention heads of {self.name}", tp, field="tp")
-        if self.num_kv_heads % tp and tp % self.num_kv_heads:
+        if self.mla is None and self.num_kv_heads % tp and tp % self.num_kv_heads:
             raise InputError(f"a divisor or a multiple of the {self.num_kv_heads} key-value heads of {self.name}", tp,
                              field="tp")
 
@@ -175,25 +274,34 @@ class ModelDescription(ConfigModel):
         if not 1 <= pp <= self.num_layers:
             raise InputError(f"1 to {self.num_layers} pipeline stages (layers of {self.name})", pp, field="pp")
 
-    def weight_bytes(self, dtype: str = "bf16", tp: int = 1) -> int:
-        """Return the bytes of weights on each of `tp` devices.
+    def weight_bytes(self, dtype: str = "bf16", tp: int = 1, dp: int = 1) -> int:
+        """Return the bytes of weights on each device of `dp` ranks with `tp` devices each.
 
-        Matrices and embeddings are split. Key and value projections are copied if there are more devices than key/value
-        heads. Biases and norms (under 0.1%) count as split. Raises `InputError` for an unknown dtype or a `tp` that
-        does not divide the heads.
+        Matrices and embeddings are split over the devices of a rank, routed experts over those of all ranks. Key and
+        value projections are copied if there are more devices than key/value heads, the projections to latent vectors
+        are on every device. Biases and norms (under 0.1%) count as split. Raises `InputError` for an unknown dtype or
+        a `tp` that does not divide the heads.
         """
-        kind = precision(dtype)
+        kind, routed = precision(dtype), precision(self.expert_dtype or dtype)
         self.check_tp(tp)
-        copies = max(0, tp - self.num_kv_heads) * 2 * self.hidden_size * self.head_dim
-        matrices = self.num_layers * (self.layer_matrix_params + copies)
-        rest = self.num_params() - self.num_layers * self.layer_matrix_params
-        return math.ceil((matrices * kind.layer_bytes + rest * kind.other_bytes) / tp)
+        if self.mla is None:
+            copies = max(0, tp - self.num_kv_heads) * 2 * self.hidden_size * self.head_dim
+        else:
+            shapes = self.mla_shapes()
+            copies = (tp - 1) * sum(n * k for n, k in (shapes["kv_a"], shapes.get("q_a", (0, 0))))
+        matrices = self._other_matrix_params() + self.num_layers * copies
+        rest = self.num_params() - self._routed_params() - self._other_matrix_params()
+        return math.ceil((matrices * kind.layer_bytes + rest * kind.other_bytes) / tp
+                         + self._routed_params() * routed.layer_bytes / (tp * dp))
 
     def kv_bytes_per_token(self, bytes_per_value: float = 2.0, tp: int = 1) -> int:
         """Return the bytes of KV cache of one token over the `tp` devices: 2 * layers * kv heads * head dim * bytes.
 
-        If there are more devices than key/value heads, each device still keeps a whole head.
+        If there are more devices than key/value heads, each device still keeps a whole head; of latent attention each
+        keeps the whole latent vector.
         """
+        if self.mla is not None:
+            return math.ceil(self.num_layers * tp * self.mla.cached * bytes_per_value)
         heads = max(self.num_kv_heads, tp)
         return math.ceil(2 * self.num_layers * heads * self.head_dim * bytes_per_value)
 

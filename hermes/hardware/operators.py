@@ -9,10 +9,15 @@ A linear layer with W weights on T tokens does 2 W T flops, and moves its weight
 does 4 * heads * head dim flops per pair of tokens, and reads the keys and values of its context once. In a step with
 prefill and decode the linear layers process all tokens together.
 
+Latent attention (MLA) projects queries, keys and values through latent vectors. Prompts attend to keys and values made
+of them, decodes to the latent vectors themselves, of which the KV cache holds one for each token and layer. In layers
+with a sliding window a token attends to the window only.
+
 Tensor parallelism divides weights, heads and context reads by `tp` (key/value heads no further than whole heads) and
 adds two all-reduces per layer. In each of them a device sends 2 (tp - 1) / tp of the activations (ring; R. Thakur et
 al., IJHPCA 2005). Pipeline stages work one after the other on the one batch in flight: their work adds up, and every
-boundary between stages sends the activations once.
+boundary between stages sends the activations once. Data-parallel ranks share the experts: each device has as large a
+part of them as if all were one rank, and computes its part for the tokens of all ranks (taken to be as many on each).
 """
 
 from __future__ import annotations
@@ -22,7 +27,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from hermes.hardware.models import ModelDescription, precision
+import numpy as np
+
+from hermes.hardware.models import ModelDescription, Precision, precision
 
 __all__ = ["KV_DTYPES", "Linear", "Work", "kv_value_bytes"]
 
@@ -65,13 +72,16 @@ class Work:
 
     linears: tuple[Linear, ...]
     experts: int                  # 0: dense
+    ranks: int                    # data-parallel ranks, whose tokens the experts compute together
     idle_chance: float            # probability that a token does not use a given expert
     compute: str                  # arithmetic of the layers' matrices
     wide: str                     # arithmetic of attention and output head
     dequantised: bool             # weights are widened before they are multiplied
     causal: bool
     layers: int
-    pair_flops: float
+    pair_flops: float             # per pair of a new and an earlier token of a prompt
+    context_flops: float          # per context token of a decode
+    windowed: tuple[float, int]   # share of the attention with a sliding window, and its tokens
     kv_bytes: float               # per context token
     query_bytes: float            # per prefill or decode token: queries read, outputs written
     elementwise: tuple[tuple[float, int], ...]   # (bytes per token of a kernel, kernels of that size)
@@ -94,55 +104,84 @@ class Work:
         return sum(count for _, count in self.elementwise) - 1
 
     @classmethod
-    def of(cls, model: ModelDescription, *, tp: int = 1, pp: int = 1, dtype: str = "bf16",
+    def of(cls, model: ModelDescription, *, tp: int = 1, pp: int = 1, dp: int = 1, dtype: str = "bf16",
            kv_dtype: str = "auto") -> Work:
-        """Return the work of `model` on each of `tp * pp` devices. Raises `InputError` if it cannot be split so."""
+        """Return the work of `model` on each of `dp * tp * pp` devices. Raises `InputError` if it cannot be split."""
         model.check_tp(tp)
         model.check_pp(pp)
-        kind = precision(dtype)
+        kind, routed = precision(dtype), precision(model.expert_dtype or dtype)
         act, layers, hidden = kind.other_bytes, model.num_layers, model.hidden_size
         heads, kv_heads = model.num_heads / tp, max(model.num_kv_heads / tp, 1.0)
-        inner, hd = model.intermediate_size / tp, model.head_dim
-        matrices = 3 if model.gated_ffn else 2
+        hd, matrices = model.head_dim, 3 if model.gated_ffn else 2
 
-        def linear(name: str, kind_: LinearKind, weights: float, width: float, kernels: int, times: int = 1) -> Linear:
-            return Linear(name, kind_, weights * times * layers, weights * layers, weights * kind.layer_bytes * layers,
-                          width * act * times * layers, kernels * layers)
+        def linear(name: str, kind_: LinearKind, weights: float, width: float, kernels: int, count: int, times: int = 1,
+                   share: float = 1.0, store: Precision = kind) -> Linear:
+            return Linear(name, kind_, weights * times * share * count, weights * share * count,
+                          weights * share * store.layer_bytes * count, width * act * times * share * count,
+                          kernels * count)
 
-        qkv = (heads + 2 * kv_heads) * hd
-        linears = [
-            linear("qkv", "qkv_o", hidden * qkv, hidden + qkv, 1),
-            linear("o_proj", "qkv_o", heads * hd * hidden, heads * hd + hidden, 1),
-        ]
-        if model.num_experts:  # the router is kept in 16 bits and copied to every device
-            router = hidden * model.num_experts
-            linears.append(Linear("router", "qkv_o", router * layers, router * layers, router * act * layers,
-                                  (hidden + model.num_experts) * act * layers, layers))
+        if model.mla is None:
+            qkv = (heads + 2 * kv_heads) * hd
+            linears = [linear("qkv", "qkv_o", hidden * qkv, hidden + qkv, 1, layers)]
+        else:
+            linears = [linear(name, "qkv_o", n * k, n + k, 1, layers)
+                       for name, (n, k) in model.mla_shapes(tp).items()]
+        out = heads * model.v_dim
+        linears.append(linear("o_proj", "qkv_o", out * hidden, out + hidden, 1, layers))
         times = max(1, model.experts_per_token)
+        sparse = model.expert_layers
+        if sparse:  # the router is kept in 16 bits and copied to every device
+            router = hidden * model.num_experts
+            linears.append(Linear("router", "qkv_o", router * sparse, router * sparse, router * act * sparse,
+                                  (hidden + model.num_experts) * act * sparse, sparse))
         # the matrices of the feed-forward network run one after the other; gate and up are one kernel
-        linears.append(linear("ffn", "experts" if model.num_experts else "ffn", model.expert_params / tp,
-                              2 * hidden + matrices * inner, 2, times))
+        for name, inner, count in (
+            ("ffn", model.intermediate_size if not sparse else model.dense_intermediate_size, layers - sparse),
+            ("shared", model.shared_intermediate_size, sparse),
+        ):
+            if inner and count:
+                linears.append(linear(name, "ffn", model.ffn_params(inner) / tp, 2 * hidden + matrices * inner / tp, 2,
+                                      count))
+        if sparse:
+            linears.append(linear("experts", "experts", model.expert_params / tp,
+                                  2 * hidden + matrices * model.intermediate_size / tp, 2, sparse, times, 1 / dp,
+                                  routed))
         vocab = model.vocab_size / tp if model.output_head != "none" else 0.0
         rotated = 2 * (heads + kv_heads) * hd * act
         # of one layer: two norms that also add the residual, rotation, activation
-        parts = [(4 * hidden * act, 2), (rotated, 1), (matrices * inner * times * act, 1)]
+        parts = [(4 * hidden * act, 2 * layers), (rotated, layers)]
         if model.norms_per_layer > 2:    # each of them reads and writes the hidden state
-            parts.append((2 * hidden * act, model.norms_per_layer - 2))
+            parts.append((2 * hidden * act, (model.norms_per_layer - 2) * layers))
+        inners = [(model.intermediate_size / tp * times, sparse)] if sparse else []
+        dense = model.dense_intermediate_size if sparse else model.intermediate_size
+        inners += [(dense / tp, layers - sparse)] if layers > sparse else []
+        inners += [(model.shared_intermediate_size / tp, sparse)] if model.shared_intermediate_size else []
+        parts += [(matrices * inner * act, count) for inner, count in inners]
         # norms of query and key heads are in the rotation's kernel: compiled engines launch and read nothing more
         if kind.compute in ("fp8", "int8"):  # inputs of the four linear layers are scaled and narrowed: read, written
             narrowed = (act + kind.layer_bytes)
-            parts += [(hidden * narrowed, 2), (heads * hd * narrowed, 1), (inner * times * narrowed, 1)]
-        elementwise = [(float(size), count * layers) for size, count in parts]
+            parts += [(hidden * narrowed, 2 * layers), (out * narrowed, layers)]
+            parts += [(inner * narrowed, count) for inner, count in inners]
+        elementwise = [(float(size), count) for size, count in parts]
         elementwise.append((2.0 * hidden * act, 1))    # embedding
         shared = 2 * (tp - 1) / tp * hidden * act
+        values = kv_value_bytes(kv_dtype, dtype)
+        if model.mla is None:
+            pair = context = 4 * heads * hd
+            cached, query = 2 * kv_heads * hd, 2 * heads * hd
+        else:   # prompts unfold the latent vectors into heads; decodes attend to the latent vectors
+            mla = model.mla
+            pair = 2 * heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim + mla.v_head_dim)
+            context = 2 * heads * (mla.cached + mla.kv_lora_rank)
+            cached, query = float(mla.cached), heads * (mla.cached + mla.kv_lora_rank)
         return cls(
-            linears=tuple(linears), experts=model.num_experts,
+            linears=tuple(linears), experts=model.num_experts, ranks=dp,
             idle_chance=1 - times / model.num_experts if model.num_experts else 0.0,
             compute=kind.compute, wide="fp32" if dtype == "fp32" else "bf16", dequantised=kind.dequantised,
-            causal=model.causal, layers=layers,
-            pair_flops=4 * heads * hd * layers,
-            kv_bytes=2 * kv_heads * hd * kv_value_bytes(kv_dtype, dtype) * layers,
-            query_bytes=2 * heads * hd * act * layers,
+            causal=model.causal, layers=layers, pair_flops=pair * layers, context_flops=context * layers,
+            windowed=(model.window_layers / layers, model.window),
+            kv_bytes=cached * values * layers,
+            query_bytes=query * act * layers,
             elementwise=tuple(elementwise),
             head_flops=2 * hidden * vocab, head_bytes=hidden * vocab * act,
             head_row_bytes=(hidden + vocab) * act if vocab else 0.0,
@@ -150,13 +189,28 @@ class Work:
             hops=pp - 1, hop_bytes=(pp - 1) * hidden * act / tp,
         )
 
-    def pairs(self, stats: Any) -> Any:
-        """Return the attention pairs of the prefill tokens; bidirectional models attend to later tokens too."""
-        return stats.prefill_attn if self.causal else 2 * stats.prefill_attn - stats.prefill_tokens
+    def pairs(self, stats: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
+        """Return the attention pairs of the prefill tokens, in layers without a window; bidirectional models attend to
+        later tokens too. Layers with a window have at most so many pairs for each token."""
+        pairs = stats.prefill_attn if self.causal else 2 * stats.prefill_attn - stats.prefill_tokens
+        return self.within(pairs, stats.prefill_tokens, minimum)
+
+    def within(self, pairs: Any, tokens: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
+        """Return pairs (or context tokens) of so many tokens, less those that sliding windows leave out.
+
+        The pairs of all tokens are taken together: exact where all of them are longer than the window, or none is.
+        """
+        share, window = self.windowed
+        return pairs if not window else (1.0 - share) * pairs + share * minimum(pairs, window * tokens)
 
     def experts_read(self, tokens: Any) -> Any:
-        """Return the expected number of distinct experts that `tokens` tokens choose independently and evenly."""
-        return self.experts * (1 - self.idle_chance**tokens)
+        """Return the expected number of distinct experts that `tokens` tokens of each rank choose independently and
+        evenly."""
+        return self.experts * (1 - self.idle_chance ** (self.ranks * tokens))
+
+    def calls(self, linear: Linear) -> int:
+        """Return how many ranks' tokens a linear layer computes."""
+        return self.ranks if linear.kind == "experts" else 1
 
     def read_bytes(self, linear: Linear, tokens: Any) -> Any:
         """Return the weight bytes that a linear layer reads for a batch of `tokens`."""
@@ -168,14 +222,16 @@ class Work:
         `stats` holds `StepStats` fields, numbers or arrays. `peak` gives flop/s by arithmetic, the bandwidths are
         bytes/s. Each result is a lower bound of the step's time; divided by that time, it is the unit's utilisation.
         """
+        least = np.minimum
         tokens = stats.prefill_tokens + stats.decode_seqs
-        context = stats.prefill_past + stats.prefill_tokens + stats.decode_ctx + stats.decode_seqs
-        layer_flops = 2 * sum(linear.weights for linear in self.linears) * tokens
-        pairs = self.pairs(stats) + stats.decode_ctx + stats.decode_seqs
-        wide_flops = self.pair_flops * pairs + self.head_flops * stats.sampled
+        decoded = self.within(stats.decode_ctx + stats.decode_seqs, stats.decode_seqs, least)
+        context = self.within(stats.prefill_past + stats.prefill_tokens, stats.prefill_tokens, least) + decoded
+        layer_flops = 2 * sum(linear.weights * self.calls(linear) for linear in self.linears) * tokens
+        wide_flops = self.pair_flops * self.pairs(stats, least) + self.context_flops * decoded
+        wide_flops = wide_flops + self.head_flops * stats.sampled
         moved = self.elementwise_bytes * tokens + self.kv_bytes * context + self.query_bytes * tokens
         for linear in self.linears:
-            moved = moved + self.read_bytes(linear, tokens) + linear.token_bytes * tokens
+            moved = moved + self.read_bytes(linear, tokens) + linear.token_bytes * self.calls(linear) * tokens
         moved = moved + (stats.sampled > 0) * self.head_bytes + self.head_row_bytes * stats.sampled
         sent = (self.all_reduce_bytes + self.hop_bytes) * tokens
         return layer_flops / peak(self.compute) + wide_flops / peak(self.wide), moved / bandwidth, sent / link

@@ -41,7 +41,7 @@ from hermes.units import NS_PER_S
 
 __all__ = ["Roofline", "RooflineModel", "RooflineOptions", "RooflineProfile", "load_roofline_profile"]
 
-Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "int8", "int4-awq"]
+Dtype = Literal["auto", "bf16", "fp16", "fp32", "fp8", "fp8-block", "int8", "int4-awq", "int4", "mxfp4", "nvfp4"]
 KvDtype = Literal["auto", "bf16", "fp16", "fp32", "fp8"]
 Reference = Annotated[str, Field(max_length=4096)]
 
@@ -55,6 +55,7 @@ class RooflineOptions(NamedTuple):
     model: str = ""
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     dtype: Dtype = "auto"
     kv_dtype: KvDtype = "auto"
     embed_lora_rank: int = 0
@@ -90,12 +91,15 @@ class Roofline(ConfigModel):
     step_overhead: Duration | None = None
     """Time per step outside the operators (the engine, sampling). Left out, that of the factors."""
 
-    def build(self, base_dir: Path | None = None) -> RooflineModel:
-        """Build the model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
+    def build(self, base_dir: Path | None = None, dp: int = 1) -> RooflineModel:
+        """Build the model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit.
+
+        dp: ranks that share a mixture's experts; `composed` gives it to the roofline under it
+        """
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
-            return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir)
+            return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir, dp)
         for name in ("model", "device"):
             if not getattr(self, name):
                 raise InputError(Verbatim("missing: give a name or a path, or a `profile` that has it"), field=name)
@@ -105,7 +109,7 @@ class Roofline(ConfigModel):
             device = load_device(self.device, base_dir)
         with inside("efficiency"):
             file = self._factors(device, base_dir)
-        return RooflineModel(self.options, model, device, file)
+        return RooflineModel(self.options._replace(dp=dp), model, device, file)
 
     @property
     def options(self) -> RooflineOptions:
@@ -114,7 +118,7 @@ class Roofline(ConfigModel):
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return the options that are not left out: references are left out if empty, others if None."""
-        values = {name: getattr(self, name) for name in names if name not in ("kind", "profile")}
+        values = {name: getattr(self, name) for name in names if name not in ("kind", "profile", "dp")}
         return {name: value for name, value in values.items() if value is not None and value != ""}
 
     def _factors(self, device: DeviceDescription, base_dir: Path | None) -> EfficiencyFile:
@@ -164,7 +168,8 @@ class RooflineModel:
         if options.dtype == "auto":
             options = options._replace(dtype=model.dtype or "bf16")
         self.options, self.model, self.device, self.factors_file = options, model, device, file
-        self.work = Work.of(model, tp=options.tp, pp=options.pp, dtype=options.dtype, kv_dtype=options.kv_dtype)
+        self.work = Work.of(model, tp=options.tp, pp=options.pp, dp=options.dp, dtype=options.dtype,
+                            kv_dtype=options.kv_dtype)
         self.efficiency = factors = file.of(self.work.compute if self.work.compute in device.flops else "bf16")
         pp = f"-pp{options.pp}" if options.pp > 1 else ""
         self.name = f"{model.name}-{device.name}-tp{options.tp}{pp}-{options.dtype}"
@@ -177,7 +182,7 @@ class RooflineModel:
         """Properties: the device, the options, and the work on each device."""
         options = self.options
         return HardwareInfo(self.name, "roofline", options.model, options.tp * options.pp, options.tp, options.pp,
-                             options.dtype, options.kv_dtype, self.device, work=self.work)
+                            options.dtype, options.kv_dtype, self.device, work=self.work, dp=options.dp)
 
     def _set_rates(self, factors: Efficiency, step_overhead: float | None) -> None:
         work, device = self.work, self.device
@@ -198,7 +203,7 @@ class RooflineModel:
         self._prefill_query = work.query_bytes * byte / attention.memory
         self._prefill_latency = factors.prefill_attention_latency * NS_PER_S * work.layers
         attention = factors.decode_attention
-        pair, kv = work.pair_flops * wide / attention.compute, work.kv_bytes * byte / attention.memory
+        pair, kv = work.context_flops * wide / attention.compute, work.kv_bytes * byte / attention.memory
         self._slope = max(pair, kv) + self._hidden * min(pair, kv)
         self._decode_query = work.query_bytes * byte / attention.memory
         self._decode_latency = factors.decode_attention_latency * NS_PER_S * work.layers
@@ -238,7 +243,9 @@ class RooflineModel:
             vector = DEQUANT_FLOPS * NS_PER_S / (device.peak("fp32") * shares.compute)
             fixed = linear.stored * vector
             per_token += linear.weights / DEQUANT_TILE * vector
-        return (linear.kind == "experts", per_token, fixed, linear.weight_bytes * byte, linear.token_bytes * byte,
+        per_token *= work.calls(linear)
+        return (linear.kind == "experts", per_token, fixed, linear.weight_bytes * byte,
+                linear.token_bytes * work.calls(linear) * byte,
                 linear.kernels * factors.kernel_latency * NS_PER_S)
 
     def operators_ns(
@@ -255,7 +262,7 @@ class RooflineModel:
                 weight, fixed = weight * read, fixed * read
             c, m = per_token * tokens + fixed, weight + activation * tokens
             out[name] = maximum(c, m) + hidden * minimum(c, m) + latency
-        c = self._pair * (self.work.pairs(stats) + self._tile * prefill)
+        c = self._pair * (self.work.pairs(stats, minimum) + self._tile * prefill)
         m = self._prefill_kv * (stats.prefill_past + prefill) + self._prefill_query * prefill
         out["prefill_attention"] = maximum(c, m) + hidden * minimum(c, m) + (prefill > 0) * self._prefill_latency
         seqs = stats.decode_seqs
@@ -275,7 +282,7 @@ class RooflineModel:
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by operator, with the decodes' context, those that take any; `step_ns` is their sum."""
         out = self.operators_ns(stats)
-        out["decode_attention"] += self._slope * (stats.decode_ctx + stats.decode_seqs)
+        out["decode_attention"] += self._slope * self._context(stats)
         return {name: float(ns) for name, ns in out.items() if ns}
 
     def sources_of(self) -> dict[str, str]:
@@ -285,14 +292,14 @@ class RooflineModel:
 
     def step_ns(self, stats: StepStats) -> int:
         """Return the duration of one step in nanoseconds."""
-        ns = sum(self.operators_ns(stats).values()) + self._slope * (stats.decode_ctx + stats.decode_seqs)
+        ns = sum(self.operators_ns(stats).values()) + self._slope * self._context(stats)
         return round(ns) if ns > 1.0 else 1
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:
         """Return the durations of `num_steps` steps in nanoseconds, int64, shape (num_steps,)."""
         seqs = stats.decode_seqs
         context = np.arange(num_steps, dtype=np.float64) * seqs + (stats.decode_ctx + seqs)
-        ns = sum(self.operators_ns(stats).values()) + self._slope * context
+        ns = sum(self.operators_ns(stats).values()) + self._slope * self.work.within(context, seqs, np.minimum)
         out: IntArray = np.maximum(np.rint(ns), 1.0).astype(np.int64)
         return out
 
@@ -300,7 +307,11 @@ class RooflineModel:
         """Return the durations of many steps in seconds, shape of the columns (one array per `StepStats` field)."""
         stats = SimpleNamespace(**columns)
         ns = sum(self.operators_ns(stats, np.maximum, np.minimum).values())
-        return np.asarray((ns + self._slope * (stats.decode_ctx + stats.decode_seqs)) / NS_PER_S)
+        return np.asarray((ns + self._slope * self._context(stats, np.minimum)) / NS_PER_S)
+
+    def _context(self, stats: Any, minimum: Callable[[Any, Any], Any] = min) -> Any:
+        """Context tokens of the decodes, the token of this step included, less what sliding windows leave out."""
+        return self.work.within(stats.decode_ctx + stats.decode_seqs, stats.decode_seqs, minimum)
 
     def out_of_range(self, columns: dict[str, IntArray], num_steps: IntArray) -> IntArray:
         """Return zeros: an analytical model has no measured range."""

@@ -36,8 +36,11 @@ def elementwise_times(
     """Nanoseconds of all element-wise operators of a step, all layers; None where norm, rotation or activation was not
     measured.
 
-    A residual sum that was not measured is part of the norm's kernel, as engines fuse them.
+    A residual sum that was not measured is part of the norm's kernel, as engines fuse them. None for mixtures of
+    experts and latent attention too, whose operators have other widths.
     """
+    if model.num_experts or model.mla is not None:
+        return None
     hidden, heads = model.hidden_size, model.num_heads / tp + max(model.num_kv_heads / tp, 1.0)
     parts = [("norm", model.norms_per_layer, hidden), ("rotary", 1, heads * model.head_dim),
              ("activation", 1, model.intermediate_size / tp)]

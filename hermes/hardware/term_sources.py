@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hermes.config import ConfigModel, Duration
+from hermes.hardware.base import FloatArray
+from hermes.hardware.experts import SKEW
 
 __all__ = ["HostTime", "Sources", "TermOverride"]
 
@@ -55,6 +57,11 @@ class Sources:
         fits into one tile then costs the decodes beside it nothing. 0: not packed
     sampling_ns: of the sampler, for each sampled row
     engine, link: where the engine's times and those of the all-reduce come from; "" for the device's own
+    routing_skew: how unevenly tokens choose experts (`hermes.hardware.experts`)
+    whole_experts: whether a device has whole experts (expert parallelism), instead of a part of each
+    rank_link: (bytes, nanoseconds) of an all-reduce between data-parallel ranks over a given link, and its source in
+        words; None for the kernel tables' collectives
+    hop, hop_text: (bytes, nanoseconds) of sending activations to the next pipeline stage, and their source
     skew: share of the way from decodes of equal context to decodes that all have the longest one
     terms: terms that the scenario changes, by name
     """
@@ -70,5 +77,11 @@ class Sources:
     idle_ns: float = 0.0
     engine: str = ""
     link: str = ""
+    routing_skew: float = SKEW
+    whole_experts: bool = False
+    rank_link: tuple[FloatArray, FloatArray] | None = None
+    rank_link_text: str = ""
+    hop: tuple[FloatArray, FloatArray] | None = None
+    hop_text: str = ""
     skew: float = 0.058
     terms: dict[str, TermOverride] = field(default_factory=dict)

@@ -171,10 +171,10 @@ def test_experts_are_read_as_far_as_tokens_choose_them():
     model = roofline(model="mixtral-8x7b", **IDEAL)
     per_expert = 32 * 3 * 4096 * 14336 * 2 / 3.35e12 * 1e9
     activations = 32 * 2 * (2 * 4096 + 3 * 14336) * 2 / 3.35e12 * 1e9
-    one = model.operators_ns(decodes(1, 1))["ffn"]
+    one = model.operators_ns(decodes(1, 1))["experts"]
     assert one == pytest.approx(2 * per_expert + activations)
-    assert model.operators_ns(decodes(60, 1))["ffn"] == pytest.approx(8 * per_expert + 60 * activations, rel=1e-6)
-    busy = model.operators_ns(batch([(10_000, 0)], []))["ffn"]
+    assert model.operators_ns(decodes(60, 1))["experts"] == pytest.approx(8 * per_expert + 60 * activations, rel=1e-6)
+    busy = model.operators_ns(batch([(10_000, 0)], []))["experts"]
     assert busy == pytest.approx(10_000 * 2 * 2 * 32 * 3 * 4096 * 14336 / 989.4e12 * 1e9)
 
 
