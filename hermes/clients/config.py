@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
@@ -36,11 +37,24 @@ from hermes.schedulers import SCHEDULERS, LLMScheduler
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
+if TYPE_CHECKING:
+    from hermes.clients.lockstep import Lockstep
+
+
 class Parallel(ConfigModel):
     """How the devices of one client share a model."""
 
     tp: Annotated[int, Field(ge=1, le=1024)] = 1
     """Devices that share every layer (tensor parallelism)."""
+    pp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Pipeline stages of `tp` devices each, with as many batches in flight. Routers and reports list each batch as a
+    client, NAME.pp0, NAME.pp1, ..."""
+    dp: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Ranks of one engine, each with requests of its own on `tp` devices, that share a mixture's experts and take their
+    steps together (data parallelism). Routers and reports list each rank as a client, NAME.dp0, NAME.dp1, ..."""
+    ep: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Devices that share a mixture's experts, whole ones on each (expert parallelism): all `tp * dp` of them. 1: every
+    device has a part of each expert."""
 
 
 _COUNT = WithJsonSchema({"anyOf": [
@@ -107,7 +121,12 @@ class LLMClientConfig(ConfigModel):
     @property
     def names(self) -> list[str]:
         """Names of the group's clients."""
-        return [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
+        engines = [self.name] if self.count == 1 else [f"{self.name}-{i}" for i in range(self.count)]
+        for kind in ("pp", "dp"):
+            parts = getattr(self.parallel, kind)
+            if parts > 1:
+                engines = [f"{name}.{kind}{part}" for name in engines for part in range(parts)]
+        return engines
 
     def completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
         """Return this configuration with the engine's defaults filled in, and the built hardware model."""
@@ -130,7 +149,8 @@ class LLMClientConfig(ConfigModel):
                 raise InputError(Verbatim("missing: name a `model` and a `device`, or give `hardware`"), field=key)
         times = engine.frontend
         return {
-            "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous),
+            "hardware": self.hardware.completed(self.model, self.device, engine.name, self.parallel.tp, asynchronous,
+                                                self.parallel.dp, self.parallel.ep, self.parallel.pp),
             "frontend": self.frontend or FrontEnd(before=times.before, after=times.after),
         }
 
@@ -140,6 +160,7 @@ class LLMClientConfig(ConfigModel):
         if self.parallel.tp not in (1, hardware_info(hardware).tp):
             raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
                                       f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
+        self._check_ranks(hardware)
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
@@ -157,6 +178,27 @@ class LLMClientConfig(ConfigModel):
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
+
+    def _check_ranks(self, hardware: HardwareModel) -> None:
+        """Raise `InputError` for data-parallel ranks with options that are not modelled beside them."""
+        ranks, stages = self.parallel.dp, self.parallel.pp
+        if stages > 1:
+            if ranks > 1:
+                raise InputError(Verbatim("data-parallel ranks of several stages are not modelled; use tp"),
+                                 field="parallel.pp")
+            if hardware_info(hardware).pp != stages or not hasattr(hardware, "stages_ns"):
+                raise InputError(Verbatim("stages need hardware of named terms (`composed`), without `adjust`; give it "
+                                          "pp, or leave it out there"), field="parallel.pp")
+        if ranks == 1 and stages == 1 and self.parallel.ep == 1:
+            return
+        if ranks > 1 and (hardware_info(hardware).dp != ranks or not hasattr(hardware, "lockstep_ns")):
+            raise InputError(Verbatim("ranks need hardware of named terms (`composed`), without `adjust`; give it dp "
+                                      "and ep, or leave them out there"), field="parallel.dp")
+        for name, given in (("role", self.role != "both"), ("kv_offload", self.kv_offload is not None),
+                            ("request_overhead", self.request_overhead is not None)):
+            if given and ranks * stages > 1:
+                raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
+                                 field=name)
 
     def _engine_name(self) -> str:
         """Return the engine given here or by the scheduler's deprecated key, or the newest."""
@@ -190,15 +232,19 @@ class LLMClientConfig(ConfigModel):
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
         clients = []
+        ranks, stages = self.parallel.dp, self.parallel.pp
+        parts = _parts_of_engines(env, hardware, self.parallel)
         for i, name in enumerate(self.names):
+            priced, lockstep = next(parts)
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
             scheduler = self.scheduler.build(pool, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
                                           "another scheduler"), field="scheduler.kind")
             client = self._client(
-                env, first_index + i, name, scheduler, hardware, runs, events, base_dir, every_step=every_step,
-                platform=platform_name(self.platform, i),
+                env, first_index + i, name, scheduler, priced, runs, events, base_dir,
+                every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
+                lockstep=lockstep,
             )
             client.unreserved_kv_tokens = memory.unreserved_tokens
             if longest is not None:
@@ -229,7 +275,7 @@ class LLMClientConfig(ConfigModel):
 
     def _client(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
-        events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool,
+        events: ClientEvents, base_dir: Path | None, *, platform: str, every_step: bool, lockstep: Lockstep | None,
     ) -> LLMClient:
         options: dict[str, Any] = {   # Any: arguments of different types
             "model": self.model, "role": self.role, "platform": platform, "every_step": every_step,
@@ -241,6 +287,10 @@ class LLMClientConfig(ConfigModel):
         if self.frontend is not None:
             options["frontend_ns"] = self.frontend.times_ns
         offload = self.kv_offload
+        if lockstep is not None:
+            from hermes.clients.lockstep import RankClient
+
+            return RankClient(env, index, name, scheduler, hardware, runs, events, group=lockstep, **options)
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
         from hermes.clients.kv_tier import build_tiers
@@ -275,6 +325,9 @@ class LLMClientConfig(ConfigModel):
         device = self._device(info, base_dir)
         model = self._memory_model(info, base_dir)
         budget = self.memory.budget(model, devices, info, device, self.scheduler, base_dir)
+        if self.parallel.pp > 1:   # each of the batches in flight has a part of the engine's devices and blocks
+            stages = self.parallel.pp
+            devices, budget = devices // stages, replace(budget, num_blocks=max(budget.num_blocks // stages, 1))
         dollars, whose = price(self.price_per_hour, device)
         power = power_model(self.power, info, device, model, devices, base_dir)
         return ClientResources(devices, "" if device is None else device.name, budget, power, dollars, whose)
@@ -287,3 +340,24 @@ class LLMClientConfig(ConfigModel):
             return info.device
         with inside("device"):
             return load_device(self.device, base_dir)
+
+
+def _parts_of_engines(env: Clock, hardware: Any, parallel: Parallel) -> Iterator[tuple[Any, Lockstep | None]]:
+    """Yield, without end, the hardware of each client of a group and what keeps it in step with other ranks.
+
+    Any: the hardware is known to price ranks, or stages, where there are several (`_check_ranks`).
+    """
+    if parallel.dp == 1 and parallel.pp == 1:   # nearly always: the other modules stay unloaded
+        while True:
+            yield hardware, None
+    from hermes.clients.lockstep import Lockstep
+    from hermes.clients.pipeline import Pipeline, StagedBatch
+
+    while parallel.dp > 1:
+        lockstep = Lockstep(env, hardware)
+        for _ in range(parallel.dp):
+            yield hardware, lockstep
+    while True:
+        pipeline = Pipeline(parallel.pp)
+        for _ in range(parallel.pp):
+            yield StagedBatch(env, hardware, pipeline), None

@@ -224,7 +224,12 @@ class LLMClient(LLMReadings):
     @property
     def idle(self) -> bool:
         """Whether no step runs or is about to start at this instant, or the running ones make no progress."""
-        return (self._plan is None and self._start is None) or self._futile >= FUTILE
+        return (self._plan is None and self._start is None) or self.stuck
+
+    @property
+    def stuck(self) -> bool:
+        """Whether steps make no progress: a sequence alone preempts itself again and again."""
+        return self._futile >= FUTILE
 
     def _gave_up_alone(self) -> None:
         """Handle a sequence that preempted itself while running alone. If that repeats (each first chunk fits, the rest
@@ -250,7 +255,8 @@ class LLMClient(LLMReadings):
         del late[:seen]
         return scheduler.plan(1 if late else self._max_run)   # the next step's plan sees later arrivals
 
-    def _begin(self) -> None:
+    def _next_plan(self) -> Plan | None:
+        """Return the plan of the next run, None if there is nothing to compute."""
         late = self._late
         plan = self._plan_in_view(self._seen_ns) if late else self.scheduler.plan(self._max_run)
         while late if plan is None else not (plan.prefills or plan.decodes):
@@ -265,6 +271,11 @@ class LLMClient(LLMReadings):
             if self.events.room is not None:
                 self.events.room(self)   # no blocks are free, but the KV transfer must know that nothing runs
             self._seen_ns = ANY_TIME
+        return plan
+
+    def _begin(self) -> None:
+        plan = self._next_plan()
+        if plan is None:
             return
         now = self._start_ns = self.env._now
         self._plan = plan
@@ -330,9 +341,21 @@ class LLMClient(LLMReadings):
     def _on_end(self, tick: Tick) -> None:
         if tick is not self._end:
             return   # the run was cut
-        plan, count, now = self._plan, self._planned, self.env._now
+        self._end = None
+        now = self.env._now
+        self._complete(now)
+        if self._start is None:
+            queue = self.env._queue
+            if not queue or queue[0][0] > now:   # no other event at this instant
+                self._begin()
+            else:
+                self.wake()
+
+    def _complete(self, now: int) -> None:
+        """Account for the run in flight, which ends now."""
+        plan, count = self._plan, self._planned
         assert plan is not None
-        self._end = self._plan = None
+        self._plan = None
         self._ended_ns = now
         scheduler = self.scheduler
         first = self.num_steps
@@ -359,12 +382,6 @@ class LLMClient(LLMReadings):
                 track.moved(position, self)
         if finished and self.events.room is not None:
             self.events.room(self)
-        if self._start is None:
-            queue = self.env._queue
-            if not queue or queue[0][0] > now:   # no other event at this instant
-                self._begin()
-            else:
-                self.wake()
 
     def _record(self, plan: Plan, first: int, count: int, now: int) -> None:
         """Record that `count` steps of `plan` have run, from step number `first` on."""

@@ -211,7 +211,7 @@ class _Builder:
         """Return the clients as sites, for networks that place them."""
         sites: list[Site] = []
         for config in self.scenario.clients:
-            group = self.clients[len(sites) : len(sites) + config.count]
+            group = self.clients[len(sites) : len(sites) + len(config.names)]
             engine = group[0].role != "service"
             gpus = config.resources(group[0].hardware, self.base_dir).devices if engine else 0
             sites += [Site(client.name, client.platform, gpus) for client in group]

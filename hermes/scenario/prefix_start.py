@@ -18,8 +18,8 @@ def fill_prefix_caches(configs: list[Any], clients: list[Any], streams: list[Str
     """Fill the prefix caches that start warm. models: For each stream the models that its requests may ask for."""
     first = 0
     for i, config in enumerate(configs):
-        group = clients[first : first + config.count]
-        first += config.count
+        group = clients[first : first + len(config.names)]
+        first += len(config.names)
         if config.kind != "llm" or config.memory.prefix_start == "empty":
             continue
         mine = [stream for stream, asked in zip(streams, models, strict=True)

@@ -20,14 +20,16 @@ from hermes.workload.traces import write_trace
 __all__ = ["recorded_runs"]
 
 SEQUENCES, BUDGET = 128, 2048
-BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000}
+BLOCKS = {"rtx4090-llama-3.1-8b": 2588, "rtxpro6000-llama-3.1-8b": 30_000, "rtxpro6000-qwen3-32b-tp2": 30_000,
+          "rtxpro6000-qwen3-30b-a3b-dp2-ep2": 30_000}
+PARALLEL = {"tp2": {"tp": 2}, "dp2-ep2": {"dp": 2, "ep": 2}}
 
 
 def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (what prices the steps, model, hardware)."""
     plain = {"kind": "composed", "top_p": False}
-    if folder.name.endswith("tp2"):
-        yield "composed", "qwen3-32b", plain
+    if "qwen3" in folder.name:
+        yield "composed", "qwen3-32b" if "32b" in folder.name else "qwen3-30b-a3b", plain
         return
     yield "layerwise", "llama-3.1-8b", {
         "kind": "layerwise", "path": str(folder / "profile"), "model": "llama-3.1-8b"}
@@ -35,7 +37,7 @@ def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def recorded_runs(data: Path) -> Iterator[Row]:
-    """Three recorded runs of 300 requests that arrive within half a minute."""
+    """Recorded runs of 300 requests that arrive within half a minute."""
     for name, blocks in BLOCKS.items():
         folder = data / "vllm-runs" / name
         card = "rtx-4090" if "4090" in name else "rtx-pro-6000"
@@ -47,12 +49,13 @@ def recorded_runs(data: Path) -> Iterator[Row]:
                 sequences = 256 if "4090" in name else SEQUENCES
                 client = {
                     "model": model, "device": card, "engine": "vllm-0.19", "hardware": hardware,
-                    "parallel": {"tp": 2 if name.endswith("tp2") else 1},
+                    "parallel": next((value for end, value in PARALLEL.items() if name.endswith(end)), {}),
                     "scheduler": {"kind": "chunked", "max_num_seqs": sequences, "max_num_batched_tokens": BUDGET,
                                   "async_scheduling": True},
                     "memory": {"num_blocks": blocks, "block_size": 16}, "frontend": {},
                 }
                 results = simulate({"name": name, "seed": 1, "clients": [client],
+                                    "router": {"kind": "least_loaded", "load": "requests"},
                                     "workload": {"arrivals": replayed, "lengths": replayed}})
                 case = Case(f"RTX, {how}", name, "vllm-0.19", card, model)
                 for row in compare(results, folder / "requests.jsonl", "vllm-run").rows:

@@ -22,7 +22,8 @@ WORKLOADS = {  # rates and seconds of the stages, prompt tokens on average, outp
     "general": ((8.0, 20.0), 600, 575, 248), "codegen": ((5.0, 10.0), 600, 593, 247),
     "roleplay": ((6.0,), 1200, 786, 251), "general-lite": ((2.5, 6.0), 600, 575, 248),
 }
-MODELS = {"Qwen/Qwen3-14B": "qwen3-14b", "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+MODELS = {"Qwen/Qwen3-14B": "qwen3-14b", "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
+          "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
           "llama-2-7b": "llama-2-7b", "codellama-34b": "codellama-34b"}
 PROMPTS = 100          # distinct prompts, asked in turn: nearly every one is in the prefix cache
 SPREAD = 12            # tokens that prompts are longer or shorter than the average, evenly
@@ -79,7 +80,7 @@ def _latencies(requests: pd.DataFrame, output: int) -> dict[tuple[str, str], flo
 
 
 def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
-    """BLIS's dense experiments, stage by stage, with the best of six simulators' errors beside ours."""
+    """BLIS's experiments, stage by stage, with the best of six simulators' errors beside ours."""
     table = pd.read_csv(data / "h100" / "sim-to-real-accuracy-validation" / "measured_and_peers.csv")
     for number, rows in table.groupby("exp_id"):
         model, workload = str(rows.model.iloc[0]), str(rows.workload.iloc[0])

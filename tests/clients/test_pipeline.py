@@ -1,0 +1,110 @@
+"""Pipeline stages with several batches in flight, against cases computed by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes.api import simulate
+from hermes.clients.pipeline import Pipeline
+from hermes.errors import InputError
+from hermes.hardware.base import StepStats
+from hermes.hardware.composed import Composed
+
+BIG = {"model": "llama-3.1-405b", "device": "h100-sxm", "parallel": {"pp": 2, "tp": 8}}
+
+
+def scenario(count, *, output=20, **client):
+    return {
+        "name": "stages", "workload": {"requests": count, "arrivals": {"kind": "at_once"},
+                                       "lengths": {"kind": "fixed", "prompt": 100, "output": output}},
+        "clients": [{**BIG, "frontend": {}, "memory": {"prefix_caching": False},
+                     "scheduler": {"kind": "chunked", "async_scheduling": False}, **client}],
+    }
+
+
+def hardware(**more):
+    return Composed(model="llama-3.1-405b", device="h100-sxm", tp=8, pp=2, asynchronous=False, **more).build()
+
+
+def test_stages_add_up_to_a_step():
+    model = hardware()
+    for stats in (StepStats(decode_seqs=16, decode_ctx=16_000, decode_ctx_max=1000, sampled=16),
+                  StepStats(prefill_seqs=1, prefill_tokens=2000, prefill_attn=2_001_000, prefill_max=2000)):
+        assert sum(model.stages_ns(stats)) == pytest.approx(model.step_ns(stats), abs=3)
+        terms = model.terms_ns(stats)
+        assert terms["hops"] > 0
+        assert "infiniband-ndr" in model.sources_of()["hops"]   # 16 devices are two machines
+
+
+def test_a_hop_by_hand():
+    model = hardware(hop={"latency": 15e-6, "bandwidth": 25e9})
+    stats = StepStats(decode_seqs=16, decode_ctx=16_000, decode_ctx_max=1000, sampled=16)
+    sent = 16 * 16384 * 2 / 8   # each of 8 devices sends its part of the activations
+    assert model.terms_ns(stats)["hops"] == pytest.approx((15e-6 + sent / 25e9) * 1e9)
+
+
+def test_layers_are_spread_as_the_engine_does():
+    """126 layers on 4 stages: 31, 32, 32, 31 (the rest goes to the stages before the last)."""
+    model = Composed(model="llama-3.1-405b", device="b200", tp=8, pp=4, engine="vllm-0.32").build()
+    stats = StepStats(prefill_seqs=1, prefill_tokens=4000, prefill_attn=8_002_000, prefill_max=4000)   # samples nothing
+    hop = model.terms_ns(stats)["hops"] / 3
+    first, second, third, last = model.stages_ns(stats)
+    engine = model.terms_ns(stats)["engine"]
+    assert second == third
+    assert last - hop == pytest.approx((second - hop) * 31 / 32, rel=1e-6)
+    assert first - engine == pytest.approx((second - hop) * 31 / 32, rel=1e-6)
+
+
+def test_two_batches_fill_two_stages_by_hand():
+    pipeline = Pipeline(2)
+    assert pipeline.enter(0, [10, 12]) == 22
+    assert pipeline.enter(0, [10, 12]) == 34     # waits for the first stage until 10, for the second until 22
+    assert pipeline.enter(22, [10, 12]) == 46    # the first again: its stage is free, the second until 34
+    assert pipeline.enter(34, [10, 12]) == 58    # a batch each 12: the longest stage
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.lists(st.integers(1, 50), min_size=3, max_size=3)), max_size=30))
+def test_no_stage_serves_two_batches_at_once(batches):
+    pipeline, now, busy = Pipeline(3), 0, 0
+    for wait, times in batches:
+        now += wait
+        before = list(pipeline.free_ns)
+        end = pipeline.enter(now, times)
+        assert end >= now + sum(times)
+        assert all(free >= was + ns for free, was, ns in zip(pipeline.free_ns, before, times, strict=True))
+        busy += times[0]
+    assert pipeline.free_ns[0] >= busy
+
+
+def test_a_full_pipeline_serves_nearly_twice_as_much_as_a_lone_batch():
+    one = simulate(scenario(1))
+    two = simulate(scenario(2))
+    lone, both = (found.requests["e2e_s"].max() for found in (one, two))
+    model = hardware()
+    longest = max(model.stages_ns(StepStats(decode_seqs=1, decode_ctx=110, decode_ctx_max=110, sampled=1))) / 1e9
+    assert lone < both < lone + 3 * longest + 0.05   # each in its own batch: the second is one stage behind
+    assert set(two.runs["client"]) == {"llm.pp0", "llm.pp1"}
+
+
+def test_a_lone_request_takes_all_stages_in_turn():
+    model = hardware()
+    found = simulate(scenario(1, output=3)).requests
+    steps = [StepStats(prefill_seqs=1, prefill_tokens=100, prefill_attn=5050, prefill_max=100, sampled=1),
+             *(StepStats(decode_seqs=1, decode_ctx=100 + i, decode_ctx_max=100 + i, sampled=1) for i in range(2))]
+    assert found["e2e_s"][0] == pytest.approx(sum(sum(model.stages_ns(one)) for one in steps) / 1e9, abs=1e-8)
+
+
+def test_memory_of_an_engine_with_stages():
+    """All blocks of the engine, shared out to the batches in flight; each has half of its devices."""
+    both = simulate(scenario(2)).clients
+    assert both["num_devices"].tolist() == [8, 8]
+    weights = 405_853_388_800 * 2 / 16
+    assert weights < 0.9 * 79.11 * 2**30   # 50.7 GB: fits in 16 devices, not in 8
+    assert (both["num_blocks"] > 1000).all()
+    with pytest.raises(InputError, match="do not fit"):
+        simulate(scenario(1, parallel={"tp": 8}))
+
+
+def test_ranks_with_stages_are_refused():
+    with pytest.raises(InputError, match="several stages are not modelled"):
+        simulate(scenario(1, model="qwen3-30b-a3b", parallel={"pp": 2, "dp": 2, "ep": 2}))
