@@ -39,6 +39,7 @@ from hermes.hardware.kernel_curves import (
     cold_decode_times,
     decode_times,
     gemm_times,
+    in_blocks,
     largest_sum,
     prefill_times,
 )
@@ -171,11 +172,14 @@ class ComposedModel:
         kind = precision(options.dtype)
         tp, layers, hidden, hd = options.tp, model.num_layers, model.hidden_size, model.head_dim
         heads, kv_heads = model.num_heads // tp, max(model.num_kv_heads // tp, 1)
-        names = {"fp16": ("bf16",), "fp8-block": ("fp8_block", "fp8")}.get(options.dtype, (options.dtype,))
-        gemm = None if kind.dequantised else next(filter(None, map(kernels.gemm, names)), None)
+        names = {"fp16": "bf16", "fp8-block": "fp8"}
+        gemm = None if kind.dequantised else kernels.gemm(names.get(options.dtype, options.dtype))
+        blocks = kernels.gemm("fp8_block") if options.dtype == "fp8-block" else None
         if gemm is not None:
             for name, (n, k), count in self._products(heads, kv_heads):
                 times = gemm_times(gemm, self._roof, kind.layer_bytes, self._rows, n, k)
+                if blocks is not None:
+                    times = in_blocks(times, blocks, self._roof, kind.layer_bytes, self._rows, n, k)
                 self._linears.append((name, times * count))
             self._limit("tokens", float(gemm.m[-1]))
         if model.num_experts:

@@ -11,8 +11,9 @@ skew of 0 is even; 1.01 is what NVIDIA's planner assumes of trained routers (aic
 
 The tables' `balanced` routing gives a time for every number of experts that are read (few tokens choose different
 experts as long as there are others), and for every number of tokens once all are read. A step takes the longer of the
-time to read the experts that its tokens choose, and the time of its tokens. Where devices have whole experts, each has
-its own share of both, and the slowest decides; which device has which experts is drawn (`DEALS` times, always alike).
+time to read the experts that its tokens choose, and the time of its tokens. Where devices have whole experts, the one
+with the most to read decides, and the one with the most tokens: it needs the arithmetic of those above an even share on
+top, at the device's peak rate. Which device has which experts is drawn (`DEALS` times, always alike).
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def expert_times(kernels: KernelTables, roof: Roof, model: ModelDescription, dty
         return np.asarray(np.exp(np.interp(np.log(count), np.log(at), slowdown))
                           * _ideal(roof, wanted, value, np.maximum(count, 1.0)))
 
-    times = rising(_slowest(model, split, skew, tokens, balanced))
+    weights = 3.0 * model.hidden_size * model.intermediate_size / split.tp
+    per_token_ns = 2.0 * weights * model.experts_per_token / split.ep / roof.flops
+    times = rising(_slowest(model, split, skew, tokens, balanced, per_token_ns))
     name = f"kernel tables {kernels.file.name} ({kernels.file.engine}), routing skew {skew:g}"
     if far[best] > 0.0:
         name += f", nearest shape {' x '.join(str(size) for size in table.shapes[best][:4])}"
@@ -100,8 +103,11 @@ def expert_times(kernels: KernelTables, roof: Roof, model: ModelDescription, dty
 
 
 def _slowest(model: ModelDescription, split: ExpertSplit, skew: float, tokens: FloatArray,
-             balanced: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return the time of the slowest device: of reading the experts that the tokens choose, or of computing them."""
+             balanced: Callable[[FloatArray], FloatArray], per_token_ns: float) -> FloatArray:
+    """Return the time of the slowest device: of reading the experts that the tokens choose, or of computing them.
+
+    per_token_ns: arithmetic of a token on a device with an even share
+    """
     experts, per_token, ep = model.num_experts, model.experts_per_token, split.ep
     likely = chosen(experts, per_token, skew)
     read = 1.0 - (1.0 - likely) ** tokens[:, None]             # chance that an expert is read, shape (tokens, experts)
@@ -114,7 +120,8 @@ def _slowest(model: ModelDescription, split: ExpertSplit, skew: float, tokens: F
         of_rank = read[:, deal].reshape(len(tokens), ep, -1).sum(axis=2)    # experts read by each device
         share = likely[deal].reshape(ep, -1).sum(axis=1) * ep / per_token   # of the tokens, over an even share
         reading = balanced(np.maximum(of_rank.max(axis=1) * ep / per_token, 1.0))
-        total += np.maximum(reading, balanced(np.maximum(tokens * share.max(), 1.0)) * (tokens >= experts / per_token))
+        computing = balanced(tokens) + (share.max() - 1.0) * per_token_ns * tokens
+        total += np.maximum(reading, computing * (tokens >= experts / per_token))
     return total / len(deals)
 
 

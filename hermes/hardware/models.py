@@ -181,11 +181,10 @@ class ModelDescription(ConfigModel):
         mla, heads = self.mla, self.num_heads // tp
         assert mla is not None
         query = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        down = {"kv_a": (mla.cached, self.hidden_size)}
-        if mla.q_lora_rank:
-            down |= {"q_a": (mla.q_lora_rank, self.hidden_size), "q_b": (heads * query, mla.q_lora_rank)}
+        if mla.q_lora_rank:   # both latent vectors come from one product
+            down = {"qkv_a": (mla.q_lora_rank + mla.cached, self.hidden_size), "q_b": (heads * query, mla.q_lora_rank)}
         else:
-            down["q"] = heads * query, self.hidden_size
+            down = {"kv_a": (mla.cached, self.hidden_size), "q": (heads * query, self.hidden_size)}
         return down | {"kv_b": (heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)}
 
     @property
@@ -287,8 +286,7 @@ class ModelDescription(ConfigModel):
         if self.mla is None:
             copies = max(0, tp - self.num_kv_heads) * 2 * self.hidden_size * self.head_dim
         else:
-            shapes = self.mla_shapes()
-            copies = (tp - 1) * sum(n * k for n, k in (shapes["kv_a"], shapes.get("q_a", (0, 0))))
+            copies = (tp - 1) * self.hidden_size * (self.mla.q_lora_rank + self.mla.cached)
         matrices = self._other_matrix_params() + self.num_layers * copies
         rest = self.num_params() - self._routed_params() - self._other_matrix_params()
         return math.ceil((matrices * kind.layer_bytes + rest * kind.other_bytes) / tp

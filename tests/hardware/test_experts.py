@@ -62,7 +62,7 @@ def test_skewed_choices_read_fewer_experts_and_load_one_device_more():
     few, many = [12.0], [4096.0]
     assert times(few, skew=1.01)[0] < times(few, skew=0.0)[0]
     alike, skewed = (times(many, ExpertSplit(1, 8), skew)[0][0] for skew in (0.0, 1.01))
-    assert skewed > 1.1 * alike
+    assert skewed > 1.05 * alike
     one, other = (times(many, ExpertSplit(8, 1), skew)[0][0] for skew in (0.0, 1.01))
     assert one == pytest.approx(other)   # parts of each expert on every device: nobody has more
 

@@ -7,7 +7,7 @@ the two of one card with the operator tables of their own card (`layerwise`) as 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,16 @@ def _hardware(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "composed", "llama-3.1-8b", plain
 
 
-def recorded_runs(data: Path) -> Iterator[Row]:
-    """Recorded runs of 300 requests that arrive within half a minute."""
+def recorded_runs(data: Path, only: str = "", link: Mapping[str, Any] | str | None = None) -> Iterator[Row]:
+    """Recorded runs of 300 requests that arrive within half a minute.
+
+    Args:
+        only: The folder of one run, instead of all.
+        link: What joins the devices, instead of the shipped description.
+    """
     for name, blocks in BLOCKS.items():
+        if only not in ("", name):
+            continue
         folder = data / "vllm-runs" / name
         card = "rtx-4090" if "4090" in name else "rtx-pro-6000"
         with tempfile.TemporaryDirectory() as temporary:
@@ -46,6 +53,7 @@ def recorded_runs(data: Path) -> Iterator[Row]:
             write_trace(import_trace("vllm-run", folder / "requests.jsonl"), trace, source=name, hash_block_tokens=16)
             replayed = {"kind": "trace", "path": str(trace)}
             for how, model, hardware in _hardware(folder):
+                hardware = {**hardware, "link": link} if link is not None else hardware
                 sequences = 256 if "4090" in name else SEQUENCES
                 client = {
                     "model": model, "device": card, "engine": "vllm-0.19", "hardware": hardware,

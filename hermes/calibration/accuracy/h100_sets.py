@@ -25,6 +25,7 @@ WORKLOADS = {  # rates and seconds of the stages, prompt tokens on average, outp
 MODELS = {"Qwen/Qwen3-14B": "qwen3-14b", "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
           "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
           "llama-2-7b": "llama-2-7b", "codellama-34b": "codellama-34b"}
+ALL = -1               # the index that the data give all stages together
 PROMPTS = 100          # distinct prompts, asked in turn: nearly every one is in the prefix cache
 SPREAD = 12            # tokens that prompts are longer or shorter than the average, evenly
 PEERS = ("aiconfigurator-estimate", "blis-evolved", "blis-roofline", "blis-trained-physics", "llm-optimizer-estimate",
@@ -90,7 +91,8 @@ def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
         found = replay(_client(MODELS[model], int(rows.tp.iloc[0]), int(rows.max_num_batched_tokens.iloc[0])),
                        requests).requests
         output = WORKLOADS[workload][3]
-        for stage in range(stages.max() + 1):
+        several = stages.max() > 0
+        for stage in [*range(stages.max() + 1), *([ALL] if several else [])]:
             part = rows[rows.stage_index == stage].set_index("metric_name")
             measured = _published(part["actual"] / 1e3, output)
             peers: dict[tuple[str, str], float] = {}
@@ -99,9 +101,9 @@ def blis_experiments(data: Path, share: float = 1.0) -> Iterator[Row]:
                     error = value / measured[key] - 1
                     if np.isfinite(error) and abs(error) < abs(peers.get(key, np.inf)):
                         peers[key] = error
-            rate = WORKLOADS[workload][0][stage]
-            case = Case("BLIS experiments", f"{number} {workload} {rate:g}/s", "vllm-0.15", "h100-sxm", MODELS[model])
-            yield from rows_of(case, measured, _latencies(found[stages == stage], output), peers)
+            rates = "all" if stage == ALL else f"{WORKLOADS[workload][0][stage]:g}/s"
+            case = Case("BLIS experiments", f"{number} {workload} {rates}", "vllm-0.15", "h100-sxm", MODELS[model])
+            yield from rows_of(case, measured, _latencies(found[(stages == stage) | (stage == ALL)], output), peers)
 
 
 def _published(values: pd.Series, output: int) -> dict[tuple[str, str], float]:
