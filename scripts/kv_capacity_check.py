@@ -105,7 +105,8 @@ def main(python: str) -> int:
             "window": model.window, "window_layers": model.window_layers,
             "longest": LONGEST, "tokens": config.scheduler.max_num_batched_tokens}
         ours[name] = budget.num_blocks, device
-    done = subprocess.run([python, __file__, "--engine", json.dumps(asked)], capture_output=True, text=True, check=False)
+    command = [python, __file__, "--engine", json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"vLLM gave no answer:\n{done.stderr.strip()[-2000:]}")
     answers = json.loads(done.stdout.strip().splitlines()[-1])
