@@ -332,6 +332,7 @@ def _next_split(tried: Tried, best: Tried | None, results: Mapping[Numbers, Trie
         prefill, decode = tried.clients
         short = _short_side(tried)
         step = max(1, round((MORE - 1) * (prefill if short == "prefill" else decode)))
+        step = min(step, max(1, most - prefill - decode))   # as far as there is room
         now = (prefill + step, decode) if short == "prefill" else (prefill, decode + step)
         if sum(now) > most and min(tried.clients) > 1:   # no room for more: shift one
             now = (prefill + 1, decode - 1) if short == "prefill" else (prefill - 1, decode + 1)

@@ -321,7 +321,7 @@ class ComposedModel:
     def stages_ns(self, stats: StepStats) -> list[int]:
         """Return the nanoseconds of a batch in each pipeline stage, the way there included; their sum is `step_ns`.
 
-        Layers are spread as vLLM does (`get_pp_indices` in vllm/distributed/utils.py): what is left over goes to the
+        Layers are spread as vLLM does (get_pp_indices in vllm/distributed/utils.py): what is left over goes to the
         stages before the last, which has the output head.
         """
         pp, layers = self.base.options.pp, self.base.model.num_layers
