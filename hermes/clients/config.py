@@ -174,6 +174,8 @@ class LLMClientConfig(ConfigModel):
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
+        if memory.hybrid is None and (self.role != "both" or self.kv_offload is not None):
+            memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
@@ -227,7 +229,7 @@ class LLMClientConfig(ConfigModel):
         model = self._memory_model(info, base_dir)
         longest = longest_request(self, model, base_dir)
         memory = self.resources(hardware, base_dir).memory
-        make_pool = self._pool(every_step)
+        make_pool = self._pool(every_step, model, base_dir)
         options: dict[str, Any] = {}   # Any: arguments of different types
         if self.memory.prefix_caching and hasattr(self.scheduler, "unhashed_to_front"):
             options["unhashed_to_front"] = self.scheduler.unhashed_to_front
@@ -256,9 +258,16 @@ class LLMClientConfig(ConfigModel):
             clients.append(client)
         return clients
 
-    def _pool(self, every_step: bool) -> Callable[..., BlockPool]:
+    def _pool(self, every_step: bool, model: str, base_dir: Path | None) -> Callable[..., BlockPool]:
         """Return the constructor of the client's KV memory."""
         memory = self.memory
+        groups = memory.groups(model, base_dir)
+        if groups is not None:
+            from hermes.memory.windows import WindowPool, WindowPrefixPool
+
+            budget = getattr(self.scheduler, "max_num_batched_tokens", None) or 0
+            groups = groups._replace(ahead=budget)
+            return partial(WindowPrefixPool if memory.prefix_caching else WindowPool, groups=groups)
         if memory.prefix_eviction != "lru":
             from hermes.memory.prefix_eviction import RankedPrefixPool, TammPrefixPool
 

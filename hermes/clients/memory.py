@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,11 +18,13 @@ from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
 from hermes.memory.eviction import PrefixEviction, Recency
+from hermes.memory.windows import WindowGroups
 
 __all__ = ["MemoryConfig", "describe_model"]
 
 UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
 DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # for schedulers without such a limit
+ALIKE = 1.25   # numbers of layers that differ by less make groups of the larger number
 DEFAULT_BLOCK_SIZE, DEFAULT_UTILIZATION = 16, 0.9   # for schedulers that follow no engine
 
 
@@ -29,6 +32,18 @@ def describe_model(model: str, base_dir: Path | None) -> ModelDescription:
     """Return the description of a client's model; `InputError` if there is none."""
     with inside("model"):
         return load_model(model, base_dir)
+
+
+def window_groups(model: ModelDescription) -> WindowGroups | None:
+    """Return the groups of a model; None without windows, and where layers without one make several groups or none."""
+    whole, windowed = model.num_layers - model.window_layers, model.window_layers
+    if not windowed or not whole:
+        return None
+    few, many = sorted((whole, windowed))
+    layers = many if many < ALIKE * few else few
+    if whole > layers:
+        return None
+    return WindowGroups(layers, math.ceil(windowed / layers), model.window)
 
 
 class MemoryConfig(ConfigModel):
@@ -78,6 +93,10 @@ class MemoryConfig(ConfigModel):
     """Meaning of recency in `prefix_eviction: tamm`: the place in the order of last use (`rank`), 1 / accesses since
     the last use (`age`), or the number of the access that was the last use (`counter`)."""
 
+    hybrid: bool | None = None
+    """Whether layers with a sliding window keep the KV of their window only (vLLM's hybrid KV cache manager). Left out,
+    as vLLM does: on, but not where KV moves between clients or tiers. Off, every layer keeps every token."""
+
     _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
 
     @model_validator(mode="after")
@@ -99,7 +118,9 @@ class MemoryConfig(ConfigModel):
     def completed(self, defaults: EngineDefaults | None) -> MemoryConfig:
         """Return this with the engine's defaults filled in. None: no engine, and no prefix caching."""
         cached = defaults is not None and defaults.prefix_caching
+        off = defaults is None and self.hybrid is None
         filled = self.model_copy(update={
+            "hybrid": False if off else self.hybrid,
             "block_size": self.block_size or (DEFAULT_BLOCK_SIZE if defaults is None else defaults.block_size),
             "utilization": self.utilization or (DEFAULT_UTILIZATION if defaults is None else defaults.utilization),
             "prefix_caching": cached if self.prefix_caching is None else self.prefix_caching,
@@ -108,6 +129,15 @@ class MemoryConfig(ConfigModel):
             filled._sampling_bytes = defaults.sampling_bytes
         filled._check_eviction()
         return filled
+
+    def groups(self, model: str, base_dir: Path | None) -> WindowGroups | None:
+        """Return the groups of layers that share the pool's blocks; None if every layer keeps every token."""
+        if self.hybrid is False or not model or self.prefix_eviction != "lru":
+            return None
+        try:
+            return window_groups(describe_model(model, base_dir))
+        except InputError:   # a model without a description is fine if blocks are given
+            return None
 
     @property
     def tokens_per_block(self) -> int:
@@ -138,6 +168,9 @@ class MemoryConfig(ConfigModel):
         capacity = self._capacity(info, device)
         estimated = self.capacity is None
         per_token, weights, total = self._kv_and_weights(model, devices, info, base_dir)
+        groups = self.groups(model, base_dir)
+        if groups is not None:   # a block holds the tokens of one group of layers
+            per_token *= groups.layers / describe_model(model, base_dir).num_layers
         return kv.cut_blocks(
             self.tokens_per_block, per_token, devices, self.utilization or DEFAULT_UTILIZATION, capacity, weights,
             self._activations(model, info, scheduler, base_dir, estimated),

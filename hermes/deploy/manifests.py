@@ -20,6 +20,7 @@ DYNAMO_VERSION = "1.6.1"
 PORT, ENGINE_PORT, PICKER_PORT = 8000, 8200, 9002
 SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
 START_S, EVERY_S = 3600, 10   # the longest start of an engine: a large model's weights come over the network
+MACHINE = 8                   # devices of a pod
 MOST_NAME = 63                # characters of a name (RFC 1123), which Kubernetes asks of labels
 
 
@@ -31,7 +32,7 @@ def llm_d(scenario: Scenario, image: str | None = None) -> list[dict[str, Any]]:
 
     Engines that decode what others have prefilled get llm-d's routing sidecar in front of them.
     """
-    launches, out, pools = launches_of(scenario), [], {}
+    launches, out, pools = _of_one_machine(scenario), [], {}
     for launch in launches:
         pool = _name(launch.model.rsplit("/", 1)[-1])
         labels = pools[pool] = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": pool}
@@ -71,7 +72,7 @@ def dynamo_graph(scenario: Scenario, image: str | None = None) -> list[dict[str,
     frontend = {"name": "main", "image": image, "command": ["python3"], "args": ["-m", "dynamo.frontend"]}
     components: list[dict[str, Any]] = [{"name": "Frontend", "type": "frontend", "replicas": 1,
                                          "podTemplate": {"spec": {"containers": [frontend]}}}]
-    for launch in launches_of(scenario):
+    for launch in _of_one_machine(scenario):
         role = "worker" if launch.role == "both" else launch.role
         mode = [] if launch.role == "both" else ["--disaggregation-mode", launch.role]
         engine = _container(launch, "main", image, ["python3", "-m", "dynamo.vllm"],
@@ -102,6 +103,16 @@ def manifest_text(kind: str, scenario: Scenario, image: str | None = None) -> st
     if kind == "llm-d":
         head.append("# The endpoint picker and the gateway that endpointPickerRef names come from llm-d's charts.")
     return "\n".join(head) + "\n" + "---\n".join(map(to_yaml, documents))
+
+
+def _of_one_machine(scenario: Scenario) -> list[Launch]:
+    """Return the launches of a scenario. Raises `InputError` for an engine that spans machines."""
+    launches = launches_of(scenario)
+    for launch in launches:
+        if launch.devices > MACHINE:
+            raise InputError(f"engines of at most {MACHINE} devices ({launch.name}): one over several machines needs a "
+                             "LeaderWorkerSet, which is not written", launch.devices, field="parallel")
+    return launches
 
 
 def _container(launch: Launch, name: str, image: str, command: Sequence[str], args: Sequence[str]) -> dict[str, Any]:

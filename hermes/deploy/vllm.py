@@ -66,18 +66,33 @@ def client_of(command: str, model: str | None = None) -> Read:
             dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
             _apply(read.client, name, value)
-        elif name == "pipeline-parallel-size" and value == "1":
-            read.beside.append(f"--{name}")
         else:
             where = read.beside if name in BESIDE else read.not_modelled if name in NOT_MODELLED else read.unknown
             where.append(f"--{name}")
     if not named and model is None:
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
     own, by_name = (model, None) if model is not None else described(named[0])
-    read.client = {"model": own, **read.client}
+    read.client = _with_ranks({"model": own, **read.client})
     if dtype or by_name:
         _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
     return read
+
+
+def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
+    """Return the client's keys with what its ranks are: those of a dense model are so many clients."""
+    parallel = client.get("parallel")
+    if parallel is None:
+        return client
+    mixture = bool(load_model(client["model"]).num_experts)
+    ranks, whole = parallel.get("dp", 1), parallel.pop("ep", False)
+    if ranks > 1 and not mixture:
+        del parallel["dp"]
+        client["count"] = ranks
+    if whole and mixture:
+        parallel["ep"] = parallel.get("tp", 1) * ranks
+    parallel = {key: value for key, value in parallel.items() if value != 1}
+    rest = {key: value for key, value in client.items() if key != "parallel"}
+    return {**rest, "parallel": parallel} if parallel else rest
 
 
 def _words(command: str) -> list[str]:
@@ -209,8 +224,9 @@ def launches_of(scenario: Scenario) -> list[Launch]:
         if client.kind == "llm" and hasattr(client.scheduler, "engine_version"):
             hardware = scenario.source.hardware.get(index)
             tp = client.parallel.tp if hardware is None else hardware_info(hardware).tp
+            devices = tp * client.parallel.pp * client.parallel.dp
             out.append(Launch(
-                str(client.name), client.count, client.role, hub_name(client.model), tuple(_flags(client, tp)), tp,
+                str(client.name), client.count, client.role, hub_name(client.model), tuple(_flags(client, tp)), devices,
                 client.device, client.scheduler.engine_version))
     if not out:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", scenario.name, field="clients")
@@ -235,6 +251,8 @@ def _flags(client: Any, tp: int) -> list[str]:
     words: list[str] = []
     for name, value in (
         ("tensor-parallel-size", tp if tp > 1 else None),
+        ("pipeline-parallel-size", client.parallel.pp if client.parallel.pp > 1 else None),
+        ("data-parallel-size", client.parallel.dp if client.parallel.dp > 1 else None),
         ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
         ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
         ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
@@ -246,6 +264,8 @@ def _flags(client: Any, tp: int) -> list[str]:
     ):
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if client.parallel.ep > 1:
+        words.append("--enable-expert-parallel")
     for name, on in (("enable-prefix-caching", memory.prefix_caching),
                      ("enable-chunked-prefill", scheduler.enable_chunked_prefill),
                      ("async-scheduling", scheduler.async_scheduling)):

@@ -42,7 +42,9 @@ class Flag:
 
 FLAGS = {
     "tensor-parallel-size": Flag("parallel.tp", "int"),
-    "data-parallel-size": Flag("count", "int"),
+    "data-parallel-size": Flag("parallel.dp", "int"),
+    "pipeline-parallel-size": Flag("parallel.pp", "int"),
+    "enable-expert-parallel": Flag("parallel.ep", "switch"),
     "max-num-batched-tokens": Flag("scheduler.max_num_batched_tokens", "int"),
     "max-num-seqs": Flag("scheduler.max_num_seqs", "int"),
     "max-model-len": Flag("max_model_len", "int", "auto"),
@@ -80,10 +82,10 @@ BESIDE = frozenset((
 NOT_MODELLED = frozenset((
     "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "cpu-offload-gb",
     "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce",
-    "disable-hybrid-kv-cache-manager", "enable-dbo", "enable-eplb", "enable-expert-parallel", "enable-lora",
+    "disable-hybrid-kv-cache-manager", "enable-dbo", "enable-eplb", "enable-lora",
     "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
     "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "max-loras",
-    "mm-processor-cache-gb", "nnodes", "node-rank", "optimization-level", "pipeline-parallel-size",
+    "mm-processor-cache-gb", "nnodes", "node-rank", "optimization-level",
     "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls", "speculative-config",
     "stream-interval",
 ))
@@ -92,7 +94,7 @@ NOT_MODELLED = frozenset((
 SWITCHES = frozenset((
     "allow-credentials", "disable-cascade-attn", "disable-custom-all-reduce", "disable-hybrid-kv-cache-manager",
     "disable-log-requests", "disable-log-stats", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-dbo",
-    "enable-eplb", "enable-expert-parallel", "enable-log-requests", "enable-lora", "enable-prompt-tokens-details",
+    "enable-eplb", "enable-log-requests", "enable-lora", "enable-prompt-tokens-details",
     "enable-request-id-headers", "enforce-eager", "language-model-only", "skip-tokenizer-init", "trust-remote-code",
 ))
 """Those of the two lists that take no value."""

@@ -74,6 +74,10 @@ class BlockPool:
         """Return the blocks that hold `num_tokens` tokens: ceil(tokens / block_size)."""
         return -(-num_tokens // self.block_size)
 
+    def extra_blocks(self, seq: BlockHolder) -> int:
+        """Return the blocks that `seq` needs beside those of its tokens (`hermes.memory.windows`)."""
+        return 0
+
     def hit_tokens(self, seq: BlockHolder) -> int:
         """Return the tokens of a waiting sequence already in memory (whole blocks, at most num_tokens - 1)."""
         common = seq.common

@@ -75,7 +75,7 @@ class LLMScheduler:
 
     def can_ever_fit(self, seq: Stage) -> str | None:
         """Return why this sequence can never be served here, or None. It is rejected at arrival."""
-        need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1)
+        need = self.pool.blocks_for(seq.prompt_tokens + seq.target_tokens - 1) + self.pool.extra_blocks(seq)
         if need > self.pool.num_blocks:
             return (f"needs {need} KV blocks of {self.pool.block_size} tokens for {seq.prompt_tokens} prompt and "
                     f"{seq.target_tokens} output tokens, the client has {self.pool.num_blocks}")

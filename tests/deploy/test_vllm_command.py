@@ -49,7 +49,31 @@ def test_a_command_with_everything():
     }
     assert read.not_modelled == ["--enforce-eager"]
     assert read.unknown == ["--frobnicate"]
-    assert read.beside == ["--trust-remote-code", "--port", "--pipeline-parallel-size"]
+    assert read.beside == ["--trust-remote-code", "--port"]
+
+
+@pytest.mark.parametrize(("command", "client"), [
+    ("vllm serve Qwen/Qwen3-235B-A22B -dp 4 -tp 2 --enable-expert-parallel", {"parallel": {"tp": 2, "dp": 4, "ep": 8}}),
+    ("vllm serve mistralai/Mixtral-8x7B-v0.1 -dp 2", {"parallel": {"dp": 2}}),
+    ("vllm serve meta-llama/Llama-3.1-405B -tp 8 -pp 2 -ep", {"parallel": {"tp": 8, "pp": 2}}),
+    ("vllm serve meta-llama/Llama-3.1-8B -dp 3", {"count": 3}),   # engines that share nothing
+])
+def test_ranks_and_stages(command, client):
+    found = client_of(command).client
+    assert {key: found[key] for key in ("parallel", "count") if key in found} == client
+
+
+@pytest.mark.parametrize("parallel", [{"tp": 2, "dp": 4, "ep": 8}, {"dp": 4}, {"tp": 8, "pp": 2}])
+def test_ranks_and_stages_of_a_scenario(parallel):
+    base = {**BASE, "clients": [{"model": "qwen3-235b-a22b", "device": "h200", "parallel": parallel,
+                                 "memory": {"num_blocks": 1000}}]}
+    [(_, command)] = commands_of(load_scenario(base))
+    words = shlex.split(command)
+    flags = {"tp": "--tensor-parallel-size", "pp": "--pipeline-parallel-size", "dp": "--data-parallel-size"}
+    for key, flag in flags.items():
+        assert (words[words.index(flag) + 1] if flag in words else "1") == str(parallel.get(key, 1))
+    assert ("--enable-expert-parallel" in words) == ("ep" in parallel)
+    assert client_of(command).client["parallel"] == parallel
 
 
 @pytest.mark.parametrize(("name", "found"), [
