@@ -10,10 +10,11 @@ to compute. Here token after token chooses on its own, the i-th expert in propor
 skew of 0 is even; 1.01 is what NVIDIA's planner assumes of trained routers (aiconfigurator-core), and the default.
 
 The tables' `balanced` routing gives a time for every number of experts that are read (few tokens choose different
-experts as long as there are others), and for every number of tokens once all are read. A step takes the longer of the
-time to read the experts that its tokens choose, and the time of its tokens. Where devices have whole experts, the one
-with the most to read decides, and the one with the most tokens: it needs the arithmetic of those above an even share on
-top, at the device's peak rate. Which device has which experts is drawn (`DEALS` times, always alike).
+experts as long as there are others), and for every number of tokens once all are read. A step takes the time to read
+the experts that its tokens choose, and what the table adds for its tokens once all experts are read. Where devices have
+whole experts, the one with the most to read decides, and the one with the most tokens: it needs the arithmetic of those
+above an even share on top, at the device's peak rate. Which device has which experts is drawn (`DEALS` times, always
+alike).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def expert_times(kernels: KernelTables, roof: Roof, model: ModelDescription, dty
 
 def _slowest(model: ModelDescription, split: ExpertSplit, skew: float, tokens: FloatArray,
              balanced: Callable[[FloatArray], FloatArray], per_token_ns: float) -> FloatArray:
-    """Return the time of the slowest device: of reading the experts that the tokens choose, or of computing them.
+    """Return the time of the slowest device: of reading the experts that the tokens choose, and of computing them.
 
     per_token_ns: arithmetic of a token on a device with an even share
     """
@@ -115,13 +116,14 @@ def _slowest(model: ModelDescription, split: ExpertSplit, skew: float, tokens: F
     if ep > 1:
         random = np.random.default_rng(0)
         deals = [random.permutation(experts) for _ in range(DEALS)]
+    full = experts / per_token   # tokens that read every expert where all choose others
+    more = balanced(np.maximum(tokens, full)) - balanced(np.full(len(tokens), full))
     total = np.zeros(len(tokens))
     for deal in deals:
         of_rank = read[:, deal].reshape(len(tokens), ep, -1).sum(axis=2)    # experts read by each device
         share = likely[deal].reshape(ep, -1).sum(axis=1) * ep / per_token   # of the tokens, over an even share
         reading = balanced(np.maximum(of_rank.max(axis=1) * ep / per_token, 1.0))
-        computing = balanced(tokens) + (share.max() - 1.0) * per_token_ns * tokens
-        total += np.maximum(reading, computing * (tokens >= experts / per_token))
+        total += reading + more + (share.max() - 1.0) * per_token_ns * tokens
     return total / len(deals)
 
 

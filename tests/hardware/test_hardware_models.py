@@ -377,7 +377,7 @@ def test_devices_are_plausible(name):
     device = load_device(name)
     assert 1e12 < device.peak("bf16") < 1e16
     assert 2e11 < device.memory_bandwidth < 1e13
-    assert 20e9 < device.memory < 5e12
+    assert 16e9 < device.memory < 5e12
     assert device.host_bandwidth <= device.link_bandwidth < device.memory_bandwidth
     assert device.sources
     if device.tdp_w is not None:
