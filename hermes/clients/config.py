@@ -155,8 +155,11 @@ class LLMClientConfig(ConfigModel):
         }
 
     def _completed(self, base_dir: Path | None) -> tuple[LLMClientConfig, HardwareModel]:
-        with inside("hardware"):
-            hardware = self.adjust.apply(self.hardware.build(base_dir))
+        try:
+            with inside("hardware"):
+                hardware = self.adjust.apply(self.hardware.build(base_dir))
+        except InputError as error:
+            raise self._where_it_was_given(error) from None
         if self.parallel.tp not in (1, hardware_info(hardware).tp):
             raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
                                       f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
@@ -180,6 +183,13 @@ class LLMClientConfig(ConfigModel):
         return self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
         }), hardware
+
+    def _where_it_was_given(self, error: InputError) -> InputError:
+        """Return an error of the hardware that names the key of `parallel` that it took over."""
+        key = (error.field or "").removeprefix("hardware.")
+        if error.file is None and key in type(self.parallel).model_fields and getattr(self.parallel, key) > 1:
+            error.field = f"parallel.{key}"
+        return error
 
     def _check_ranks(self, hardware: HardwareModel) -> None:
         """Raise `InputError` for data-parallel ranks with options that are not modelled beside them."""

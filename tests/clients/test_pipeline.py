@@ -108,3 +108,10 @@ def test_memory_of_an_engine_with_stages():
 def test_ranks_with_stages_are_refused():
     with pytest.raises(InputError, match="several stages are not modelled"):
         simulate(scenario(1, model="qwen3-30b-a3b", parallel={"pp": 2, "dp": 2, "ep": 2}))
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_stepping_makes_no_difference(count):
+    runs, steps = (simulate(scenario(count) | {"stepping": stepping}) for stepping in ("runs", "every_step"))
+    assert runs.requests["e2e_s"].tolist() == steps.requests["e2e_s"].tolist()
+    assert runs.summary["requests"]["completed"] == count

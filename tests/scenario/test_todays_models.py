@@ -1,0 +1,40 @@
+"""Large models from a minimal scenario: model, devices, and how they are split."""
+
+import pytest
+
+from hermes.api import simulate
+from hermes.errors import InputError
+
+MODELS = {
+    "DeepSeek-V3, ranks": ("deepseek-v3", "h200", {"dp": 8, "ep": 8}),
+    "DeepSeek-V3": ("deepseek-v3", "h200", {"tp": 8}),
+    "gpt-oss on H100": ("gpt-oss-120b", "h100-sxm", {}),
+    "gpt-oss on B200": ("gpt-oss-120b", "b200", {}),
+    "Qwen3-235B": ("qwen3-235b-a22b", "h200", {"tp": 8, "ep": 8}),
+    "Llama-3.1-405B": ("llama-3.1-405b", "h100-sxm", {"pp": 2, "tp": 8}),
+    "Gemma 3": ("gemma-3-27b", "h100-sxm", {}),
+    "Kimi K2": ("kimi-k2", "b300", {"tp": 8}),
+    "Mixtral on AMD": ("mixtral-8x7b", "mi300x", {}),
+}
+WORKLOAD = {"requests": 24, "arrivals": {"kind": "poisson", "rate": 4},
+            "lengths": {"kind": "fixed", "prompt": 500, "output": 30}}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_minimal_scenario_runs(name):
+    model, device, parallel = MODELS[name]
+    found = simulate({"workload": WORKLOAD, "clients": [{"model": model, "device": device, "parallel": parallel}]})
+    assert found.summary["requests"]["completed"] == 24
+    ranks = parallel.get("dp", 1) * parallel.get("pp", 1)
+    assert len(found.clients) == ranks
+    assert found.clients["num_devices"].sum() == parallel.get("tp", 1) * ranks
+    tpot = found.requests["tpot_s"]
+    assert 0.002 < tpot.median() < 0.2   # a tenth to ten times what such engines show
+
+
+@pytest.mark.parametrize(("parallel", "field"), [({"tp": 3}, "parallel.tp"), ({"dp": 8, "ep": 4}, "parallel.ep"),
+                                                 ({"pp": 100}, "parallel.pp")])
+def test_a_wrong_split_is_named_as_it_was_given(parallel, field):
+    with pytest.raises(InputError) as caught:
+        simulate({"workload": WORKLOAD, "clients": [{"model": "deepseek-v3", "device": "h200", "parallel": parallel}]})
+    assert f"clients.0.{field}: " in str(caught.value)
