@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hermes.cli.output import Json, print_json, print_table, show
+from hermes.cli.output import Json, Overrides, print_json, print_table, show
 
 __all__ = ["add_to"]
 
@@ -29,12 +30,29 @@ def add_to(app: typer.Typer) -> None:
 def conform(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Recorded schedules, or folders of them.")],
     stepping: Annotated[str, typer.Option(metavar="MODE", help="runs, every_step or both.")] = "both",
+    engine: Annotated[str | None, typer.Option(
+        metavar="NAME", help="vllm: PATH is a scenario, whose schedules are compared with those of the engine itself.")]
+    = None,
+    python: Annotated[str, typer.Option(metavar="PATH", show_default="this one",
+                                           help="Interpreter that has the engine.")] = sys.executable,
+    overrides: Overrides = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
-    """Replay recorded engine schedules through the schedulers; exit 1 unless every step is identical."""
-    from hermes.clients.schedule_replay import conform_file, find_files
-    from hermes.errors import InputError, suggest
+    """Compare schedules with an engine's, step by step; exit 1 unless every step is identical.
 
+    Either recorded ones, replayed through the schedulers, or with --engine those of a scenario, for which the engine's
+    own scheduler runs without a model.
+    """
+    from hermes.clients.schedule_replay import conform_file, find_files
+    from hermes.errors import InputError, Verbatim, suggest
+
+    if engine is not None:
+        if engine != "vllm" or len(paths) != 1:
+            raise InputError("vllm, and one scenario", engine, field="--engine")
+        _conform_scenario(str(paths[0]), python, overrides, as_json)
+        return
+    if overrides:
+        raise InputError(Verbatim("belongs to --engine: a recorded schedule has its own settings"), field="--set")
     if stepping not in (*MODES, "both"):
         raise InputError(f"one of {', '.join((*MODES, 'both'))}", stepping, field="--stepping",
                          suggestion=suggest(stepping, (*MODES, "both")))
@@ -56,6 +74,27 @@ def conform(
             print_json(result.first_difference)
         print(f"{len(results) - len(wrong)} of {len(results)} replays identical, "
               f"{sum(r.identical for _, r in results)} of {sum(r.steps for _, r in results)} steps")
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _conform_scenario(scenario: str, python: str, overrides: list[str], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from hermes.deploy.engine_conform import conform_scenario
+
+    results = conform_scenario(scenario, python, overrides)
+    wrong = [result for result in results if not result.ok]
+    if as_json:
+        print_json([asdict(result) for result in results])
+    else:
+        rows = [[one.client, f"vllm {one.version}", one.steps, one.theirs, one.identical] for one in results]
+        print_table("", ["client", "engine", "steps here", "in the engine", "identical"], rows)
+        for one in wrong:
+            print(f"first difference of {one.client}:")
+            print_json(one.first_difference)
+        steps = sum(one.steps for one in results)
+        alike = len(results) - len(wrong)
+        print(f"{alike} of {len(results)} clients identical" if wrong else f"identical, {steps:,} steps")
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -18,9 +18,11 @@ from hermes.hardware.info import HardwareInfo
 from hermes.hardware.models import ModelDescription, load_model, precision
 from hermes.hardware.operators import kv_value_bytes
 from hermes.memory.eviction import PrefixEviction, Recency
-from hermes.memory.windows import WindowGroups
 
-__all__ = ["MemoryConfig", "describe_model"]
+if TYPE_CHECKING:
+    from hermes.memory.windows import WindowGroups
+
+__all__ = ["MemoryConfig", "describe_model", "window_groups"]
 
 UNBOUNDED = 2**20  # a scheduler's budget above this is no budget
 DEFAULT_BATCHED_TOKENS, DEFAULT_SEQS = 8192, 256   # for schedulers without such a limit
@@ -39,6 +41,8 @@ def window_groups(model: ModelDescription) -> WindowGroups | None:
     whole, windowed = model.num_layers - model.window_layers, model.window_layers
     if not windowed or not whole:
         return None
+    from hermes.memory.windows import WindowGroups
+
     few, many = sorted((whole, windowed))
     layers = many if many < ALIKE * few else few
     if whole > layers:

@@ -9,7 +9,9 @@ through a client, on a clock that ticks once per step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +38,7 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
-__all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay"]
+__all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay", "rows_of"]
 
 Count = Field(ge=0, le=2**31)
 Row = dict[str, Any]   # Any: JSON
@@ -184,7 +186,7 @@ def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
             step += 1
             continue
         scheduler.take_blocks(plan, 1)
-        rows += _rows(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
+        rows += rows_of(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
         step += plan.num_steps
         for seq in scheduler.complete(plan, plan.num_steps, step - 1, step):
             scheduler.release(seq)
@@ -192,14 +194,16 @@ def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
     return rows
 
 
-def _rows(
+def rows_of(
     scheduler: ChunkedScheduler, plan: Plan, preempted: list[Stage], free_blocks: int, returned: int = 0,
+    name: Callable[[Stage], Any] = attrgetter("request"),
 ) -> list[Row]:
     """Return the rows of a planned run. In a run, every member of the decode group advances by one token a step.
 
     Args:
         free_blocks: Free blocks after the first step took its own.
         returned: Blocks that come back between the first step and the next.
+        name: Returns what stands for a sequence.
     """
     chunks = dict(plan.prefills)
     group = scheduler.group
@@ -208,11 +212,11 @@ def _rows(
         scheduled = []
         for seq in scheduler.running:
             if seq in chunks:
-                scheduled.append([seq.request, chunks[seq], seq.num_computed - chunks[seq]])
+                scheduled.append([name(seq), chunks[seq], seq.num_computed - chunks[seq]])
             elif seq.grouped and plan.decodes:
-                scheduled.append([seq.request, 1, group.clock + seq.base + j])
+                scheduled.append([name(seq), 1, group.clock + seq.base + j])
         rows.append({
-            "scheduled": scheduled, "preempted": [seq.request for seq in preempted],
+            "scheduled": scheduled, "preempted": [name(seq) for seq in preempted],
             "free_blocks_after": free_blocks + (returned + group.blocks_for(1) - group.blocks_for(j + 1) if j else 0),
         })
     return [row for row in rows if row["scheduled"]]
@@ -235,7 +239,7 @@ class _Recorder(AsyncChunkedScheduler):
             self.take_blocks(plan, 1)
             now = self.pool.free_blocks
             first = now if self._free_blocks < 0 else self._free_blocks
-            self._planned = _rows(self, plan, self._victims, first, now - first)
+            self._planned = rows_of(self, plan, self._victims, first, now - first)
         return plan
 
     def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:

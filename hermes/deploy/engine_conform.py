@@ -1,0 +1,191 @@
+"""Compare the schedule of a scenario with that of the real engine (`hermes conform SCENARIO --engine vllm`).
+
+The scenario is simulated step by step. Every LLM client's scheduler notes which sequence it got before which step, and
+what it scheduled. The engine's own scheduler (`hermes.deploy.vllm_alone`, in an interpreter that has it) then gets the
+same sequences before the same steps, with prompts that share the blocks that these share, and both schedules are
+compared: sequences, tokens, preemptions, free blocks.
+
+An engine that schedules asynchronously keeps two batches in flight: it plans the next step before it knows the results
+of the one that runs. Arrivals are given by the number of schedules made before, so that both see them alike; which
+arrivals an engine sees in time is the client's part (rule 20, docs/background/vllm.md).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes.clients.llm import LLMClient
+from hermes.clients.schedule_replay import Row, rows_of
+from hermes.core.stage import Stage
+from hermes.errors import HermesError, InputError, Verbatim
+from hermes.scenario import Overrides, load_scenario
+from hermes.scenario.build import build
+from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.plan import Plan
+
+__all__ = ["ClientResult", "Served", "conform_scenario", "served_of"]
+
+SCRIPT = Path(__file__).with_name("vllm_alone.py")
+
+
+@dataclass
+class Served:
+    """What one client's scheduler was given and what it did.
+
+    Args:
+        settings: As in a recorded schedule.
+        requests: As `hermes.deploy.vllm_alone` reads them.
+        steps: As in a recorded schedule.
+    """
+
+    client: str
+    settings: dict[str, Any]
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class ClientResult:
+    """Steps of a client that the engine takes alike, and the first that it does not."""
+
+    client: str
+    version: str
+    steps: int
+    theirs: int
+    identical: int
+    first_difference: Row | None
+
+    @property
+    def ok(self) -> bool:
+        return self.first_difference is None
+
+
+class _Listener:
+    """Notes what a client's scheduler is given and plans."""
+
+    def __init__(self, client: LLMClient, config: ChunkedConfig, names: dict[object, int]) -> None:
+        scheduler = client.scheduler
+        assert isinstance(scheduler, ChunkedScheduler)
+        pool = scheduler.pool
+        self.served = Served(client.name, {
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens, "max_num_seqs": scheduler.max_num_seqs,
+            "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
+            "scheduling_policy": config.policy, "watermark": config.watermark,
+            "long_prefill_token_threshold": config.long_prefill_token_threshold,
+            "chunked_prefill": config.enable_chunked_prefill, "reserve_full_isl": config.reserve_full_isl,
+            "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": scheduler.asynchronous})
+        self._scheduler, self._names = scheduler, names
+        self._numbers: dict[Stage, int] = {}
+        self._plans = 0
+        self._victims: list[Stage] = []
+        self._free_blocks = -1   # after the step took its own, before blocks of sequences that ended came back
+        self._enqueue, self._plan, self._preempt = scheduler.enqueue, scheduler.plan, scheduler.preempt
+        scheduler.enqueue, scheduler.plan, scheduler.preempt = (   # type: ignore[method-assign]
+            self.enqueue, self.plan, self.preempt)
+        if isinstance(scheduler, AsyncChunkedScheduler):
+            self._let_go, self._preempt_ending = scheduler._let_go, scheduler._preempt_ending
+            scheduler._let_go, scheduler._preempt_ending = (   # type: ignore[method-assign]
+                self.let_go, self.preempt_ending)
+
+    def enqueue(self, seq: Stage) -> None:
+        size = self._scheduler.pool.block_size
+        if seq.transferred or seq.branches is not None:
+            raise InputError(Verbatim("the engine's scheduler alone cannot serve sequences with branches"),
+                             field="workload")
+        number = self._numbers[seq] = len(self._numbers)
+        keys = [seq.block_key(i, size) for i in range((seq.prompt_tokens + seq.target_tokens) // size)]
+        shared = [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
+        self.served.requests.append({
+            "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
+            "output_tokens": seq.target_tokens, "priority": seq.priority,
+            "blocks": shared if self._scheduler.pool.caching else []})
+        self._enqueue(seq)
+
+    def plan(self, max_steps: int) -> Plan | None:
+        self._victims, self._free_blocks = [], -1
+        plan = self._plan(1)
+        if plan is not None:
+            self._plans += 1
+            scheduler = self._scheduler
+            scheduler.take_blocks(plan, 1)
+            free = scheduler.pool.free_blocks if self._free_blocks < 0 else self._free_blocks
+            self.served.steps += rows_of(scheduler, plan, self._victims, free, name=self._numbers.__getitem__)
+        return plan
+
+    def preempt(self, seq: Stage, plan: Plan) -> None:
+        self._victims.append(seq)
+        self._preempt(seq, plan)
+
+    def let_go(self) -> None:
+        self._free_blocks = self._scheduler.pool.free_blocks
+        self._let_go()
+
+    def preempt_ending(self, order: list[Stage]) -> Stage | None:
+        seq = self._preempt_ending(order)
+        if seq is not None:
+            self._victims.append(seq)
+        return seq
+
+
+def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
+    """Simulate a scenario; return what every LLM client with vLLM's rules served.
+
+    Raises `InputError` for one without such a client.
+    """
+    checked = load_scenario(scenario, overrides)
+    if any(getattr(client, "role", "both") != "both" for client in checked.clients):
+        raise InputError(Verbatim("the engine's scheduler alone cannot serve clients that only prefill or decode"),
+                         field="clients")
+    checked = load_scenario(scenario, [*_as_list(overrides), "stepping=every_step"])
+    simulation = build(checked)
+    names: dict[object, int] = {}
+    configs = {name: config.scheduler for config in checked.clients for name in config.names}
+    listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
+                 if isinstance(client, LLMClient) and isinstance(client.scheduler, ChunkedScheduler)]
+    if not listeners:
+        raise InputError("a scenario with LLM clients whose scheduler is chunked", checked.name, field="clients")
+    simulation.run()
+    return [listener.served for listener in listeners]
+
+
+def _as_list(overrides: Overrides) -> Sequence[str]:
+    if isinstance(overrides, Sequence) and not isinstance(overrides, str):
+        return overrides
+    assert isinstance(overrides, Mapping)
+    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+
+
+def conform_scenario(scenario: Any, python: str, overrides: Overrides = ()) -> list[ClientResult]:
+    """Compare the schedule of every client that served something with the engine's.
+
+    python: An interpreter that has vLLM. Raises `InputError` if there is none, `HermesError` if it gives no answer.
+    """
+    return [_compared(served, python) for served in served_of(scenario, overrides) if served.requests]
+
+
+def _compared(served: Served, python: str) -> ClientResult:
+    case = json.dumps({"settings": served.settings, "requests": served.requests})
+    try:
+        done = subprocess.run([python, str(SCRIPT)], input=case, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise InputError("an interpreter that has vLLM", python, field="--python") from error
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.strip().splitlines()) if line.strip()), "no message")
+        raise HermesError(f"{python} gave no schedule of vLLM: {last}")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    theirs, ours = answer["steps"], served.steps
+    identical, first = 0, None
+    for index in range(max(len(theirs), len(ours))):
+        a = theirs[index] if index < len(theirs) else None
+        b = ours[index] if index < len(ours) else None
+        if a == b:
+            identical += 1
+        elif first is None:
+            first = {"step": index, "engine": a, "hermes": b}
+    return ClientResult(served.client, answer["version"], len(ours), len(theirs), identical, first)

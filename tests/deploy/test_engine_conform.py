@@ -1,0 +1,136 @@
+"""`hermes conform SCENARIO --engine vllm`: what the engine is asked, and how answers are compared.
+
+With HERMES_VLLM_PYTHON, an interpreter that has vLLM, the engine itself answers.
+"""
+
+import json
+import os
+import stat
+
+import pytest
+
+from hermes.api import simulate
+from hermes.cli import main
+from hermes.deploy.engine_conform import conform_scenario, served_of
+from hermes.deploy.vllm_alone import OWN, token
+from hermes.errors import HermesError, InputError
+
+ENGINE = os.environ.get("HERMES_VLLM_PYTHON")
+CLIENT = {"model": "llama-3.1-8b", "device": "l40s"}
+TIGHT = {"num_blocks": 300, "block_size": 16}
+
+
+def scenario(**more):
+    return {
+        "name": "conform", "seed": 5,
+        "workload": {"requests": 60, "arrivals": {"kind": "poisson", "rate": 12},
+                     "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 900},
+                                 "output": {"kind": "uniform", "min": 2, "max": 120}}},
+        "clients": [{**CLIENT, "memory": TIGHT}], **more,
+    }
+
+
+CHUNKED = {"kind": "chunked", "max_num_batched_tokens": 512}
+CASES = {
+    "plain": scenario(),
+    "synchronous": scenario(clients=[{**CLIENT, "memory": TIGHT, "scheduler": {**CHUNKED, "async_scheduling": False}}]),
+    "two clients": scenario(clients=[{**CLIENT, "count": 2, "memory": TIGHT}]),
+    "priorities": scenario(
+        workload=[{**scenario()["workload"], "name": str(level), "priorities": {"values": [level], "weights": [1]}}
+                  for level in (0, 3)],
+        clients=[{**CLIENT, "memory": TIGHT, "scheduler": {**CHUNKED, "policy": "priority"}}]),
+    "priorities, synchronous": scenario(
+        workload=[{**scenario()["workload"], "name": str(level), "priorities": {"values": [level], "weights": [1]}}
+                  for level in (0, 3)],
+        clients=[{**CLIENT, "memory": TIGHT,
+                  "scheduler": {**CHUNKED, "policy": "priority", "async_scheduling": False}}]),
+    "conversations": scenario(workload={
+        "requests": 60, "arrivals": {"kind": "poisson", "rate": 4},
+        "lengths": {"kind": "conversations", "turns": 3, "system_tokens": 200, "message": 60, "output": 90,
+                    "think_time": 1.0}}),
+}
+
+
+def interpreter(folder, answer):
+    """A command that prints an answer, whatever it is asked."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\ncat > {folder}/asked.json\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_asked_is_what_was_simulated(name):
+    found = served_of(CASES[name])
+    results = simulate(CASES[name], stepping="every_step")
+    assert sum(len(served.requests) for served in found) == len(results.requests)
+    for served in found:
+        asked = {one["id"]: one for one in served.requests}
+        steps = [one["arrival_step"] for one in served.requests]
+        assert steps == sorted(steps)
+        computed = dict.fromkeys(asked, 0)
+        for step in served.steps:
+            for victim in step["preempted"]:
+                computed[victim] = 0
+            for number, tokens, past in step["scheduled"]:
+                assert past >= computed[number] or computed[number] == 0
+                computed[number] = past + tokens
+        total = {one["id"]: one["prompt_tokens"] + one["output_tokens"] - 1 for one in served.requests}
+        assert computed == total
+
+
+def test_texts_share_what_blocks_say():
+    one = {"id": 7, "blocks": [3, 4, -1], "prompt_tokens": 40}
+    assert [token(one, place, 16) for place in (0, 15, 16, 31, 32, 47, 48)] == [3, 3, 4, 4, OWN + 7, OWN + 7, OWN + 7]
+
+
+def test_the_same_steps_are_identical(tmp_path):
+    [served] = served_of(CASES["plain"])
+    python = interpreter(tmp_path, {"version": "0.0", "steps": served.steps})
+    [result] = conform_scenario(CASES["plain"], python)
+    assert result.ok
+    assert (result.steps, result.identical) == (len(served.steps), len(served.steps))
+    assert json.loads((tmp_path / "asked.json").read_text()) == {
+        "settings": served.settings, "requests": served.requests}
+
+
+@pytest.mark.parametrize("change", ["tokens", "free blocks", "a step less"])
+def test_the_first_difference_is_shown(tmp_path, change, capsys):
+    [served] = served_of(CASES["plain"])
+    steps = json.loads(json.dumps(served.steps))
+    place = 20 if change != "a step less" else len(steps) - 1
+    if change == "tokens":
+        steps[20]["scheduled"][0][1] += 1
+    elif change == "free blocks":
+        steps[20]["free_blocks_after"] -= 1
+    else:
+        steps.pop()
+    python = interpreter(tmp_path, {"version": "0.0", "steps": steps})
+    [result] = conform_scenario(CASES["plain"], python)
+    assert not result.ok
+    assert result.first_difference["step"] == place
+    file = tmp_path / "scenario.json"
+    file.write_text(json.dumps(CASES["plain"]))
+    yaml = tmp_path / "scenario.yaml"
+    yaml.write_text(file.read_text())
+    assert main(["conform", str(yaml), "--engine", "vllm", "--python", python]) == 1
+    assert "first difference of llm" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    with pytest.raises(InputError, match="whose scheduler is chunked"):
+        served_of(scenario(clients=[{**CLIENT, "memory": TIGHT, "scheduler": {"kind": "static", "max_num_seqs": 4}}]))
+    with pytest.raises(InputError, match="only prefill or decode"):
+        served_of(scenario(clients=[{**CLIENT, "count": "1P1D"}]))
+    with pytest.raises(InputError, match="an interpreter that has vLLM"):
+        conform_scenario(CASES["plain"], str(tmp_path / "nothing"))
+    with pytest.raises(HermesError, match="gave no schedule of vLLM"):
+        conform_scenario(CASES["plain"], "/bin/false")
+
+
+@pytest.mark.skipif(not ENGINE, reason="HERMES_VLLM_PYTHON names no interpreter with vLLM")
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_takes_the_same_steps(name):
+    assert ENGINE is not None
+    for result in conform_scenario(CASES[name], ENGINE):
+        assert result.ok, result.first_difference
