@@ -201,6 +201,9 @@ class LLMClientConfig(ConfigModel):
             if hardware_info(hardware).pp != stages or not hasattr(hardware, "stages_ns"):
                 raise InputError(Verbatim("stages need hardware of named terms (`composed`), without `adjust`; give it "
                                           "pp, or leave it out there"), field="parallel.pp")
+        if ranks == 1 and hardware_info(hardware).dp > 1:
+            raise InputError(Verbatim("belongs to the client: write `parallel: {dp: ...}`, which makes the ranks"),
+                             field="hardware.dp")
         if ranks == 1 and stages == 1 and self.parallel.ep == 1:
             return
         if ranks > 1 and (hardware_info(hardware).dp != ranks or not hasattr(hardware, "lockstep_ns")):

@@ -157,6 +157,7 @@ def test_a_lone_rank_is_priced_with_others_like_it():
     ({"parallel": {"dp": 2, "ep": 4}}, "ep: expected tp * dp (2)"),
     ({"parallel": {"dp": 3, "ep": 3}}, "whose number ep divides"),
     ({"parallel": {"dp": 2}, "count": "1P1D"}, "role: not modelled beside data-parallel ranks"),
+    ({"parallel": {}, "hardware": {"kind": "composed", "dp": 2}}, "hardware.dp: belongs to the client"),
     ({"hardware": {"kind": "roofline", "model": "qwen3-30b-a3b", "device": "h100-sxm"}}, "ranks need hardware of"),
 ])
 def test_what_ranks_cannot_have_is_refused(changes, message):
