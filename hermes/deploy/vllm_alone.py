@@ -171,6 +171,8 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
 
 
 def main() -> None:
+    folder = Path(__file__).resolve().parent   # has a module `vllm` of its own
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import vllm
 

@@ -56,6 +56,7 @@ class EngineDefaults:
     block_size: int
     utilization: float
     sampling_bytes: int
+    reserve_full_isl: bool = True
 
 
 class EngineClass(ConfigModel):
@@ -123,6 +124,8 @@ class EngineDescription(ConfigModel):
     utilization: Annotated[float, Field(gt=0, le=1)]
     prefix_caching: bool
     async_scheduling: bool
+    reserve_full_isl: bool = True
+    """Whether a sequence is admitted only if its whole prompt fits, not just its first chunk."""
     sampling_bytes: Count = SAMPLER_BYTES
     """Bytes for each sampled row and word of the vocabulary when the engine measures how much memory a step takes."""
     classes: Annotated[list[EngineClass], Field(min_length=1)]
@@ -141,7 +144,7 @@ class EngineDescription(ConfigModel):
             self.rules, chosen.max_num_batched_tokens * times, chosen.max_num_seqs * times,
             self.async_scheduling if chosen.async_scheduling is None else chosen.async_scheduling,
             self.prefix_caching, chosen.block_size or self.block_size, self.utilization,
-            self.sampling_bytes,
+            self.sampling_bytes, self.reserve_full_isl,
         )
 
 

@@ -43,7 +43,7 @@ class ChunkedScheduler(LLMScheduler):
         self.threshold = config.long_prefill_token_threshold
         self.spare_lone_prefill = config.engine_version != "0.19.0"
         self.adaptive = config.adaptive_long_prefill_threshold
-        self.whole_must_fit = config.reserve_full_isl
+        self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"
         # The engine includes its reserved block, and truncates with int().
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))

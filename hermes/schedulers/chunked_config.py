@@ -32,8 +32,9 @@ class ChunkedConfig(ConfigModel):
     """Split prompts over several steps."""
     adaptive_long_prefill_threshold: bool = False
     """Raise the cap to at least an equal share of the token budget: max(threshold, budget // eligible sequences)."""
-    reserve_full_isl: bool = True
-    """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk."""
+    reserve_full_isl: bool | None = None
+    """Admit a sequence only if its whole prompt (and kept outputs) fits, not just its first chunk. Left out, as the
+    client's `engine` does (vLLM 0.15: no; later versions: yes)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
     async_scheduling: bool | None = None
@@ -56,6 +57,8 @@ class ChunkedConfig(ConfigModel):
         return self.model_copy(update={
             "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
             "max_num_seqs": seqs, "engine_version": defaults.rules,
+            "reserve_full_isl": (
+                defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
             "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling,
         })
 
