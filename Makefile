@@ -7,6 +7,7 @@
 #   make test-studies        every command of the studies' pages, with whole studies (an hour)
 #   make compiled            the kernel compiled with mypyc, in build/compiled; make pure removes it
 #   make test-compiled [ARGS=...]  contract suites on the compiled build, and both builds compared (3 minutes)
+#   make conformance PYTHONS="PATH ..."  schedules against vLLM's own scheduler, one interpreter for each version
 #   make fuzz                9,000 malformed inputs with three seeds (10 minutes)
 #   make bench [JSON=FILE]   benchmarks, as a table and as flat JSON
 #   make duel                the RAGPulse day in 512 copies: requests per second beside another simulator's
@@ -25,7 +26,7 @@ COMPILED_TESTS := tests/compiled tests/core tests/schedulers tests/memory tests/
 ARGS   ?=
 JSON   ?=
 
-.PHONY: run test test-long test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
+.PHONY: run test conformance test-long test-browser test-ray test-studies compiled pure test-compiled fuzz bench duel lint docs clean
 
 run: $(VENV)/.stamp
 	$(VENV)/bin/hermes run quickstart -o runs/quickstart --overwrite
@@ -60,6 +61,9 @@ pure:
 test-compiled: $(VENV)/.stamp-dev $(COMPILED)/.stamp
 	PYTHONPATH=$(COMPILED) $(VENV)/bin/pytest -n 2 --dist worksteal $(COMPILED_TESTS) $(ARGS)
 	$(VENV)/bin/pytest -m compiled tests/compiled $(ARGS)
+
+conformance: $(VENV)/.stamp-dev
+	$(VENV)/bin/python scripts/engine_matrix.py $(PYTHONS)
 
 fuzz: $(VENV)/.stamp-dev
 	for seed in 1 2 3; do $(PY) scripts/fuzz_inputs.py --cases 3000 --seed $$seed || exit 1; done

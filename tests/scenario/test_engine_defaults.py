@@ -89,7 +89,7 @@ def test_the_resolved_scenario_says_all_of_it_and_reads_the_same():
 
 
 @pytest.mark.parametrize(("given", "nearest"), [
-    ("vllm-0.28", "vllm-0.32"), ("vllm-0.13.1", "vllm-0.15"), ("0.20", "vllm-0.19"),
+    ("vllm-0.35", "vllm-0.32"), ("vllm-0.13.1", "vllm-0.15"), ("0.20", "vllm-0.20"),
 ])
 def test_a_version_nobody_recorded_is_refused_with_the_nearest(given, nearest):
     with pytest.raises(InputError, match=f"clients.0.engine: expected an engine whose rules are known.*{nearest!r}"):
