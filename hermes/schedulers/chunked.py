@@ -41,7 +41,7 @@ class ChunkedScheduler(LLMScheduler):
         self.every_step = every_step
         self.chunking = config.enable_chunked_prefill
         self.threshold = config.long_prefill_token_threshold
-        self.spare_lone_prefill = config.engine_version != "0.19.0"
+        self.spare_lone_prefill = config.engine_version not in ("0.19.0", "0.24.0")
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"

@@ -10,6 +10,7 @@ from hermes.config.yaml_document import parse_yaml
 from hermes.errors import InputError, InputWarning
 from hermes.hardware.engines import DeviceClass, load_engine
 from hermes.hardware.files import names_in
+from hermes.memory import BlockPool
 from hermes.scenario import load_scenario, resolved_yaml, scenario_of
 from hermes.scenario.build import build
 
@@ -86,6 +87,20 @@ def test_the_resolved_scenario_says_all_of_it_and_reads_the_same():
         again = scenario_of(parse_yaml(text), first.source.base_dir)
     assert again == first
     assert resolved_yaml(again) == text
+
+
+@pytest.mark.parametrize(("minor", "rules", "reserves"), [
+    *((minor, "0.19.0", False) for minor in range(15, 19)), *((minor, "0.19.0", True) for minor in range(19, 24)),
+    *((minor, "0.24.0", True) for minor in range(24, 31)), *((minor, "0.32.0", True) for minor in (31, 32)),
+])
+def test_rules_of_every_minor_version(minor, rules, reserves):
+    """As each version's scheduler behaves that was driven alone (`make conformance`)."""
+    chunked = scenario(engine=f"vllm-0.{minor}").clients[0].scheduler
+    assert (chunked.engine_version, chunked.reserve_full_isl) == (rules, reserves)
+    built = chunked.build(BlockPool(10, 16), every_step=False)
+    assert built.spare_lone_prefill == (minor >= 31)
+    assert built.whole_must_fit == reserves
+    assert chunked.unhashed_to_front == (minor >= 24)
 
 
 @pytest.mark.parametrize(("given", "nearest"), [
