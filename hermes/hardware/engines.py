@@ -30,7 +30,7 @@ NEWEST_ENGINE = "vllm-0.32"
 
 _CPU = re.compile(r"\b(cpu|epyc|xeon|ryzen|threadripper|graviton|neoverse)\b", re.IGNORECASE)
 
-Rules = Literal["0.19.0", "0.24.0", "0.32.0"]
+Rules = Literal["0.19.0", "0.24.0", "0.28.0", "0.32.0"]
 """Versions whose source the rules of the `chunked` scheduler follow; others have those of one of them."""
 Count = Annotated[int, Field(ge=1, le=2**31)]
 

@@ -41,7 +41,8 @@ class ChunkedScheduler(LLMScheduler):
         self.every_step = every_step
         self.chunking = config.enable_chunked_prefill
         self.threshold = config.long_prefill_token_threshold
-        self.spare_lone_prefill = config.engine_version not in ("0.19.0", "0.24.0")
+        self.spare_lone_prefill = config.engine_version not in ("0.19.0", "0.24.0", "0.28.0")
+        self.loses_its_place = config.engine_version in ("0.19.0", "0.24.0")
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"
@@ -197,7 +198,7 @@ class ChunkedScheduler(LLMScheduler):
         scheduled: dict[Stage, int] = {}
         may_admit = True
         order = list(running)
-        index = 0
+        index = skipped = 0
         while index < len(order) and budget > 0:
             seq = order[index]
             n = seq.num_tokens - seq.num_computed
@@ -207,7 +208,8 @@ class ChunkedScheduler(LLMScheduler):
             known = seq.num_computed if seq in in_flight else None
             while not pool.grow(seq, seq.num_computed + n, known):
                 may_admit = False
-                if self._ending and self._preempt_ending(order):
+                if self._ending and (ended := self._preempt_ending(order)) is not None:
+                    skipped += self.by_priority and self.loses_its_place and ended.run_order < seq.run_order
                     continue
                 if self.by_priority:
                     victim = max(order, key=lambda s: (s.priority, s.arrival_order))
@@ -225,6 +227,8 @@ class ChunkedScheduler(LLMScheduler):
             scheduled[seq] = n
             budget -= n
             index += 1
+            if skipped:
+                index, skipped = self._after(skipped, order, index), 0
         for seq in running:
             if seq not in scheduled and seq.num_computed >= seq.prompt_tokens:
                 self._close_segment(seq)   # a decode did not get its token
@@ -235,6 +239,20 @@ class ChunkedScheduler(LLMScheduler):
         if may_admit:
             self._admit_waiting(plan, budget, cap)
         return plan if plan.prefills or plan.preempted else None
+
+    def _after(self, skipped: int, order: list[Stage], index: int) -> int:
+        """Return the index at which the loop goes on when it misses as many running sequences, or finished ones.
+
+        Up to vLLM 0.27 the loop keeps its position in the list when a finished sequence before it is preempted.
+        """
+        at = order[index - 1].run_order
+        for _ in range(skipped):
+            rest = order[index:index + 1] + [seq for seq in self._ending if seq.run_order > at]
+            if rest:
+                missed = min(rest, key=run_order)
+                index += missed not in self._ending
+                at = missed.run_order
+        return index
 
     def _preempt_ending(self, order: list[Stage]) -> Stage | None:
         """Free the blocks of a finished sequence if the engine would preempt it (asynchronous scheduling only)."""

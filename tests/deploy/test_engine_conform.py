@@ -86,12 +86,12 @@ def test_texts_share_what_blocks_say():
 
 def test_the_same_steps_are_identical(tmp_path):
     [served] = served_of(CASES["plain"])
-    python = interpreter(tmp_path, {"version": "0.0", "steps": served.steps})
+    python = interpreter(tmp_path, {"version": "0.0", "schedules": [{"steps": served.steps}]})
     [result] = conform_scenario(CASES["plain"], python)
     assert result.ok
     assert (result.steps, result.identical) == (len(served.steps), len(served.steps))
     assert json.loads((tmp_path / "asked.json").read_text()) == {
-        "settings": served.settings, "requests": served.requests}
+        "cases": [{"settings": served.settings, "requests": served.requests}]}
 
 
 @pytest.mark.parametrize("change", ["tokens", "free blocks", "a step less"])
@@ -105,7 +105,7 @@ def test_the_first_difference_is_shown(tmp_path, change, capsys):
         steps[20]["free_blocks_after"] -= 1
     else:
         steps.pop()
-    python = interpreter(tmp_path, {"version": "0.0", "steps": steps})
+    python = interpreter(tmp_path, {"version": "0.0", "schedules": [{"steps": steps}]})
     [result] = conform_scenario(CASES["plain"], python)
     assert not result.ok
     assert result.first_difference["step"] == place

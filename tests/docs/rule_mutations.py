@@ -28,7 +28,7 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-FOLDERS = ("given", "recorded", "recorded-options", "async")
+FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ MUTATIONS = [
     Mutation("20", "the watermark does not hold while only ended requests run", C, "_admit_waiting",
              r"if running or self\._ending:", "if running:", "async/watermark-ended-1"),
     Mutation("20", "an ended request is no victim", C, "_literal_plan",
-             r"if self\._ending and self\._preempt_ending\(order\):", "if False:", "async/last-in-flight-37"),
+             r"if self\._ending and .ended := .*:", "if False:", "async/last-in-flight-37"),
     Mutation("20", "an ended request is the first victim", A, "_preempt_ending",
              r" or rank\(last\) < max\(map\(rank, order\)\)", "", "async/last-in-flight-37"),
     Mutation("20", "admission although an ended request was preempted", C, "_literal_plan",
@@ -200,6 +200,21 @@ MUTATIONS = [
     Mutation("20", "after an empty batch the engine does not look for arrivals", K, "_next_plan",
              r"_plan_in_view\(ANY_TIME\)", "_plan_in_view(ANY_TIME if plan is None else self._seen_ns)",
              "async/empty-steps-small-1001"),
+    Mutation("11", "up to 0.27 the loop keeps its place when an ended request goes", C, "__init__",
+             r"self\.loses_its_place = .*", "self.loses_its_place = True",
+             "versions/priority-async-2531@0.28.0"),
+    Mutation("11", "the same rule left out", C, "__init__",
+             r"self\.loses_its_place = .*", "self.loses_its_place = False",
+             "versions/priority-async-2531@0.15.1"),
+    Mutation("7", "the cap spares a lone request in every version", C, "__init__",
+             r"self\.spare_lone_prefill = .*", "self.spare_lone_prefill = True", "versions/cap-lone-2043@0.15.1"),
+    Mutation("8", "every version admits by the first chunk", C, "__init__",
+             r"self\.whole_must_fit = .*", "self.whole_must_fit = False", "given/priority-tight-0"),
+    Mutation("8", "every version reserves the whole prompt", C, "__init__",
+             r"self\.whole_must_fit = .*", "self.whole_must_fit = True", "versions/tight-64-2012@0.15.1"),
+    Mutation("19", "blocks without a hash go to the front in every version", P, "__init__",
+             r"self\.unhashed_to_front = unhashed_to_front", "self.unhashed_to_front = True",
+             "versions/prefix-tight-2022@0.15.1"),
     Mutation("21", "of equally urgent requests the newest goes first", KeyedQueue, "push",
              r"self\.key\(seq\), seq\.arrival_order", "self.key(seq), -seq.arrival_order", "given/priority-tight-0"),
 ]

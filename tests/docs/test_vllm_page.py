@@ -1,6 +1,5 @@
 """The pages on vLLM: totals, names, and the recordings that they say would notice a broken rule."""
 
-import json
 import re
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import hermes.schedulers.base
 import hermes.schedulers.chunked
 import hermes.schedulers.decode_group
 import hermes.schedulers.queues
-from hermes.clients.schedule_replay import conform_file, find_files
+from hermes.clients.schedule_replay import conform_file, find_files, load_schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
@@ -50,7 +49,7 @@ def test_the_totals_on_the_page(folder):
     """`test_conformance.py` replays the same files, and asserts that every step is identical in both modes."""
     assert f'"{folder}"' in CONFORMANCE
     files = find_files([SCHEDULES / folder])
-    steps = sum(len(json.loads(path.read_text())["steps"]) for path in files)
+    steps = sum(len(load_schedule(path).rows) for path in files)
     cells = " | ".join(f"{number:,}" for number in (len(files), steps, steps, steps))
     assert re.search(rf"(?m)^\| `{folder}`: [^|]+ \| {cells} \|$", PAGE), f"{folder}: {cells}"
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from long_runs import quick_and_full
 
 from hermes.cli import main
-from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, replay
+from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_files, load_schedule, replay
+from hermes.hardware.files import names_in
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options", "async")])
+FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options", "async", "versions")])
 
 
 def test_the_recordings_are_there() -> None:
@@ -38,6 +39,14 @@ def test_asynchronous_recordings_have_what_makes_them_worth_having() -> None:
     empty = [preempted for content in files for _step, preempted in content.get("empty_steps", [])]
     assert sum(not preempted for preempted in empty) >= 100
     assert sum(bool(preempted) for preempted in empty) >= 3
+
+
+def test_every_engine_has_its_recordings() -> None:
+    taken = Counter(version for path in FILES if path.parent.name == "versions"
+                    for version in load_schedule(path).versions)
+    minor = {"vllm-" + version.rpartition(".")[0]: count for version, count in taken.items()}
+    assert set(minor) == set(names_in("engines"))
+    assert min(minor.values()) >= 20
 
 
 @pytest.mark.parametrize("every_step", [False, True], ids=["runs", "every_step"])
@@ -84,6 +93,22 @@ def test_runs_and_single_steps_leave_the_same_rows(recorded: RecordedSchedule) -
     for request in recorded.requests:   # everybody is served; the last output of a request is not computed
         past = [past + tokens for row in rows for number, tokens, past in row["scheduled"] if number == request.id]
         assert max(past) == past[-1] == request.prompt_tokens + request.output_tokens - 1
+
+
+def test_a_recording_is_replayed_with_the_rules_of_its_version(tmp_path, capsys):
+    source = next((SCHEDULES / "versions").glob("cap-lone-2043@0.15*"))
+    data = json.loads(source.read_text())
+    assert conform_file(source, every_step=False).ok
+    for engine, version, same in (("", "0.32.0", False), ("vllm 0.30.0 (alone)", "", True), ("", "", False)):
+        path = tmp_path / "other.json"
+        path.write_text(json.dumps(data | {"engine": engine, "engine_version": version}))
+        assert conform_file(path, every_step=True).ok is same
+    (tmp_path / "other.json").write_text(json.dumps(data | {"engine_version": "0.9.1"}))
+    assert main(["conform", str(tmp_path / "other.json")]) == 2
+    assert "vllm-0.15" in capsys.readouterr().err
+    (tmp_path / "other.json").write_text(json.dumps(data | {"steps": [{"again": [3]}]}))
+    assert main(["conform", str(tmp_path / "other.json")]) == 2
+    assert "steps.0: expected a step, which later ones continue" in capsys.readouterr().err
 
 
 def test_a_prefix_without_a_group_is_refused(tmp_path, capsys):
