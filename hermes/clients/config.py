@@ -164,6 +164,10 @@ class LLMClientConfig(ConfigModel):
             raise InputError(Verbatim(f"{self.parallel.tp} contradicts the hardware model, which has "
                                       f"{hardware_info(hardware).tp}; leave `parallel` out"), field="parallel.tp")
         self._check_ranks(hardware)
+        if hasattr(self.scheduler, "check_client"):
+            self.scheduler.check_client(
+                role=self.role != "both", kv_offload=self.kv_offload is not None,
+                parallel=self.parallel.dp * self.parallel.pp > 1, prefix_eviction=self.memory.prefix_eviction != "lru")
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),

@@ -30,7 +30,7 @@ def client_info(client: LLMClient, kind: str, group: str, has: ClientResources, 
         activation_bytes=memory.activations.bytes, engine_bytes=memory.engine.bytes, memory_source=_sources(memory),
         group=group, prefix_caching=pool.caching, returns_together=client.scheduler.returns_together,
         max_num_seqs=client.scheduler.max_num_seqs, max_num_batched_tokens=client.scheduler.max_num_batched_tokens,
-        peak_blocks_inside=client.peak_blocks,
+        peak_blocks_inside=client.peak_blocks, engine=client.scheduler.engine,
     )
 
 

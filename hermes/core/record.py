@@ -86,6 +86,7 @@ class ClientInfo:
     returns_together: bool = False   # static batches: no sequence joins or leaves a running batch
     max_num_seqs: int = 0      # limits of a step; 0 where there are none
     max_num_batched_tokens: int = 0
+    engine: str = ""   # version (and commit) of the real engine whose own scheduler decided
     peak_blocks_inside: int = 0   # most blocks in use at the end of a step inside a run; 0 if a run's end has the peak
 
 

@@ -16,12 +16,12 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import Row, compared, rows_of
 from hermes.core.stage import Stage
+from hermes.deploy.vllm_scheduler import SCRIPT, BlockNames
 from hermes.errors import HermesError, InputError, Verbatim
 from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
@@ -30,9 +30,6 @@ from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
 
 __all__ = ["ClientResult", "Served", "ask", "conform_scenario", "served_of"]
-
-SCRIPT = Path(__file__).with_name("vllm_alone.py")
-
 
 @dataclass
 class Served:
@@ -69,7 +66,7 @@ class ClientResult:
 class _Listener:
     """Notes what a client's scheduler is given and plans."""
 
-    def __init__(self, client: LLMClient, config: ChunkedConfig, names: dict[object, int]) -> None:
+    def __init__(self, client: LLMClient, config: ChunkedConfig, names: BlockNames) -> None:
         scheduler = client.scheduler
         assert isinstance(scheduler, ChunkedScheduler)
         pool = scheduler.pool
@@ -99,12 +96,10 @@ class _Listener:
             raise InputError(Verbatim("the engine's scheduler alone cannot serve sequences with branches"),
                              field="workload")
         number = self._numbers[seq] = len(self._numbers)
-        keys = [seq.block_key(i, size) for i in range((seq.prompt_tokens + seq.target_tokens) // size)]
-        shared = [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
         self.served.requests.append({
             "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
             "output_tokens": seq.target_tokens, "priority": seq.priority,
-            "blocks": shared if self._scheduler.pool.caching else []})
+            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else []})
         self._enqueue(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -144,7 +139,7 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
                          field="clients")
     checked = load_scenario(scenario, [*_as_list(overrides), "stepping=every_step"])
     simulation = build(checked)
-    names: dict[object, int] = {}
+    names = BlockNames()
     configs = {name: config.scheduler for config in checked.clients for name in config.names}
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
                  if isinstance(client, LLMClient) and isinstance(client.scheduler, ChunkedScheduler)]

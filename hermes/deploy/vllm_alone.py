@@ -1,6 +1,7 @@
 """vLLM's own scheduler, alone: serve given requests and print every step. Run by an interpreter that has vLLM.
 
     PYTHON vllm_alone.py < CASES.json > ANSWER.json
+    PYTHON vllm_alone.py --serve        the scheduler of a simulated client (see `serve`)
 
 CASES holds a list, `cases`. A case holds `settings` (as in a recorded schedule, docs/reference/schedules.md) and
 `requests`: id, arrival_step, prompt_tokens, output_tokens, priority, and `blocks`, a number for each block of prompt
@@ -62,8 +63,9 @@ def make(settings: dict[str, Any]) -> Any:
         "watermark": settings.get("watermark", 0.0), "scheduler_reserve_full_isl": settings.get("reserve_full_isl"),
         "long_prefill_token_threshold_adaptive": settings.get("adaptive_cap", False)}
     known = SchedulerConfig.__dataclass_fields__
-    for name, value in options.items():
-        if name not in known and value:
+    others = settings.get("scheduler_config", {})
+    for name, value in [*options.items(), *others.items()]:
+        if name not in known and (value or name in others):
             raise ValueError(f"this version has no {name}")
     wanted = {
         "max_num_batched_tokens": settings["max_num_batched_tokens"], "max_num_seqs": settings["max_num_seqs"],
@@ -71,7 +73,8 @@ def make(settings: dict[str, Any]) -> Any:
         "policy": settings["scheduling_policy"], "is_encoder_decoder": False,
         "async_scheduling": settings["async_scheduling"],
         "long_prefill_token_threshold": settings["long_prefill_token_threshold"],
-        **{name: value for name, value in options.items() if value is not None}}   # else this version's default
+        **{name: value for name, value in options.items() if value is not None},   # else this version's default
+        **others}
     fields = {*known, "max_model_len", "is_encoder_decoder"}
     given = {name: value for name, value in wanted.items() if name in fields}
     for left_out in ((), ("is_encoder_decoder",)):
@@ -85,7 +88,7 @@ def make(settings: dict[str, Any]) -> Any:
     cache = CacheConfig(block_size=settings["block_size"], enable_prefix_caching=settings["prefix_caching"])
     config = VllmConfig(model_config=model, scheduler_config=scheduling, cache_config=cache)
     # a model that counts as one of long contexts changes this default after the fact
-    config.scheduler_config.long_prefill_token_threshold = settings["long_prefill_token_threshold"]
+    config.scheduler_config.long_prefill_token_threshold = wanted["long_prefill_token_threshold"]
     blocks = cache.num_gpu_blocks = settings["num_blocks"] + 1   # the engine keeps one for padding
     spec = FullAttentionSpec(**accepted(FullAttentionSpec.__init__, block_size=settings["block_size"], num_kv_heads=1,
                                         head_size=8, dtype=torch.float32, use_mla=False))
@@ -119,6 +122,7 @@ class Alone:
         self.hasher = get_request_block_hasher(self.block_size, sha256) if settings["prefix_caching"] else None
         self.most = 2 if settings["async_scheduling"] else 1   # batches in flight
         self.batches: deque[tuple[Any, list[str], list[list[int]]]] = deque()
+        self.rows: deque[dict[str, Any]] = deque()   # of the batches in flight, with `next`
         self.by_id: dict[str, dict[str, Any]] = {}
         self.num_added = self.num_schedules = self.num_results = 0
         self.num_drafts = settings.get("speculative_tokens", 0)
@@ -136,6 +140,10 @@ class Alone:
     def busy(self) -> bool:
         """Whether a sequence is unfinished or a batch in flight."""
         return bool(self.scheduler.has_unfinished_requests() or self.batches)
+
+    @property
+    def free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def add(self, one: dict[str, Any]) -> None:
         """Add a request, in the order of arrival."""
@@ -181,17 +189,21 @@ class Alone:
         return {"scheduled": [[int(name), count, held[name].num_computed_tokens - count]
                               for name, count in counts.items()],
                 "preempted": list(self.preempted),
-                "free_blocks_after": scheduler.kv_cache_manager.block_pool.get_num_free_blocks()}
+                "free_blocks_after": self.free_blocks}
 
     def finish(self) -> dict[int, int]:
         """Give the scheduler the results of the oldest batch in flight; return how many tokens each sequence got."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         plan, ids, answers = self.batches.popleft()
+        if self.rows:
+            self.rows.popleft()
         self.num_results += bool(ids)
         outputs = self.scheduler.update_from_output(plan, ModelRunnerOutput(**accepted(
             ModelRunnerOutput.__init__, req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)},
             sampled_token_ids=answers, logprobs=None, prompt_logprobs_dict={}, pooler_output=[])))
+        if self.rows:   # sequences that end give their blocks back while the next batch runs
+            self.rows[0]["free_blocks_after"] = self.free_blocks
         if self.num_drafts and self.most == 1:
             self._draft(ids, answers)
         return {int(one.request_id): len(one.new_token_ids) for group in outputs.values() for one in group.outputs}
@@ -202,6 +214,28 @@ class Alone:
 
         self.scheduler.update_draft_token_ids(DraftTokenIds(
             list(ids), [[OWN] * self.num_drafts if answer else [] for answer in answers]))
+
+    def next(self) -> dict[str, Any] | None:
+        """Schedule until the oldest batch in flight computes something; return its row, None if nothing can run.
+
+        The batch stays in flight until `finish`. Its row also names the victims of empty batches before it.
+        """
+        idle = 0
+        victims: list[int] = []
+        while True:
+            if self.scheduler.has_requests() and len(self.batches) < self.most:
+                self.rows.append(self.schedule())
+                if len(self.batches) < self.most and (self.rows[-1]["scheduled"] or self.scheduler.has_requests()):
+                    continue
+            if not self.batches:
+                return None
+            victims += self.rows[0]["preempted"]
+            if self.rows[0]["scheduled"]:
+                return self.rows[0] | {"preempted": victims}
+            self.finish()   # an empty batch takes no time
+            idle += 1
+            if idle > MOST_IDLE:
+                return None
 
     def step(self) -> dict[str, Any] | None:
         """Take a step of the engine core's loop; return the row if it scheduled something."""
@@ -257,12 +291,56 @@ def schedule_of(case: dict[str, Any]) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def serve(version: str) -> None:
+    """Be the scheduler of a simulated client: answer each line of JSON with one.
+
+    The first line holds the settings; the answer, version and commit. Then `{"add": [REQUEST, ...]}` adds requests and
+    asks for the next batch's row (null if nothing can run), `{"finish": true}` ends that batch and asks how many tokens
+    each sequence got and how many blocks are free then, `{"abort": ID}` cancels a request. `{"error": TEXT}` answers
+    what went wrong.
+    """
+    engine: Alone | None = None
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer: Any = None
+        try:
+            if engine is None:
+                engine = Alone(asked)
+                answer = {"version": version, "commit": commit()}
+            elif "add" in asked:
+                for one in asked["add"]:
+                    engine.add(one)
+                answer = engine.next()
+            elif "abort" in asked:
+                engine.abort(asked["abort"])
+            else:
+                tokens = engine.finish()
+                answer = {"tokens": list(tokens.items()), "free_blocks": engine.free_blocks}
+        except Exception as error:   # the simulation names it and ends
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.__stdout__.write(json.dumps(answer) + "\n")   # type: ignore[union-attr]
+        sys.__stdout__.flush()   # type: ignore[union-attr]
+
+
+def commit() -> str:
+    """Return the commit that this vLLM was built from, as far as it says."""
+    try:
+        from vllm._version import __commit_id__
+    except ImportError:
+        return ""
+    return str(__commit_id__ or "")
+
+
 def main() -> None:
     folder = Path(__file__).resolve().parent   # has a module `vllm` of its own
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != folder]
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import vllm
 
+    if sys.argv[1:] == ["--serve"]:
+        sys.stdout = sys.stderr   # the answers' lines are nobody else's
+        serve(vllm.__version__)
+        return
     given = json.load(sys.stdin)
     print(json.dumps({"version": vllm.__version__, "schedules": [schedule_of(one) for one in given["cases"]]}))
 

@@ -58,6 +58,7 @@ class EngineDefaults:
     utilization: float
     sampling_bytes: int
     reserve_full_isl: bool = True
+    version: str = ""
 
 
 class EngineClass(ConfigModel):
@@ -145,7 +146,7 @@ class EngineDescription(ConfigModel):
             self.rules, chosen.max_num_batched_tokens * times, chosen.max_num_seqs * times,
             self.async_scheduling if chosen.async_scheduling is None else chosen.async_scheduling,
             self.prefix_caching, chosen.block_size or self.block_size, self.utilization,
-            self.sampling_bytes, self.reserve_full_isl,
+            self.sampling_bytes, self.reserve_full_isl, self.version,
         )
 
 

@@ -190,5 +190,5 @@ def _clients(record: RunRecord, usages: list[ClientUsage]) -> dict[str, Any]:
         out[name] = client_usage(record, index, usages[index], window, watts) | {
             "group": info.group or name, "device": info.device or None, "memory": memory_summary(info),
             "power_source": info.power_source or None, "price_source": info.price_source or None,
-        }
+        } | ({"engine": info.engine} if info.engine else {})
     return out

@@ -66,6 +66,7 @@ class LLMScheduler:
             pool.block_size, grows=grows, pool=pool if pool.caching else None, in_flight=int(self.asynchronous),
         )
         self.num_preemptions = 0
+        self.engine = ""   # version of the real engine whose own scheduler decides
         self._run = Plan()   # reused for pure decode runs: one is in flight at a time, and almost every event makes one
         self._run.decodes = True
         self._admissions = 0

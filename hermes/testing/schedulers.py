@@ -258,6 +258,9 @@ class SchedulerContract(ABC):
     kinds: ClassVar[tuple[str, ...]] = ("generate",)
     """Kinds of stage the scheduler serves; with `embed`, about half of the requests are embeddings."""
 
+    branches: ClassVar[bool] = True
+    """Whether it serves generations of several branches."""
+
     @abstractmethod
     def make(self, pool: BlockPool, every_step: bool) -> LLMScheduler:
         """Return a new scheduler over `pool`. every_step: it is asked for one step at a time."""
@@ -271,6 +274,8 @@ class SchedulerContract(ABC):
             memory = {"num_blocks": -(-tokens // block_size), "block_size": block_size, "caching": bool(i % 2)}
             gaps = rng.choice([0, 0, 1, 3, 20], int(rng.integers(1, 25)))
             requests = [self._request(rng, int(step)) for step in np.cumsum(gaps)]
+            if not self.branches:
+                requests = [replace(r, branches=()) for r in requests]
             if "embed" in self.kinds:   # from a stream of its own: the other draws stay the same
                 requests = [replace(r, embed=True, branches=()) if which else r for r, which in zip(
                     requests, np.random.default_rng(i).integers(0, 2, len(requests)), strict=True)]

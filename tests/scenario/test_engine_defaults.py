@@ -91,7 +91,8 @@ def test_the_resolved_scenario_says_all_of_it_and_reads_the_same():
 
 @pytest.mark.parametrize(("minor", "rules", "reserves"), [
     *((minor, "0.19.0", False) for minor in range(15, 19)), *((minor, "0.19.0", True) for minor in range(19, 24)),
-    *((minor, "0.24.0", True) for minor in range(24, 31)), *((minor, "0.32.0", True) for minor in (31, 32)),
+    *((minor, "0.24.0", True) for minor in range(24, 28)), *((minor, "0.28.0", True) for minor in range(28, 31)),
+    *((minor, "0.32.0", True) for minor in (31, 32)),
 ])
 def test_rules_of_every_minor_version(minor, rules, reserves):
     """As each version's scheduler behaves that was driven alone (`make conformance`)."""

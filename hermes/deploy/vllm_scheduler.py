@@ -1,0 +1,299 @@
+"""`scheduler: {kind: vllm}`: the installed vLLM's own scheduler decides for a client.
+
+It runs in an interpreter that has vLLM, without a model (`hermes.deploy.vllm_alone`), and is asked once before and once
+after each step. The simulation gives it requests and time: the client's hardware model prices what it schedules. Texts
+are made up so that prompts and answers share the blocks that the scenario says they share.
+
+An asynchronous engine schedules a batch while the one before it runs: after it got the results of step k - 1 it
+schedules batch k + 1, while step k begins. So what arrives during step k is seen by batch k + 2.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from pydantic import Field
+
+from hermes.config import ConfigModel
+from hermes.core.stage import Stage
+from hermes.errors import HermesError, InputError, Verbatim
+from hermes.hardware.engines import EngineDefaults
+from hermes.memory.blocks import BlockPool
+from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.plan import Plan
+
+__all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
+
+SCRIPT = Path(__file__).with_name("vllm_alone.py")
+_OWN_KEYS = ("max_num_batched_tokens", "max_num_seqs", "policy", "async_scheduling")
+
+
+class VllmConfig(ConfigModel):
+    """vLLM's own scheduler, in an interpreter that has it; the client's `engine` must be its version."""
+
+    kind: Literal["vllm"] = "vllm"
+    python: str = ""
+    """Interpreter that has vLLM. Left out, the one that runs HERMES."""
+    max_num_batched_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    """Token budget of one step. Left out, the default of the client's `engine` on its device."""
+    max_num_seqs: int | None = Field(default=None, ge=1, le=2**31)
+    """Most sequences running at once. Left out, the default of the client's `engine` on its device."""
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    """Order of the waiting queue."""
+    async_scheduling: bool | None = None
+    """Plan each step while the one before runs. Left out, as the client's `engine` does on its device."""
+    scheduler_config: dict[str, bool | int | float | str] = {}
+    """Other fields of vLLM's SchedulerConfig, by vLLM's names."""
+
+    _version: str = ""   # of the client's `engine`
+
+    def completed(self, defaults: EngineDefaults, longest: int | None = None) -> VllmConfig:
+        """Return this with the engine's defaults filled in.
+
+        longest: The client's `max_model_len`, which the client checks itself.
+        """
+        double = sorted(set(_OWN_KEYS) & set(self.scheduler_config))
+        if double:
+            raise InputError(Verbatim(f"is a key of the scheduler itself: write `scheduler.{double[0]}`"),
+                             field=f"scheduler.scheduler_config.{double[0]}")
+        budget = self.max_num_batched_tokens or defaults.max_num_batched_tokens
+        seqs = self.max_num_seqs
+        if seqs is None:
+            seqs = defaults.max_num_seqs if self.max_num_batched_tokens is None else min(defaults.max_num_seqs, budget)
+        built = self.model_copy(update={
+            "max_num_batched_tokens": budget, "max_num_seqs": seqs,
+            "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling})
+        built._version = defaults.version
+        return built
+
+    def check_client(self, **others: bool) -> None:
+        """Raise `InputError` for a client that this cannot serve. others: Keys that it gives beside the scheduler."""
+        for field, given in others.items():
+            if given:
+                raise InputError(Verbatim("vLLM's own scheduler serves whole generations on one engine without it; "
+                                          "leave it out"), field=field)
+
+    def build(self, pool: BlockPool, *, every_step: bool) -> VllmScheduler:
+        if hasattr(pool, "groups"):
+            raise InputError(Verbatim("vLLM's own scheduler is driven with full attention only; write `hybrid: false`"),
+                             field="memory.hybrid")
+        return VllmScheduler(self, pool, self._version)
+
+
+class BlockNames:
+    """Numbers of blocks that are the same in several texts, for one engine."""
+
+    def __init__(self) -> None:
+        self._names: dict[object, int] = {}
+
+    def of(self, seq: Stage, block_size: int) -> list[int]:
+        """Return a number for each whole block of prompt and answer; -1 where no other text is the same."""
+        keys = (seq.block_key(i, block_size) for i in range((seq.prompt_tokens + seq.target_tokens) // block_size))
+        return [-1 if key is None else self._names.setdefault(key, len(self._names)) for key in keys]
+
+
+class _Engine:
+    """The process that has vLLM. It ends with this object."""
+
+    def __init__(self, python: str, settings: dict[str, Any]) -> None:
+        self._python = python
+        self._errors = tempfile.TemporaryFile("w+")   # noqa: SIM115  (`_end` closes it)
+        try:
+            self._process = subprocess.Popen([python, str(SCRIPT), "--serve"], stdin=subprocess.PIPE,
+                                             stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1)
+        except OSError as error:
+            raise InputError("an interpreter that has vLLM", python, field="scheduler.python") from error
+        weakref.finalize(self, _end, self._process, self._errors)
+        self.version: str
+        self.commit: str
+        self.version, self.commit = self.ask(settings).values()
+
+    def ask(self, asked: dict[str, Any]) -> Any:   # Any: JSON
+        """Return the answer; `HermesError` with the last line of the process's messages if there is none."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            line = self._process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            self._errors.seek(0)
+            said = [text for text in self._errors.read().splitlines() if text.strip()]
+            raise HermesError(f"{self._python} does not serve as vLLM's scheduler: {(said or ['no message'])[-1]}")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise HermesError(f"vLLM's scheduler in {self._python} failed: {answer['error']}")
+        return answer
+
+
+def _end(process: subprocess.Popen[str], errors: IO[str]) -> None:
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, errors):
+        if stream is not None:
+            stream.close()
+
+
+class _Waiting:
+    """Sequences that the engine keeps waiting, in order of arrival. The engine decides which is next."""
+
+    def __init__(self) -> None:
+        self._seqs: dict[Stage, None] = {}
+
+    def push(self, seq: Stage) -> None:
+        self._seqs[seq] = None
+
+    push_preempted = push
+
+    def peek(self) -> Stage:
+        return next(iter(self._seqs))
+
+    def pop(self) -> Stage:
+        seq = self.peek()
+        self.remove(seq)
+        return seq
+
+    def remove(self, seq: Stage) -> None:
+        del self._seqs[seq]
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self._seqs)
+
+
+class VllmScheduler(LLMScheduler):
+    """See the module's docstring. The engine has the queue and the blocks; `pool` only counts as many as are free."""
+
+    takes_over_kv = False
+
+    def __init__(self, config: VllmConfig, pool: BlockPool, version: str) -> None:
+        assert config.max_num_seqs is not None
+        assert config.max_num_batched_tokens is not None
+        super().__init__(pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens)
+        self.waiting = self._queue = _Waiting()
+        self._config, self._version = config, version
+        self._engine: _Engine | None = None
+        self._names = BlockNames()
+        self._numbers: dict[Stage, int] = {}
+        self._stages: list[Stage | None] = []
+        self._arrived: list[dict[str, Any]] = []
+        self._free_blocks = pool.num_blocks   # after the latest step
+
+    def can_ever_fit(self, seq: Stage) -> str | None:
+        if seq.branches is not None:
+            return "vLLM's own scheduler serves no branches here"
+        return super().can_ever_fit(seq)
+
+    def enqueue(self, seq: Stage) -> None:
+        number = self._numbers[seq] = len(self._stages)
+        self._stages.append(seq)
+        self._arrived.append({
+            "id": number, "prompt_tokens": seq.prompt_tokens, "output_tokens": seq.target_tokens,
+            "priority": seq.priority, "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else []})
+        self._queue.push(seq)
+
+    def wants_cut(self, seq: Stage) -> bool:
+        return False   # every step is planned alone
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if not self._stages or not (self.waiting or self.running):
+            return None
+        arrived, self._arrived = self._arrived, []
+        row = self._ask({"add": arrived})
+        if row is None:
+            return None
+        plan = Plan()
+        for number in row["preempted"]:
+            victim = self._stages[number]
+            if victim is not None:   # else its last token was in flight, and it has ended
+                self._preempted(victim, plan)
+        for number, tokens, past in row["scheduled"]:
+            seq = self._stage(number)
+            if seq not in self.running:
+                self._admitted(seq, past)
+            plan.add_prefill(seq, tokens, past)
+            seq.num_computed = past + tokens
+        self.pool.free_blocks = row["free_blocks_after"]
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+        """Complete the step; every sequence that caught up has a token."""
+        answer = self._ask({"finish": True})
+        self._free_blocks = answer["free_blocks"]
+        got = {self._stage(number): tokens for number, tokens in answer["tokens"]}
+        clock = self.group.clock
+        for seq in self.running:
+            if seq.emit_step >= 0 and seq not in got:
+                self._close_segment(seq)   # it had a token in the step before, and none in this one
+        self.group.clock = clock + 1
+        finished = []
+        for seq, tokens in got.items():
+            self._gave(seq, tokens, step, now_ns)
+            if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
+                finished.append(seq)
+                del self.running[seq], self.partial[seq]
+        return finished
+
+    def release(self, seq: Stage) -> None:
+        self._stages[self._numbers.pop(seq)] = None
+        self.pool.free_blocks = self._free_blocks   # the engine has the blocks back already
+
+    def _gave(self, seq: Stage, tokens: int, step: int, now_ns: int) -> None:
+        """Note that `step` gave a sequence tokens."""
+        seq.num_tokens += tokens
+        if seq.first_step < 0:
+            seq.first_step, seq.first_token_ns = step, now_ns
+        if seq.emit_step < 0:
+            seq.emit_step, seq.join_tick = step, self.group.clock
+
+    def _admitted(self, seq: Stage, past: int) -> None:
+        self._queue.remove(seq)
+        self.running[seq] = self.partial[seq] = None
+        seq.run_order = self._admissions
+        self._admissions += 1
+        if past and seq.start_ns < 0:
+            seq.cached_tokens = past
+
+    def _preempted(self, seq: Stage, plan: Plan) -> None:
+        del self.running[seq], self.partial[seq]
+        self._close_segment(seq)
+        seq.num_computed = 0
+        seq.preemptions += 1
+        self.num_preemptions += 1
+        self._queue.push(seq)
+        plan.preempted.append(seq)
+
+    def _stage(self, number: int) -> Stage:
+        seq = self._stages[number]
+        assert seq is not None
+        return seq
+
+    def _ask(self, asked: dict[str, Any]) -> Any:   # Any: JSON
+        if self._engine is None:
+            self._engine = self._started()
+        return self._engine.ask(asked)
+
+    def _started(self) -> _Engine:
+        """Start the engine, at the first request: validation and plans of sweeps need none."""
+        config, pool = self._config, self.pool
+        engine = _Engine(config.python or sys.executable, {
+            "max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs,
+            "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
+            "scheduling_policy": config.policy, "async_scheduling": config.async_scheduling,
+            "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config})
+        minor = ".".join(engine.version.split(".")[:2])
+        if self._version and minor != ".".join(self._version.split(".")[:2]):
+            raise InputError(f"the client's engine, vLLM {self._version}", f"{engine.version}",
+                             field="scheduler.python", suggestion=f"engine: vllm-{minor}")
+        self.engine = f"vllm {engine.version}" + (f" ({engine.commit})" if engine.commit else "")
+        return engine
