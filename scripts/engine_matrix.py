@@ -66,7 +66,7 @@ def asked(plan: Row) -> Row:
     for request in plan["requests"]:
         whole = request["prefix_tokens"] // size
         blocks = [names[request["prefix_group"], index] for index in range(whole)] if plan["prefix_caching"] else []
-        requests.append(request | {"blocks": blocks})
+        requests.append(request | {"blocks": blocks, "accepted": plan.get("accepted", [])})
     return {"settings": settings, "requests": requests}
 
 

@@ -466,8 +466,7 @@ def read_cases(path: Path, only: str) -> list[dict[str, Any]]:
                 continue
             engine = DEFAULTS | case["engine"]
             plan = {"engine": "", "case": case["case"], "seed": seed}
-            plan.update({name: engine[name] for name in SETTINGS})
-            plan.update({name: engine[name] for name in OPTIONS if name in engine})
+            plan.update({name: engine[name] for name in (*SETTINGS, *engine)})
             plan["requests"] = draw_requests(case["workload"], seed, engine["block_size"])
             for request in plan["requests"]:
                 tokens = request["prompt_tokens"] + request["output_tokens"]

@@ -40,12 +40,14 @@ from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = [
     "FileResult", "RecordedSchedule", "Row", "compared", "conform_file", "find_files", "load_schedule", "replay",
     "rows_of",
 ]
 
+MOST_IDLE = 50   # steps without results
 Count = Field(ge=0, le=2**31)
 Row = dict[str, Any]   # Any: JSON
 
@@ -103,6 +105,10 @@ class RecordedSchedule(ConfigModel):
     reserve_full_isl: bool | None = None
     adaptive_cap: bool = False
     async_scheduling: bool = False
+    num_speculative_tokens: int = Field(default=0, ge=0, le=64)
+    speculative_method: str = "ngram"
+    accepted: list[int] = []
+    """Accepted drafts, used in turn by every request each time that some of its drafts are verified."""
     requests: list[RecordedRequest]
     steps: list[RecordedStep | RecordedRun]
 
@@ -185,6 +191,9 @@ def _config(recorded: RecordedSchedule, engine: EngineDescription) -> ChunkedCon
         "watermark": recorded.watermark, "enable_chunked_prefill": recorded.chunked_prefill,
         "reserve_full_isl": default if given is None else given,
         "adaptive_long_prefill_threshold": recorded.adaptive_cap, "async_scheduling": recorded.async_scheduling,
+        "speculative": None if not recorded.num_speculative_tokens else {
+            "method": recorded.speculative_method, "num_speculative_tokens": recorded.num_speculative_tokens,
+            "accepted": recorded.accepted},
     })
 
 
@@ -214,9 +223,11 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
     """
     config = _config(recorded, engine or recorded.engines()[0])
     pool = _pool(recorded, config, every_step=every_step)
+    if config.speculative is not None:
+        return _replay_batches(recorded, _BatchRecorder(config, pool))
     if recorded.async_scheduling:
         return _replay_client(recorded, _Recorder(config, pool, every_step=every_step), every_step=every_step)
-    return _replay_steps(recorded, config.build(pool, every_step=every_step), every_step=every_step)
+    return _replay_steps(recorded, ChunkedScheduler(config, pool, every_step=every_step), every_step=every_step)
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
@@ -314,6 +325,43 @@ class _Recorder(AsyncChunkedScheduler):
         if seq is not None:
             self._victims.append(seq)
         return seq
+
+
+class _BatchRecorder(SpeculativeScheduler):
+    """A scheduler that records every batch when it is scheduled."""
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool) -> None:
+        super().__init__(config, pool)
+        self.rows: list[Row] = []
+
+    def _schedule(self) -> SpeculativeBatch:
+        batch = super()._schedule()
+        if batch.shares:
+            self.rows.append({
+                "scheduled": [[share.seq.request, share.num_tokens, share.past] for share in batch.shares.values()],
+                "preempted": [seq.request for seq in batch.preempted], "free_blocks_after": self.pool.free_blocks})
+        return batch
+
+
+def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> list[Row]:
+    """Drive the scheduler as the engine's loop does: a batch is scheduled, or the oldest in flight gives its results.
+
+    `arrival_step` counts batches scheduled, or, with asynchronous scheduling, batches that gave results.
+    """
+    arrivals = _sequences(recorded)
+    ahead = arrived = counted = idle = 0   # ahead: steps that passed while nothing ran
+    while arrived < len(arrivals) or not scheduler.at_rest:
+        if scheduler.at_rest and arrivals[arrived][0] > ahead + counted:
+            ahead = arrivals[arrived][0] - counted
+        while arrived < len(arrivals) and arrivals[arrived][0] <= ahead + counted:
+            scheduler.enqueue(arrivals[arrived][1])
+            arrived += 1
+        scheduled, given = scheduler.advance()
+        counted += given if recorded.async_scheduling else scheduled
+        idle = 0 if given else idle + 1
+        if idle > MOST_IDLE:   # nothing will ever run: report the rows so far
+            break
+    return scheduler.rows
 
 
 class _OneTick:

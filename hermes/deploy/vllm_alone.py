@@ -86,7 +86,8 @@ def make(settings: dict[str, Any]) -> Any:
     else:
         raise reason
     cache = CacheConfig(block_size=settings["block_size"], enable_prefix_caching=settings["prefix_caching"])
-    config = VllmConfig(model_config=model, scheduler_config=scheduling, cache_config=cache)
+    config = VllmConfig(model_config=model, scheduler_config=scheduling, cache_config=cache,
+                        **speculation(settings, model))
     # a model that counts as one of long contexts changes this default after the fact
     config.scheduler_config.long_prefill_token_threshold = wanted["long_prefill_token_threshold"]
     blocks = cache.num_gpu_blocks = settings["num_blocks"] + 1   # the engine keeps one for padding
@@ -100,6 +101,20 @@ def make(settings: dict[str, Any]) -> Any:
         Scheduler.__init__, vllm_config=config, structured_output_manager=StructuredOutputManager(config),
         kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups),
         block_size=settings["block_size"], log_stats=False))
+
+
+def speculation(settings: dict[str, Any], model: Any) -> dict[str, Any]:
+    """Return the configuration of speculative decoding, if there is any, for VllmConfig."""
+    if not settings.get("num_speculative_tokens"):
+        return {}
+    from vllm.config import ParallelConfig, SpeculativeConfig
+
+    config = SpeculativeConfig(
+        method="ngram", num_speculative_tokens=settings["num_speculative_tokens"], prompt_lookup_max=4,
+        target_model_config=model, target_parallel_config=ParallelConfig())
+    # the scheduler reads the method alone; the others would want a model of theirs
+    config.method = settings["speculative_method"]
+    return {"speculative_config": config}
 
 
 class Alone:
@@ -121,11 +136,11 @@ class Alone:
         self.scheduler = make(settings)
         self.hasher = get_request_block_hasher(self.block_size, sha256) if settings["prefix_caching"] else None
         self.most = 2 if settings["async_scheduling"] else 1   # batches in flight
-        self.batches: deque[tuple[Any, list[str], list[list[int]]]] = deque()
+        self.batches: deque[tuple[Any, dict[str, int]]] = deque()
         self.rows: deque[dict[str, Any]] = deque()   # of the batches in flight, with `next`
         self.by_id: dict[str, dict[str, Any]] = {}
         self.num_added = self.num_schedules = self.num_results = 0
-        self.num_drafts = settings.get("speculative_tokens", 0)
+        self.num_drafts = settings.get("num_speculative_tokens", 0)
         self.verified: dict[str, int] = {}
         self.preempted: list[int] = []
         preempt = self.scheduler._preempt_request
@@ -170,22 +185,20 @@ class Alone:
         self.num_schedules += scheduler.has_unfinished_requests()
         self.preempted.clear()
         promised = {name: one.num_output_placeholders for name, one in held.items()}
+        going_on = {one.request_id for one in scheduler.running}
         plan = scheduler.schedule()
         counts, drafts = plan.num_scheduled_tokens, plan.scheduled_spec_decode_tokens
-        answers = []
+        tokens = {}
         for name in counts:
-            one, before = held[name], promised[name]
-            gives = (one.num_output_placeholders > before if self.most > 1
+            one = held[name]
+            gives = (one.num_output_placeholders > promised[name] if self.most > 1
                      else one.num_computed_tokens >= one.num_tokens)
-            tokens = 1
-            if name in drafts:
-                draws = self.by_id[name]["accepted"]
-                tokens += min(draws[self.verified.get(name, 0) % len(draws)], len(drafts[name]))
-                self.verified[name] = self.verified.get(name, 0) + 1
-            first = one.num_tokens + before
-            answers.append([token(self.by_id[name], first + i, self.block_size) for i in range(tokens)]
-                           if gives else [])
-        self.batches.append((plan, list(counts), answers))
+            tokens[name] = int(gives)
+            if gives and name in drafts and name in going_on:   # else the drafts only pad the batch
+                draws, count = self.by_id[name]["accepted"], self.verified.get(name, 0)
+                tokens[name] += min(draws[count % len(draws)], len(drafts[name]))
+                self.verified[name] = count + 1
+        self.batches.append((plan, tokens))
         return {"scheduled": [[int(name), count, held[name].num_computed_tokens - count]
                               for name, count in counts.items()],
                 "preempted": list(self.preempted),
@@ -195,7 +208,11 @@ class Alone:
         """Give the scheduler the results of the oldest batch in flight; return how many tokens each sequence got."""
         from vllm.v1.outputs import ModelRunnerOutput
 
-        plan, ids, answers = self.batches.popleft()
+        plan, tokens = self.batches.popleft()
+        ids, held = list(tokens), self.scheduler.requests
+        answers = [[token(self.by_id[name], held[name].num_tokens + i, self.block_size) for i in range(count)]
+                   if name in held else [OWN] * count   # it has ended: the engine ignores them
+                   for name, count in tokens.items()]
         if self.rows:
             self.rows.popleft()
         self.num_results += bool(ids)

@@ -27,6 +27,7 @@ from hermes.errors import HermesError, InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
+from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.plan import Plan
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
@@ -187,6 +188,7 @@ class VllmScheduler(LLMScheduler):
         self._numbers: dict[Stage, int] = {}
         self._stages: list[Stage | None] = []
         self._arrived: list[dict[str, Any]] = []
+        self._bursts = TokenBursts(self.group)
         self._free_blocks = pool.num_blocks   # after the latest step
 
     def can_ever_fit(self, seq: Stage) -> str | None:
@@ -231,30 +233,18 @@ class VllmScheduler(LLMScheduler):
         answer = self._ask({"finish": True})
         self._free_blocks = answer["free_blocks"]
         got = {self._stage(number): tokens for number, tokens in answer["tokens"]}
-        clock = self.group.clock
-        for seq in self.running:
-            if seq.emit_step >= 0 and seq not in got:
-                self._close_segment(seq)   # it had a token in the step before, and none in this one
-        self.group.clock = clock + 1
+        self._bursts.note(got, step, now_ns)
         finished = []
-        for seq, tokens in got.items():
-            self._gave(seq, tokens, step, now_ns)
+        for seq in got:
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
                 finished.append(seq)
+                self._bursts.forget(seq)
                 del self.running[seq], self.partial[seq]
         return finished
 
     def release(self, seq: Stage) -> None:
         self._stages[self._numbers.pop(seq)] = None
         self.pool.free_blocks = self._free_blocks   # the engine has the blocks back already
-
-    def _gave(self, seq: Stage, tokens: int, step: int, now_ns: int) -> None:
-        """Note that `step` gave a sequence tokens."""
-        seq.num_tokens += tokens
-        if seq.first_step < 0:
-            seq.first_step, seq.first_token_ns = step, now_ns
-        if seq.emit_step < 0:
-            seq.emit_step, seq.join_tick = step, self.group.clock
 
     def _admitted(self, seq: Stage, past: int) -> None:
         self._queue.remove(seq)
@@ -266,7 +256,6 @@ class VllmScheduler(LLMScheduler):
 
     def _preempted(self, seq: Stage, plan: Plan) -> None:
         del self.running[seq], self.partial[seq]
-        self._close_segment(seq)
         seq.num_computed = 0
         seq.preemptions += 1
         self.num_preemptions += 1

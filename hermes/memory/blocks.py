@@ -68,6 +68,7 @@ class BlockPool:
             raise ValueError(f"a pool needs at least one block of one token, got {num_blocks} x {block_size}")
         self.num_blocks, self.block_size = num_blocks, block_size
         self.free_blocks = num_blocks
+        self.drop_last_hit = False   # the last block that a lookup finds is computed again (EAGLE, MTP)
         self.shared_blocks = self.peak_shared_blocks = self.used_at_peak = self.copied_blocks = 0
 
     def blocks_for(self, num_tokens: int) -> int:

@@ -54,6 +54,8 @@ class ReferencePrefixPool(BlockPool):
             if block is None:
                 break
             hits.append(block if type(block) is int else block[0])  # type: ignore[index]
+        if self.drop_last_hit and hits:
+            hits.pop()
         return hits
 
     def hit_tokens(self, seq: BlockHolder) -> int:

@@ -11,6 +11,8 @@ from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import PACKING
+from hermes.schedulers.speculation import Speculation
+from hermes.schedulers.speculative import SpeculativeScheduler
 
 __all__ = ["ChunkedConfig"]
 
@@ -40,6 +42,8 @@ class ChunkedConfig(ConfigModel):
     async_scheduling: bool | None = None
     """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
     client's `engine` does on its device (vLLM: on GPUs)."""
+    speculative: Speculation | None = None
+    """Speculative decoding: drafts of each step and how many are accepted."""
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
     """Deprecated name of the client's `engine`: write `engine: vllm-0.32` there instead."""
 
@@ -67,6 +71,8 @@ class ChunkedConfig(ConfigModel):
         """The queueing of freed blocks without a hash (see `PrefixBlockPool`)."""
         return self.engine_version != "0.19.0"
 
-    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler:
+    def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
+        if self.speculative is not None:
+            return SpeculativeScheduler(self, pool)
         scheduler = AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
         return scheduler(self, pool, every_step=every_step)
