@@ -41,8 +41,8 @@ class ChunkedScheduler(LLMScheduler):
         self.every_step = every_step
         self.chunking = config.enable_chunked_prefill
         self.threshold = config.long_prefill_token_threshold
-        self.spare_lone_prefill = config.engine_version not in ("0.19.0", "0.24.0", "0.28.0")
-        self.loses_its_place = config.engine_version in ("0.19.0", "0.24.0")
+        self.spare_lone_prefill = config.spares_lone_prefill
+        self.keeps_its_place = config.keeps_its_place
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"
@@ -209,7 +209,7 @@ class ChunkedScheduler(LLMScheduler):
             while not pool.grow(seq, seq.num_computed + n, known):
                 may_admit = False
                 if self._ending and (ended := self._preempt_ending(order)) is not None:
-                    skipped += self.by_priority and self.loses_its_place and ended.run_order < seq.run_order
+                    skipped += self.by_priority and self.keeps_its_place and ended.run_order < seq.run_order
                     continue
                 if self.by_priority:
                     victim = max(order, key=lambda s: (s.priority, s.arrival_order))

@@ -71,6 +71,16 @@ class ChunkedConfig(ConfigModel):
         """The queueing of freed blocks without a hash (see `PrefixBlockPool`)."""
         return self.engine_version != "0.19.0"
 
+    @property
+    def spares_lone_prefill(self) -> bool:
+        """Whether the cap does not hold for a lone request (from 0.31 on)."""
+        return self.engine_version not in ("0.19.0", "0.24.0", "0.28.0")
+
+    @property
+    def keeps_its_place(self) -> bool:
+        """Whether the loop over running keeps its place when an earlier, unscheduled request goes (up to 0.27)."""
+        return self.engine_version in ("0.19.0", "0.24.0")
+
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
         if self.speculative is not None:
             return SpeculativeScheduler(self, pool)

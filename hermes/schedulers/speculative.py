@@ -92,6 +92,8 @@ class SpeculativeScheduler(LLMScheduler):
         self.adaptive = config.adaptive_long_prefill_threshold
         self.whole_must_fit = config.reserve_full_isl is not False
         self.by_priority = config.policy == "priority"
+        self.spare_lone_prefill = config.spares_lone_prefill
+        self.keeps_its_place = config.keeps_its_place
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))   # as in `ChunkedScheduler`
         self._progress: dict[Stage, _Progress] = {}
         self._batches: deque[SpeculativeBatch] = deque()   # in flight, the oldest first
@@ -199,6 +201,8 @@ class SpeculativeScheduler(LLMScheduler):
         plan.sampled = sum(given.values())
         for seq in given:
             known = self._progress[seq]
+            if self.ahead and seq in self.running:
+                self.pool.commit(seq, known.computed - known.promised)
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
                 finished.append(seq)
                 self._bursts.forget(seq)
@@ -207,8 +211,6 @@ class SpeculativeScheduler(LLMScheduler):
                     del self.running[seq], self.partial[seq]
                 else:
                     self._forget_waiting(seq)
-            elif self.ahead and seq in self.running:
-                self.pool.commit(seq, known.computed - known.promised)
         return finished
 
     def _result(self, share: _Share, known: _Progress) -> int:
@@ -264,7 +266,7 @@ class SpeculativeScheduler(LLMScheduler):
                 continue
             while not self._grow(seq, known, n):
                 victim = self._victim(order)
-                if order.index(victim) < index:
+                if order.index(victim) < index and (victim in batch.shares or not self.keeps_its_place):
                     index -= 1
                 order.remove(victim)
                 if victim in batch.shares:
@@ -297,7 +299,7 @@ class SpeculativeScheduler(LLMScheduler):
     def _cap(self) -> int:
         """Return the cap on one sequence's new tokens, 0 for none (rule 7)."""
         eligible = len(self.running) + len(self.waiting)
-        if not self.threshold or eligible <= 1:
+        if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
             return 0
         return max(self.threshold, self.max_num_batched_tokens // eligible) if self.adaptive else self.threshold
 
