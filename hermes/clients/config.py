@@ -19,7 +19,7 @@ from hermes.clients.memory import MemoryConfig, describe_model
 from hermes.clients.overhead import RequestOverhead
 from hermes.clients.resources import ClientResources, PowerConfig, power_model, price
 from hermes.clients.tier_config import OffloadConfig
-from hermes.config import Component, ConfigModel
+from hermes.config import Bytes, Component, ConfigModel
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
 from hermes.core.collect import Describe
@@ -33,6 +33,7 @@ from hermes.hardware.engines import NEWEST_ENGINE, device_class, engine_name, lo
 from hermes.hardware.info import HardwareInfo, hardware_info
 from hermes.memory import BlockPool, PrefixBlockPool
 from hermes.schedulers import SCHEDULERS, LLMScheduler
+from hermes.units import NS_PER_S
 
 __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
@@ -106,6 +107,9 @@ class LLMClientConfig(ConfigModel):
     """Scheduler: the order in which the client serves sequences."""
     memory: MemoryConfig = MemoryConfig()
     """KV memory. May be left out if the client or its hardware model has a device."""
+    adapter_bytes: Bytes | None = None
+    """Bytes of one LoRA adapter on a device. A step that first uses an adapter waits for them to come over the device's
+    link to the host; `scheduler.max_loras` stay, the least recently used goes first. Left out, loads take no time."""
     request_overhead: RequestOverhead | None = None
     """Time of the serving stack for each request, beside the steps. Left out, none."""
     frontend: FrontEnd | None = None
@@ -198,6 +202,7 @@ class LLMClientConfig(ConfigModel):
     def _check_ranks(self, hardware: HardwareModel) -> None:
         """Raise `InputError` for data-parallel ranks with options that are not modelled beside them."""
         ranks, stages = self.parallel.dp, self.parallel.pp
+        self._check_limits(ranks * stages > 1)
         if stages > 1:
             if ranks > 1:
                 raise InputError(Verbatim("data-parallel ranks of several stages are not modelled; use tp"),
@@ -218,6 +223,24 @@ class LLMClientConfig(ConfigModel):
             if given and ranks * stages > 1:
                 raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
                                  field=name)
+
+    def _check_limits(self, several: bool) -> None:
+        """Raise `InputError` for limits of vLLM's scheduler and API server that have no effect here, or another one."""
+        scheduler = self.scheduler
+        if getattr(scheduler, "prefill_schedule_interval", 1) > 1 and self.parallel.dp == 1:
+            raise InputError(Verbatim("needs parallel.dp: vLLM heeds it with data-parallel ranks only; leave it out"),
+                             field="scheduler.prefill_schedule_interval")
+        beside = several or self.role != "both" or self.kv_offload is not None
+        for name in ("max_num_queued_reqs", "max_num_queued_tokens"):
+            if getattr(scheduler, name, None) is not None and beside:
+                raise InputError(Verbatim("not modelled beside role, kv_offload, ranks or stages; leave it out"),
+                                 field=f"scheduler.{name}")
+        if self.adapter_bytes is not None:
+            if getattr(scheduler, "max_loras", None) is None:
+                raise InputError(Verbatim("needs scheduler.max_loras"), field="adapter_bytes")
+            if several:
+                raise InputError(Verbatim("not modelled beside data-parallel ranks or pipeline stages; leave it out"),
+                                 field="adapter_bytes")
 
     def _engine_name(self) -> str:
         """Return the engine given here or by the scheduler's deprecated key, or the newest."""
@@ -260,6 +283,8 @@ class LLMClientConfig(ConfigModel):
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
                                           "another scheduler"), field="scheduler.kind")
+            if self.adapter_bytes is not None:
+                priced = self._with_loads(priced, scheduler, info, base_dir)
             client = self._client(
                 env, first_index + i, name, scheduler, priced, runs, events, base_dir,
                 every_step=every_step or stages > 1, platform=platform_name(self.platform, i // (ranks * stages)),
@@ -313,6 +338,12 @@ class LLMClientConfig(ConfigModel):
         if self.frontend is not None:
             options["frontend_ns"] = self.frontend.times_ns
         offload = self.kv_offload
+        limits = [getattr(self.scheduler, name, None) for name in ("max_num_queued_reqs", "max_num_queued_tokens")]
+        if limits != [None, None]:
+            from hermes.clients.queue_limits import LimitedClient
+
+            return LimitedClient(env, index, name, scheduler, hardware, runs, events, max_requests=limits[0],
+                                 max_prompt_tokens=limits[1], **options)
         if lockstep is not None:
             from hermes.clients.lockstep import RankClient
 
@@ -334,6 +365,18 @@ class LLMClientConfig(ConfigModel):
             kv_bytes_per_token=self.memory.kv_bytes(model, info, base_dir),
             layers=describe_model(model, base_dir).num_layers if offload.overlap else 1,
         )
+
+    def _with_loads(
+        self, hardware: HardwareModel, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None,
+    ) -> HardwareModel:
+        """Return the hardware with the loads of adapters."""
+        from hermes.clients.adapter_loads import WithLoads
+
+        device = self._device(info, base_dir)
+        if device is None:
+            raise InputError(Verbatim("needs the client's `device`, for its link to the host"), field="adapter_bytes")
+        assert self.adapter_bytes is not None
+        return WithLoads(hardware, scheduler, round(self.adapter_bytes / device.host_bandwidth * NS_PER_S))
 
     def describe(self, group: Sequence[LLMClient], base_dir: Path | None) -> list[Describe]:
         """Return for each of the group's clients a function that makes its record entry after the run."""

@@ -42,6 +42,10 @@ class Lockstep:
         self.start: Tick | None = None
         self._end: Tick | None = None
         self._ended_ns = -1
+        # Steps since the ranks began after all of them were idle, and the schedulers that ask for it (rule 23 of
+        # docs/background/vllm.md).
+        self._count = 0
+        self.counting: list[Any] = []   # Any: schedulers with a `step_counter`
 
     def wake(self) -> None:
         """Start a step after all other events of this instant, or at the end of the step in flight."""
@@ -68,9 +72,12 @@ class Lockstep:
             self._begin()
 
     def _begin(self) -> None:
+        for scheduler in self.counting:
+            scheduler.step_counter = self._count
         plans = [rank._next_plan() for rank in self.ranks]
         self.running = [rank for rank, plan in zip(self.ranks, plans, strict=True) if plan is not None]
         if not self.running:
+            self._count = 0
             return
         now, num_steps = self.env._now, min(plan.num_steps for plan in plans if plan is not None)
         batches: list[StepStats | None] = list(plans)
@@ -101,6 +108,7 @@ class Lockstep:
             return   # the run was cut
         self._end = None
         now = self._ended_ns = self.env._now
+        self._count += self.running[0]._planned
         for rank in self.running:
             rank._complete(now)
         if self.start is None:
@@ -120,6 +128,8 @@ class RankClient(LLMClient):
         super().__init__(*args, **options)
         self.group = group
         group.ranks.append(self)
+        if getattr(self.scheduler, "interval", 1) > 1:
+            group.counting.append(self.scheduler)
 
     @property
     def idle(self) -> bool:

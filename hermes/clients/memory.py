@@ -103,6 +103,15 @@ class MemoryConfig(ConfigModel):
 
     _sampling_bytes: int = PrivateAttr(default=kv.SAMPLER_BYTES)   # of the engine, set by `completed`
 
+    @model_validator(mode="before")
+    @classmethod
+    def _not_of_vllm(cls, data: Any) -> Any:   # Any: what the user wrote
+        if isinstance(data, dict) and not data.keys() <= cls.model_fields.keys():
+            from hermes.schedulers.vllm_fields import refuse_fields_of_vllm
+
+            refuse_fields_of_vllm(cls, "memory", data)
+        return data
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.num_blocks is not None and self.capacity is not None:

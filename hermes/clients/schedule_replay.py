@@ -24,7 +24,7 @@ from hermes.clients.llm import LLMClient
 from hermes.config import ConfigModel
 from hermes.config.validation import validate
 from hermes.config.yaml_document import as_node
-from hermes.core.block_hashes import GroupPrefix
+from hermes.core.block_hashes import AdapterText, GroupPrefix, PromptContent
 from hermes.core.client import ClientEvents
 from hermes.core.clock import ARRIVAL, Clock
 from hermes.core.columns import RowLog
@@ -62,6 +62,7 @@ class RecordedRequest(ConfigModel):
     priority: int = 0
     prefix_group: int | None = None
     prefix_tokens: int = Count
+    adapter: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _tokens_of_a_group(self) -> Self:
@@ -109,6 +110,8 @@ class RecordedSchedule(ConfigModel):
     speculative_method: str = "ngram"
     accepted: list[int] = []
     """Accepted drafts, used in turn by every request each time that some of its drafts are verified."""
+    scheduler_config: dict[str, int] = {}
+    max_loras: int | None = None
     requests: list[RecordedRequest]
     steps: list[RecordedStep | RecordedRun]
 
@@ -194,6 +197,7 @@ def _config(recorded: RecordedSchedule, engine: EngineDescription) -> ChunkedCon
         "speculative": None if not recorded.num_speculative_tokens else {
             "method": recorded.speculative_method, "num_speculative_tokens": recorded.num_speculative_tokens,
             "accepted": recorded.accepted},
+        "max_loras": recorded.max_loras, **recorded.scheduler_config,
     })
 
 
@@ -208,7 +212,11 @@ def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
     """Return (arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
     arrivals: list[tuple[int, Stage]] = []
     for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
-        content = None if request.prefix_group is None else GroupPrefix(request.prefix_group, request.prefix_tokens)
+        content: PromptContent | None = None
+        if request.prefix_group is not None:
+            content = GroupPrefix(request.prefix_group, request.prefix_tokens)
+        if request.adapter:
+            content = AdapterText(request.adapter, content)
         seq = Sequence(request.prompt_tokens, request.output_tokens, request.priority, arrival_order=order,
                        content=content)
         seq.request = request.id  # type: ignore[assignment]  # a recording has only the id
@@ -226,8 +234,9 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
     if config.speculative is not None:
         return _replay_batches(recorded, _BatchRecorder(config, pool))
     if recorded.async_scheduling:
-        return _replay_client(recorded, _Recorder(config, pool, every_step=every_step), every_step=every_step)
-    return _replay_steps(recorded, ChunkedScheduler(config, pool, every_step=every_step), every_step=every_step)
+        return _replay_client(recorded, _recorder(config.scheduler_type)(config, pool, every_step=every_step),
+                              every_step=every_step)
+    return _replay_steps(recorded, config.scheduler_type(config, pool, every_step=every_step), every_step=every_step)
 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
@@ -286,6 +295,13 @@ def rows_of(
             "free_blocks_after": free_blocks + (returned + group.blocks_for(1) - group.blocks_for(j + 1) if j else 0),
         })
     return [row for row in rows if row["scheduled"]]
+
+
+def _recorder(kind: type[ChunkedScheduler]) -> type[_Recorder]:
+    """Return a scheduler class that records what it does."""
+    if kind is AsyncChunkedScheduler:
+        return _Recorder
+    return type("_LimitedRecorder", (_Recorder, kind), {})
 
 
 class _Recorder(AsyncChunkedScheduler):

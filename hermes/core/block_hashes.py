@@ -24,8 +24,8 @@ from typing import Protocol
 import numpy as np
 
 __all__ = [
-    "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "NameRuns", "PromptContent", "TokenPrompt",
-    "name_runs",
+    "AdapterText", "ConversationText", "GroupPrefix", "HashedPieces", "HashedPrompt", "NameRuns", "PromptContent",
+    "TokenPrompt", "name_runs",
 ]
 
 NameRuns = Iterable[tuple[Hashable, int]]
@@ -98,6 +98,35 @@ class ConversationText:
     def name_runs(self, block_size: int) -> NameRuns:
         shared = min(self.shared_tokens, self.num_tokens) // block_size
         return (("group", self.group), shared), (("conversation", self.session), self.num_tokens // block_size)
+
+
+class AdapterText:
+    """A content computed with a LoRA adapter, which changes keys and values: nothing is shared with other adapters.
+
+    Args:
+        adapter: The adapter's number, from 1.
+        content: What prompts with the same adapter share; None for nothing.
+    """
+
+    __slots__ = ("adapter", "content")
+
+    def __init__(self, adapter: int, content: PromptContent | None) -> None:
+        self.adapter, self.content = adapter, content
+
+    def up_to(self, num_tokens: int) -> AdapterText:
+        """Return the first `num_tokens` tokens of a conversation with the same adapter; another content is returned."""
+        text = self.content
+        return AdapterText(self.adapter, text.up_to(num_tokens)) if isinstance(text, ConversationText) else self
+
+    def block_key(self, index: int, block_size: int) -> object:
+        """Return the key of full block `index`, or None where the block holds tokens of this sequence alone."""
+        key = None if self.content is None else self.content.block_key(index, block_size)
+        return None if key is None else ("adapter", self.adapter, key)
+
+    def name_runs(self, block_size: int) -> NameRuns:
+        if self.content is None:
+            return ()
+        return [(("adapter", self.adapter, name), end) for name, end in name_runs(self.content, block_size)]
 
 
 class HashedPrompt:

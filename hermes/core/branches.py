@@ -8,7 +8,7 @@ branch has its own tokens and its own KV after the prompt's last whole block. Th
 
 from __future__ import annotations
 
-from hermes.core.block_hashes import ConversationText, NameRuns
+from hermes.core.block_hashes import AdapterText, ConversationText, NameRuns
 from hermes.core.sequence import Sequence
 from hermes.core.stage import Stage
 
@@ -46,7 +46,8 @@ class Branches:
         self.lead, given = lead, int(lead.transferred)
         open_ = [i for i, n in enumerate(self.outputs) if n > given]
         self._become(lead, open_[0])
-        if open_[0] and isinstance(lead.content, ConversationText):   # the conversation goes on with the first answer
+        # the conversation goes on with the first answer
+        if open_[0] and isinstance(lead.content, ConversationText | AdapterText):
             lead.content = lead.content.up_to(lead.prompt_tokens)
         content = _SharedPrompt(lead)
         others = []
@@ -72,10 +73,11 @@ _TAKEN_OVER = ("num_computed", "num_tokens", "assigned_ns", "start_ns", "first_t
 class _SharedPrompt:
     """Content of a branch's blocks: that of the lead up to the end of the prompt."""
 
-    __slots__ = ("_lead",)
+    __slots__ = ("_lead", "adapter")
 
     def __init__(self, lead: Stage) -> None:
         self._lead = lead
+        self.adapter: int = getattr(lead.content, "adapter", 0)
 
     def block_key(self, index: int, block_size: int) -> object:
         lead = self._lead

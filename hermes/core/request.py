@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from simpy.events import ProcessGenerator
 
-from hermes.core.block_hashes import ConversationText, GroupPrefix, HashedPieces, HashedPrompt, PromptContent
+from hermes.core.block_hashes import (
+    AdapterText,
+    ConversationText,
+    GroupPrefix,
+    HashedPieces,
+    HashedPrompt,
+    PromptContent,
+)
 from hermes.core.client import Client, ClientView
 from hermes.core.clock import ARRIVAL, Acting, Clock, Tick, happen
 from hermes.core.request_table import RequestTable
@@ -122,7 +129,8 @@ class Request:
                 stage.branches is None and stage.output_tokens != self.output_tokens):
             return content
         self.continued = 0
-        assert isinstance(content, ConversationText)   # only a conversation has answers that later turns repeat
+        # only a conversation has answers that later turns repeat
+        assert isinstance(content, ConversationText | AdapterText)
         return content.up_to(self.prompt_tokens + tokens)
 
     def view(self, kind: str, model: str = "") -> tuple[ClientView, ...]:
@@ -197,6 +205,15 @@ def _first_of(talk: list[Request]) -> Request:
 
 def _contents(table: RequestTable, part: slice) -> list[PromptContent | None]:
     """Return what the prompts of these rows share with others, None for nothing."""
+    texts = _texts(table, part)
+    if table.adapter is None:
+        return texts
+    return [AdapterText(number, text) if number else text
+            for number, text in zip(table.adapter[part].tolist(), texts, strict=True)]
+
+
+def _texts(table: RequestTable, part: slice) -> list[PromptContent | None]:
+    """Return what the prompts of these rows share with others that have the same adapter."""
     if table.hash_ids is not None:
         tokens = table.prompt_tokens[part].tolist()
         if table.hash_tokens is not None:

@@ -43,6 +43,7 @@ class RequestTable:
             branch) and the new text. All conversations begin with `prefix_tokens` of `prefix_group`.
         prefix_group, prefix_tokens: The first `prefix_tokens` prompt tokens are the beginning of the group's text; the
             rest is unique to the request. -1 and 0 for none.
+        adapter: LoRA adapter of each request, from 1; 0 for none. None where no request has one.
         hash_ids: For traces with block hashes (Mooncake): for each request the chained ids of its consecutive blocks
             of `hash_block_tokens` tokens. Overrides prefix_group.
         hash_tokens: For traces with hashes of pieces of unequal lengths (RAGPulse): for each request the tokens of each
@@ -63,6 +64,7 @@ class RequestTable:
     session: IntArray = None  # type: ignore[assignment]
     prefix_group: IntArray = None  # type: ignore[assignment]
     prefix_tokens: IntArray = None  # type: ignore[assignment]
+    adapter: IntArray | None = None
     hash_ids: list[tuple[int, ...]] | None = None
     hash_block_tokens: int = 512
     hash_tokens: list[tuple[int, ...]] | None = None

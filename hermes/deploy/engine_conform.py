@@ -27,9 +27,13 @@ from hermes.scenario import Overrides, load_scenario
 from hermes.scenario.build import build
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
 
 __all__ = ["ClientResult", "Served", "ask", "conform_scenario", "served_of"]
+
+MORE = ("max_num_scheduled_tokens", "max_num_active_seqs")   # passed through to vLLM's SchedulerConfig
+
 
 @dataclass
 class Served:
@@ -71,12 +75,15 @@ class _Listener:
         assert isinstance(scheduler, ChunkedScheduler)
         pool = scheduler.pool
         self.served = Served(client.name, {
-            "max_num_batched_tokens": scheduler.max_num_batched_tokens, "max_num_seqs": scheduler.max_num_seqs,
+            "max_num_batched_tokens": scheduler.input_budget,
+            "max_num_seqs": config.max_num_seqs or scheduler.max_num_seqs,
             "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
             "scheduling_policy": config.policy, "watermark": config.watermark,
             "long_prefill_token_threshold": config.long_prefill_token_threshold,
             "chunked_prefill": config.enable_chunked_prefill, "reserve_full_isl": config.reserve_full_isl,
-            "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": scheduler.asynchronous})
+            "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": scheduler.asynchronous,
+            "scheduler_config": {name: value for name in MORE if (value := getattr(config, name)) is not None},
+            **({} if config.max_loras is None else {"max_loras": config.max_loras})})
         self._scheduler, self._names = scheduler, names
         self._numbers: dict[Stage, int] = {}
         self._plans = 0
@@ -99,7 +106,7 @@ class _Listener:
         self.served.requests.append({
             "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
             "output_tokens": seq.target_tokens, "priority": seq.priority,
-            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else []})
+            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else [], "adapter": adapter_of(seq)})
         self._enqueue(seq)
 
     def plan(self, max_steps: int) -> Plan | None:
@@ -143,6 +150,9 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     configs = {name: config.scheduler for config in checked.clients for name in config.names}
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
                  if isinstance(client, LLMClient) and isinstance(client.scheduler, ChunkedScheduler)]
+    if any(configs[client].prefill_schedule_interval > 1 for client in (one.served.client for one in listeners)):
+        raise InputError(Verbatim("the engine's scheduler alone does not know the steps of other ranks; leave it out"),
+                         field="clients.scheduler.prefill_schedule_interval")
     if not listeners:
         raise InputError("a scenario with LLM clients whose scheduler is chunked", checked.name, field="clients")
     simulation.run()

@@ -55,7 +55,7 @@ def client_of(command: str, model: str | None = None) -> Read:
     words = _words(command)
     read = Read({})
     named: list[str] = []
-    dtype = None
+    dtype, lora = None, False
     for name, value in _options(words, named):
         if name == "model" and value is not None:
             named.append(value)
@@ -64,6 +64,8 @@ def client_of(command: str, model: str | None = None) -> Read:
                 _set(read.client, "hardware", {"kind": "composed", "kv_dtype": _known(_KV, name, value)})
         elif name in ("dtype", "quantization") and value is not None:
             dtype = dtype if value == "auto" else _known(_QUANTISED, name, value)
+        elif name.removeprefix("no-") == "enable-lora":
+            lora = not name.startswith("no-")
         elif name in FLAGS or name.removeprefix("no-") in FLAGS:
             _apply(read.client, name, value)
         else:
@@ -73,6 +75,7 @@ def client_of(command: str, model: str | None = None) -> Read:
         raise InputError(Verbatim("the command names no model: vllm serve MODEL ..."), field="command")
     own, by_name = (model, None) if model is not None else described(named[0])
     read.client = _with_ranks({"model": own, **read.client})
+    _drop_ignored(read.client, lora)
     if dtype or by_name:
         _set(read.client, "hardware", {"kind": "composed", "dtype": dtype or by_name})
     return read
@@ -93,6 +96,17 @@ def _with_ranks(client: dict[str, Any]) -> dict[str, Any]:
     parallel = {key: value for key, value in parallel.items() if value != 1}
     rest = {key: value for key, value in client.items() if key != "parallel"}
     return {**rest, "parallel": parallel} if parallel else rest
+
+
+def _drop_ignored(client: dict[str, Any], lora: bool) -> None:
+    """Leave out what vLLM ignores: LoRA slots without LoRA, and the cadence of prefills without data-parallel ranks."""
+    if lora and "max_loras" not in client.get("scheduler", {}):
+        _set(client, "scheduler.max_loras", 1)
+    scheduler = client.get("scheduler", {})
+    if not lora:
+        scheduler.pop("max_loras", None)
+    if client.get("parallel", {}).get("dp", 1) == 1:
+        scheduler.pop("prefill_schedule_interval", None)
 
 
 def _words(command: str) -> list[str]:
@@ -137,13 +151,13 @@ def _is_flag(word: str) -> bool:
 
 def _switch(name: str) -> bool:
     flag = FLAGS.get(name.removeprefix("no-"))
-    return name.removeprefix("no-") in SWITCHES or (flag is not None and flag.kind == "switch")
+    return name.removeprefix("no-") in SWITCHES or (flag is not None and flag.kind in ("switch", "off"))
 
 
 def _apply(client: dict[str, Any], name: str, value: str | None) -> None:
     flag = FLAGS[name.removeprefix("no-")]
-    if flag.kind == "switch":
-        _set(client, flag.path, not name.startswith("no-"))
+    if flag.kind in ("switch", "off"):
+        _set(client, flag.path, name.startswith("no-") == (flag.kind == "off"))
     elif value is None:
         raise InputError(Verbatim("needs a value"), field=f"--{name}")
     elif value not in (flag.default, "-1"):
@@ -254,6 +268,13 @@ def _flags(client: Any, tp: int) -> list[str]:
         ("pipeline-parallel-size", client.parallel.pp if client.parallel.pp > 1 else None),
         ("data-parallel-size", client.parallel.dp if client.parallel.dp > 1 else None),
         ("max-num-batched-tokens", scheduler.max_num_batched_tokens), ("max-num-seqs", scheduler.max_num_seqs),
+        ("max-num-scheduled-tokens", scheduler.max_num_scheduled_tokens),
+        ("max-num-active-seqs", scheduler.max_num_active_seqs),
+        ("max-num-queued-reqs", scheduler.max_num_queued_reqs),
+        ("max-num-queued-tokens", scheduler.max_num_queued_tokens),
+        ("prefill-schedule-interval",
+         scheduler.prefill_schedule_interval if scheduler.prefill_schedule_interval > 1 else None),
+        ("max-loras", scheduler.max_loras),
         ("max-model-len", client.max_model_len), ("gpu-memory-utilization", memory.utilization),
         ("block-size", memory.block_size), ("num-gpu-blocks-override", memory.num_blocks),
         ("long-prefill-token-threshold", scheduler.long_prefill_token_threshold or None),
@@ -266,12 +287,23 @@ def _flags(client: Any, tp: int) -> list[str]:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
     if client.parallel.ep > 1:
         words.append("--enable-expert-parallel")
+    if scheduler.max_loras is not None:
+        words.append("--enable-lora")
     for name, on in (("enable-prefix-caching", memory.prefix_caching),
                      ("enable-chunked-prefill", scheduler.enable_chunked_prefill),
+                     ("long-prefill-token-threshold-adaptive", scheduler.adaptive_long_prefill_threshold or None),
+                     ("scheduler-reserve-full-isl", _reserves(client)),
+                     ("disable-hybrid-kv-cache-manager", None if memory.hybrid is None else not memory.hybrid),
                      ("async-scheduling", scheduler.async_scheduling)):
         if on is not None:
             words.append(f"--{name}" if on else f"--no-{name}")
     return words
+
+
+def _reserves(client: Any) -> bool | None:
+    """Return the value of a flag that vLLM has from 0.19 on; None for its default."""
+    has_flag = int(client.engine.rsplit(".", 1)[-1]) >= 19
+    return False if has_flag and not client.scheduler.reserve_full_isl else None
 
 
 def hub_name(model: str) -> str:

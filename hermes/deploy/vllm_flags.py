@@ -20,7 +20,8 @@ class Flag:
 
     Args:
         path: Key of the client, by dotted path.
-        kind: "int" (with a suffix: 8k, 8K), "float", "text", or "switch" (`--x` and `--no-x`).
+        kind: "int" (with a suffix: 8k, 8K), "float", "text", "switch" (`--x` and `--no-x`), or "off": a
+            switch that sets false.
         default: A value that sets nothing, beside -1.
     """
 
@@ -46,12 +47,20 @@ FLAGS = {
     "pipeline-parallel-size": Flag("parallel.pp", "int"),
     "enable-expert-parallel": Flag("parallel.ep", "switch"),
     "max-num-batched-tokens": Flag("scheduler.max_num_batched_tokens", "int"),
+    "max-num-scheduled-tokens": Flag("scheduler.max_num_scheduled_tokens", "int"),
     "max-num-seqs": Flag("scheduler.max_num_seqs", "int"),
+    "max-num-active-seqs": Flag("scheduler.max_num_active_seqs", "int"),
+    "max-num-queued-reqs": Flag("scheduler.max_num_queued_reqs", "int"),
+    "max-num-queued-tokens": Flag("scheduler.max_num_queued_tokens", "int"),
+    "prefill-schedule-interval": Flag("scheduler.prefill_schedule_interval", "int", "1"),
+    "enable-lora": Flag("scheduler.max_loras", "switch"),   # without it vLLM ignores the next one
+    "max-loras": Flag("scheduler.max_loras", "int"),
     "max-model-len": Flag("max_model_len", "int", "auto"),
     "gpu-memory-utilization": Flag("memory.utilization", "float"),
     "block-size": Flag("memory.block_size", "int"),
     "num-gpu-blocks-override": Flag("memory.num_blocks", "int"),
     "enable-prefix-caching": Flag("memory.prefix_caching", "switch"),
+    "disable-hybrid-kv-cache-manager": Flag("memory.hybrid", "off"),
     "enable-chunked-prefill": Flag("scheduler.enable_chunked_prefill", "switch"),
     "long-prefill-token-threshold": Flag("scheduler.long_prefill_token_threshold", "int"),
     "long-prefill-token-threshold-adaptive": Flag("scheduler.adaptive_long_prefill_threshold", "switch"),
@@ -82,9 +91,9 @@ BESIDE = frozenset((
 NOT_MODELLED = frozenset((
     "all2all-backend", "attention-backend", "calculate-kv-scales", "compilation-config", "cpu-offload-gb",
     "decode-context-parallel-size", "disable-cascade-attn", "disable-custom-all-reduce",
-    "disable-hybrid-kv-cache-manager", "enable-dbo", "enable-eplb", "enable-lora",
+    "enable-dbo", "enable-eplb",
     "enforce-eager", "hf-overrides", "kv-offloading-size", "kv-transfer-config", "language-model-only",
-    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank", "max-loras",
+    "limit-mm-per-prompt", "max-cpu-loras", "max-lora-rank",
     "mm-processor-cache-gb", "nnodes", "node-rank", "optimization-level",
     "prefill-context-parallel-size", "prefix-caching-hash-algo", "scheduler-cls", "speculative-config",
     "stream-interval",
@@ -92,9 +101,9 @@ NOT_MODELLED = frozenset((
 """Flags that may change it, and that no key stands for."""
 
 SWITCHES = frozenset((
-    "allow-credentials", "disable-cascade-attn", "disable-custom-all-reduce", "disable-hybrid-kv-cache-manager",
+    "allow-credentials", "disable-cascade-attn", "disable-custom-all-reduce",
     "disable-log-requests", "disable-log-stats", "disable-uvicorn-access-log", "enable-auto-tool-choice", "enable-dbo",
-    "enable-eplb", "enable-log-requests", "enable-lora", "enable-prompt-tokens-details",
+    "enable-eplb", "enable-log-requests", "enable-prompt-tokens-details",
     "enable-request-id-headers", "enforce-eager", "language-model-only", "skip-tokenizer-init", "trust-remote-code",
 ))
 """Those of the two lists that take no value."""

@@ -130,6 +130,11 @@ class _Builder:
             if client.name in names:
                 raise InputError(Verbatim(f"two clients are named {client.name!r}; rename one"), field="clients")
             names.add(client.name)
+        if any(workload.adapters is not None for workload in self.scenario.workload):
+            for i, config in enumerate(self.scenario.clients):
+                if config.kind == "llm" and getattr(config.scheduler, "max_loras", None) is None:
+                    raise InputError(Verbatim("a workload has adapters: give max_loras (and `kind: chunked`)"),
+                                     field=f"clients.{i}.scheduler")
         return clients
 
     def _build_pipelines(self) -> list[list[WeightedPipeline]]:

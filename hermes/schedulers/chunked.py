@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncChunkedScheduler", "ChunkedScheduler"]
 
+ENTER, SKIP, STOP = 0, 1, 2   # what a limit says of the sequence at the head of the queue
 DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a client, and so without an engine
 
 
@@ -34,9 +35,11 @@ class ChunkedScheduler(LLMScheduler):
     """See the module's docstring. every_step: always use the literal loop."""
 
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
+        self.input_budget = config.max_num_batched_tokens or DEFAULT_BUDGET   # the adaptive cap is a share of this
         super().__init__(
-            pool, max_num_seqs=config.max_num_seqs or DEFAULT_SEQS,
-            max_num_batched_tokens=config.max_num_batched_tokens or DEFAULT_BUDGET, packing=config.policy,
+            pool, max_num_seqs=config.max_num_active_seqs or config.max_num_seqs or DEFAULT_SEQS,
+            max_num_batched_tokens=min(self.input_budget, config.max_num_scheduled_tokens or self.input_budget),
+            packing=config.policy,
         )
         self.every_step = every_step
         self.chunking = config.enable_chunked_prefill
@@ -50,6 +53,10 @@ class ChunkedScheduler(LLMScheduler):
         self.watermark_blocks = int(config.watermark * (pool.num_blocks + 1))
         # Sequences finished in the step in flight, and whether their blocks may be freed then (asynchronous only).
         self._ending: dict[Stage, bool] = {}
+        # `hermes.schedulers.chunked_limits` sets these: whether `_entry` is asked before an admission, and the running
+        # sequences that get nothing in this step.
+        self._limited = False
+        self._held: dict[Stage, None] = {}
 
     def can_ever_fit(self, seq: Stage) -> str | None:
         if not self.chunking and seq.prompt_tokens + seq.target_tokens - 1 > self.max_num_batched_tokens:
@@ -80,7 +87,7 @@ class ChunkedScheduler(LLMScheduler):
         if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
             return 0
         if self.adaptive:
-            return max(self.threshold, self.max_num_batched_tokens // eligible)
+            return max(self.threshold, self.input_budget // eligible)
         return self.threshold
 
     def wants_cut(self, seq: Stage) -> bool:
@@ -165,6 +172,12 @@ class ChunkedScheduler(LLMScheduler):
             if not past and (caching or seq.common is not None):
                 past = pool.hit_tokens(seq)
             n = seq.num_tokens - past
+            if self._limited:
+                entry = self._entry(seq, n)
+                if entry == STOP:
+                    return
+                if entry == SKIP:   # it is no longer in the queue
+                    continue
             if 0 < cap < n:
                 n = cap
             if n > budget:
@@ -185,6 +198,10 @@ class ChunkedScheduler(LLMScheduler):
             seq.num_computed = past + n
             budget -= n
 
+    def _entry(self, seq: Stage, n: int) -> int:
+        """Return whether the sequence at the head of the queue, with `n` tokens to compute, may enter this step."""
+        raise AssertionError("without limits nothing asks")
+
     # -- the engine's loop -----------------------------------------------------------------------------------------
 
     def _literal_plan(self) -> Plan | None:
@@ -201,6 +218,9 @@ class ChunkedScheduler(LLMScheduler):
         index = skipped = 0
         while index < len(order) and budget > 0:
             seq = order[index]
+            if self._held and seq in self._held:
+                index += 1
+                continue
             n = seq.num_tokens - seq.num_computed
             if 0 < cap < n:
                 n = cap

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hermes.config import ConfigModel, Named
+from hermes.errors import InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
@@ -14,7 +15,14 @@ from hermes.schedulers.queues import PACKING
 from hermes.schedulers.speculation import Speculation
 from hermes.schedulers.speculative import SpeculativeScheduler
 
-__all__ = ["ChunkedConfig"]
+__all__ = ["SINCE", "ChunkedConfig"]
+
+SINCE = {
+    "max_num_scheduled_tokens": (0, 17), "max_num_active_seqs": (0, 31), "prefill_schedule_interval": (0, 25),
+    "max_num_queued_reqs": (0, 29), "max_num_queued_tokens": (0, 29), "max_loras": (0, 31),
+}
+"""First versions of vLLM with the keys that not all have. Before 0.25 `prefill_schedule_interval` also defers prompts
+that are found whole, before 0.31 sequences that `max_loras` passes over wait in a queue of their own."""
 
 
 class ChunkedConfig(ConfigModel):
@@ -39,6 +47,19 @@ class ChunkedConfig(ConfigModel):
     client's `engine` does (vLLM 0.15: no; later versions: yes)."""
     watermark: float = Field(default=0.0, ge=0, lt=1)
     """Share of the blocks kept free when a waiting sequence is admitted beside running ones."""
+    max_num_scheduled_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    """Fewer tokens in a step than `max_num_batched_tokens`, to which memory and the adaptive cap still keep."""
+    max_num_active_seqs: int | None = Field(default=None, ge=1, le=2**31)
+    """Fewer sequences running than `max_num_seqs`, for which memory is still set aside."""
+    prefill_schedule_interval: int = Field(default=1, ge=1, le=2**31)
+    """Steps from one in which prompts may be computed beside decodes to the next, counted by all ranks of the engine
+    together. Needs `parallel.dp`."""
+    max_num_queued_reqs: int | None = Field(default=None, ge=0, le=2**40)
+    """Most requests waiting or running; the client rejects others, as vLLM's API server does (each branch counts)."""
+    max_num_queued_tokens: int | None = Field(default=None, ge=0, le=2**60)
+    """Prompt tokens of requests without a first token from which on the client rejects requests."""
+    max_loras: int | None = Field(default=None, ge=1, le=2**20)
+    """Most adapters in one step. Left out, none: workloads with `adapters` need it."""
     async_scheduling: bool | None = None
     """Plan each step while the one before runs: slots, blocks and arrivals are seen one step later. Left out, as the
     client's `engine` does on its device (vLLM: on GPUs)."""
@@ -47,17 +68,30 @@ class ChunkedConfig(ConfigModel):
     engine_version: Annotated[Rules | None, Field(exclude=True)] = None
     """Deprecated name of the client's `engine`: write `engine: vllm-0.32` there instead."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _not_of_vllm(cls, data: Any) -> Any:   # Any: what the user wrote
+        if isinstance(data, dict) and not data.keys() <= cls.model_fields.keys():
+            from hermes.schedulers.vllm_fields import refuse_fields_of_vllm
+
+            refuse_fields_of_vllm(cls, "scheduler", data)
+        return data
+
     def completed(self, defaults: EngineDefaults, longest: int | None = None) -> ChunkedConfig:
         """Return this with the engine's rules, and its defaults filled in.
 
         Args:
             longest: The client's `max_model_len`. Without chunked prefill the budget is at least that.
         """
+        self._check_version(defaults.version)
         budget, seqs = self.max_num_batched_tokens, self.max_num_seqs
         if budget is None and not self.enable_chunked_prefill and longest is not None:
             budget = max(longest, defaults.max_num_batched_tokens)
         if seqs is None:
             seqs = defaults.max_num_seqs if budget is None else min(defaults.max_num_seqs, budget)
+        if self.max_num_active_seqs is not None and self.max_num_active_seqs > seqs:
+            raise InputError(f"at most max_num_seqs ({seqs})", self.max_num_active_seqs,
+                             field="scheduler.max_num_active_seqs")
         return self.model_copy(update={
             "max_num_batched_tokens": defaults.max_num_batched_tokens if budget is None else budget,
             "max_num_seqs": seqs, "engine_version": defaults.rules,
@@ -65,6 +99,15 @@ class ChunkedConfig(ConfigModel):
                 defaults.reserve_full_isl if self.reserve_full_isl is None else self.reserve_full_isl),
             "async_scheduling": defaults.async_scheduling if self.async_scheduling is None else self.async_scheduling,
         })
+
+    def _check_version(self, version: str) -> None:
+        """Raise `InputError` for a key that the engine's version does not have, or follows other rules for."""
+        numbers = tuple(map(int, version.split(".")[:2]))
+        for name, first in SINCE.items():
+            if numbers < first and getattr(self, name) != type(self).model_fields[name].default:
+                raise InputError(
+                    Verbatim(f"vLLM {version} does not have it with these rules, only 0.{first[1]} and later; leave it "
+                             f"out or set `engine: vllm-0.{first[1]}`"), field=f"scheduler.{name}")
 
     @property
     def unhashed_to_front(self) -> bool:
@@ -84,5 +127,13 @@ class ChunkedConfig(ConfigModel):
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
         if self.speculative is not None:
             return SpeculativeScheduler(self, pool)
-        scheduler = AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
-        return scheduler(self, pool, every_step=every_step)
+        return self.scheduler_type(self, pool, every_step=every_step)
+
+    @property
+    def scheduler_type(self) -> type[ChunkedScheduler]:
+        """The class that follows these rules."""
+        if self.max_loras is None and self.prefill_schedule_interval == 1:
+            return AsyncChunkedScheduler if self.async_scheduling else ChunkedScheduler
+        from hermes.schedulers.chunked_limits import AsyncLimitedScheduler, LimitedScheduler
+
+        return AsyncLimitedScheduler if self.async_scheduling else LimitedScheduler

@@ -91,7 +91,7 @@ class Speculation(ConfigModel):
 
     @property
     def slots(self) -> int:
-        """Slots of the input that drafting takes for each sequence (vLLM: `max_num_new_slots_for_drafting`)."""
+        """Slots of the input that drafting takes for each sequence (vLLM: draft models take one)."""
         return int(self.method == "draft_model")
 
     @property

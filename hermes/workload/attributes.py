@@ -1,4 +1,4 @@
-"""Attributes of requests besides their lengths: priorities, shared prefixes, sessions."""
+"""Attributes of requests besides their lengths: priorities, adapters, shared prefixes, sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes.config import ConfigModel, Tokens
 from hermes.errors import InputError
 from hermes.workload.base import MAX_TOKENS, IntArray
 
-__all__ = ["Prefixes", "Priorities", "Sessions"]
+__all__ = ["Adapters", "Prefixes", "Priorities", "Sessions"]
 
 
 class Priorities(ConfigModel):
@@ -37,6 +37,30 @@ class Priorities(ConfigModel):
         index = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
         priorities: IntArray = np.asarray(self.values, dtype=np.int64)[np.minimum(index, len(upto) - 1)]
         return priorities
+
+
+class Adapters(ConfigModel):
+    """LoRA adapters of the requests."""
+
+    count: Annotated[int, Field(ge=1, le=2**20)]
+    """Number of adapters."""
+    weights: Annotated[list[Annotated[float, Field(ge=0, le=1e12)]], Field(min_length=1)] | None = None
+    """Relative frequencies of the adapters. Left out, equal ones."""
+    fraction: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the requests with an adapter; the others use the model alone."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.weights is not None:
+            Priorities(values=list(range(self.count)), weights=self.weights)
+        return self
+
+    def draw(self, n: int, rng: np.random.Generator) -> IntArray:
+        """Draw the adapters of `n` requests, int64 of shape (n,): from 1 to `count`, 0 for none."""
+        of_adapters, of_choices = rng.spawn(2)
+        drawn = Priorities(values=list(range(1, self.count + 1)), weights=self.weights).draw(n, of_adapters)
+        adapters: IntArray = np.where(of_choices.random(n) < self.fraction, drawn, 0)
+        return adapters
 
 
 class Prefixes(ConfigModel):

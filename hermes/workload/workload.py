@@ -16,7 +16,7 @@ from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.attributes import Prefixes, Priorities, Sessions
+from hermes.workload.attributes import Adapters, Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
@@ -57,6 +57,8 @@ class WorkloadConfig(ConfigModel):
     rest."""
     priorities: Priorities | None = None
     """Priorities of the requests. Left out, all 0 (or the trace's)."""
+    adapters: Adapters | None = None
+    """LoRA adapters of the requests; clients need `scheduler.max_loras`. Left out, none."""
     prefixes: Prefixes | None = None
     """Prompts with shared beginnings. Left out, none (or the trace's)."""
     sessions: Sessions | None = None
@@ -201,6 +203,8 @@ class WorkloadConfig(ConfigModel):
         n = len(drawn.prompt_tokens)
         if self.priorities is not None:
             columns["priority"] = self.priorities.draw(n, self._stream(seed, "priorities"))
+        if self.adapters is not None:
+            columns["adapter"] = self.adapters.draw(n, self._stream(seed, "adapters"))
         if self.sessions is not None:
             columns["session"] = self.sessions.draw(n, self._stream(seed, "sessions"))
         if self.contexts is not None:

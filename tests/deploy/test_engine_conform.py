@@ -44,6 +44,11 @@ CASES = {
                   for level in (0, 3)],
         clients=[{**CLIENT, "memory": TIGHT,
                   "scheduler": {**CHUNKED, "policy": "priority", "async_scheduling": False}}]),
+    "adapters": scenario(
+        workload={**scenario()["workload"], "adapters": {"count": 4, "fraction": 0.8},
+                  "prefixes": {"groups": 2, "tokens": 200}},
+        clients=[{**CLIENT, "memory": TIGHT, "scheduler": {
+            **CHUNKED, "max_loras": 2, "max_num_scheduled_tokens": 400, "max_num_active_seqs": 9}}]),
     "conversations": scenario(workload={
         "requests": 60, "arrivals": {"kind": "poisson", "rate": 4},
         "lengths": {"kind": "conversations", "turns": 3, "system_tokens": 200, "message": 60, "output": 90,

@@ -31,7 +31,7 @@ def test_every_flag_is_one_of_vllms():
 
 def test_switches_are_those_of_vllm():
     known = ({*FLAGS, *BESIDE, *NOT_MODELLED}) - EARLIER
-    ours = {name for name, flag in FLAGS.items() if flag.kind == "switch"} | (SWITCHES - EARLIER)
+    ours = {name for name, flag in FLAGS.items() if flag.kind in ("switch", "off")} | (SWITCHES - EARLIER)
     assert ours == {name for name in known if THEIRS[name] == "switch"}
 
 
@@ -115,14 +115,31 @@ def test_what_is_printed_is_read_as_the_same_client():
         "model": "qwen3-32b", "device": "h100-sxm", "parallel": {"tp": 2}, "max_model_len": 16000,
         "scheduler": {"kind": "chunked", "max_num_batched_tokens": 4096, "max_num_seqs": 64, "policy": "priority",
                       "long_prefill_token_threshold": 1000, "watermark": 0.01, "enable_chunked_prefill": True,
-                      "async_scheduling": False},
-        "memory": {"utilization": 0.85, "block_size": 32, "num_blocks": 3000, "prefix_caching": False},
+                      "async_scheduling": False, "max_num_scheduled_tokens": 3000, "max_num_active_seqs": 32,
+                      "max_num_queued_reqs": 100, "max_num_queued_tokens": 10**6, "max_loras": 4,
+                      "adaptive_long_prefill_threshold": True, "reserve_full_isl": False},
+        "memory": {"utilization": 0.85, "block_size": 32, "num_blocks": 3000, "prefix_caching": False,
+                   "hybrid": False},
         "hardware": {"kind": "composed", "dtype": "fp8", "kv_dtype": "fp8"},
     }
     first = load_scenario(BASE | {"clients": [client]})
     [(_, command)] = commands_of(first)
     again = load_scenario(BASE | {"clients": [client_of(command).client | {"device": "h100-sxm"}]})
     assert again.clients == first.clients
+    given = {f"{part}.{key}" for part in ("scheduler", "memory", "parallel") for key in client[part]}
+    ranks = {"parallel.pp", "parallel.dp", "parallel.ep", "scheduler.prefill_schedule_interval"}   # tested elsewhere
+    assert given - {"scheduler.kind"} | {"max_model_len"} == {flag.path for flag in FLAGS.values()} - ranks
+
+
+def test_the_cadence_of_ranks_and_what_vllm_ignores():
+    command = "vllm serve Qwen/Qwen3-235B-A22B -dp 4 --prefill-schedule-interval 8 --max-loras 3"
+    read = client_of(command).client
+    assert read["scheduler"] == {"kind": "chunked", "prefill_schedule_interval": 8}
+    first = load_scenario(BASE | {"clients": [{**read, "device": "h200", "memory": {"num_blocks": 1000}}]})
+    assert "--prefill-schedule-interval 8" in commands_of(first)[0][1]
+    alone = client_of(command.replace("-dp 4", "--enable-lora")).client
+    assert alone["scheduler"] == {"kind": "chunked", "max_loras": 3}
+    assert client_of("vllm serve Qwen/Qwen3-32B --enable-lora").client["scheduler"]["max_loras"] == 1
 
 
 @pytest.mark.parametrize("name", ["quickstart", "chatbot", "batching/chunked", "pipelines/rag"])

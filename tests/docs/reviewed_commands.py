@@ -11,6 +11,7 @@ NOT_RUN = {
     r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
     r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
+    r"python scripts/record_vllm_fields\.py .*": "records schedules: needs vLLM",
     r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",
     r"hermes calibrate run plan\.yaml (--set device=cuda )?--python PATH.*": "measures an engine or a GPU: needs torch",
     r"hermes calibrate run card/plan-(terms|engine)\.yaml --python PATH":

@@ -21,14 +21,17 @@ from typing import Any
 
 from hermes.clients.llm import LLMClient
 from hermes.clients.schedule_replay import conform_file, find_files
+from hermes.core.block_hashes import AdapterText
 from hermes.memory import BlockPool
 from hermes.memory.reference import ReferencePrefixPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.chunked_limits import Limits
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
+FIELDS = ("fields",)   # recordings of FIELD_MUTATIONS, which the others cannot notice
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,47 @@ MUTATIONS = [
 ]
 
 
+F = Limits
+FIELD_MUTATIONS = [
+    Mutation("2", "`max_num_scheduled_tokens` is ignored", C, "__init__",
+             r"min\(self\.input_budget, config\.max_num_scheduled_tokens or self\.input_budget\)", "self.input_budget",
+             "fields/scheduled-tokens-1"),
+    Mutation("5", "`max_num_active_seqs` is ignored", C, "__init__", r"config\.max_num_active_seqs or", "",
+             "fields/active-seqs-11"),
+    Mutation("7", "an adaptive cap is a share of `max_num_scheduled_tokens`", C, "_cap",
+             r"self\.input_budget // eligible", "self.max_num_batched_tokens // eligible",
+             "fields/scheduled-tokens-cap-3"),
+    Mutation("19", "blocks are shared among adapters", AdapterText, "block_key",
+             r"\(\"adapter\", self\.adapter, key\)", "key", "fields/adapters-prefix-36"),
+    Mutation("22", "one adapter more than `max_loras`", F, "_entry", r">= self\.max_loras", "> self.max_loras",
+             "fields/adapters-31"),
+    Mutation("22", "one that is passed over stops admission", F, "_entry", r"return SKIP", "return STOP",
+             "fields/adapters-31"),
+    Mutation("22", "one that is passed over goes to the end of the queue", F, "_admit_waiting",
+             r"push_preempted", "push", "fields/adapters-32"),
+    Mutation("22", "adapters of running sequences do not count", F, "_admit_waiting",
+             r"for part in \(group, dict\(plan\.prefills\)\)", "for part in ()", "fields/adapters-31"),
+    Mutation("23", "no step defers prefills", F, "plan", r"self\._defers = .*", "self._defers = False",
+             "fields/interval-21"),
+    Mutation("23", "steps defer prefills without a decode, too", F, "plan", r" and decodes", "",
+             "fields/async-interval-tight-503"),
+    Mutation("23", "steps defer prefills in spite of a backlog", F, "plan", r" and not self\._backlog", "",
+             "fields/interval-seats-28"),
+    Mutation("23", "prompts under way go on", F, "plan", r"dict\(self\._chunks\) if self\._defers else \{\}", "{}",
+             "fields/interval-21"),
+    Mutation("23", "one found whole but for a token waits", F, "_entry", r"n > 1", "n > 0",
+             "fields/interval-hits-26"),
+    Mutation("23", "those passed over are a backlog", F, "plan", r"> len\(self\._passed_over\)", "> 0",
+             "fields/adapters-interval-39"),
+    Mutation("23", "a step that preempts says whether there is a backlog", F, "plan",
+             r"\(self\._defers or self\._lost_one\)", "self._defers", "fields/async-adapters-interval-40"),
+    Mutation("23", "an idle engine goes on counting", F, "complete", r"self\.step_counter = 0", "pass",
+             "fields/interval-gaps-29"),
+    Mutation("23", "the count begins anew though requests have come beside the last step", F, "complete",
+             r" or self\._ending", "", "fields/async-interval-hits-504"),
+]
+
+
 class TooLongError(Exception):
     """A replay that does not come to an end."""
 
@@ -239,27 +283,29 @@ def notices(mutation: Mutation, path: Path, limit_s: float = 2.0) -> bool:
     try:
         with mutation.applied():
             return not conform_file(path, every_step=mutation.every_step).ok
-    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError, TooLongError):
+    except (AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError, TooLongError):
         return True
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 
 
-def _noticed(number: int) -> list[bool]:
-    return [notices(MUTATIONS[number], path) for folder in FOLDERS for path in find_files([SCHEDULES / folder])]
+def _noticed(number: int, folders: tuple[str, ...]) -> list[bool]:
+    mutation = (MUTATIONS + FIELD_MUTATIONS)[number]
+    return [notices(mutation, path) for folder in folders for path in find_files([SCHEDULES / folder])]
 
 
-def table() -> str:
+def table(mutations: list[Mutation], folders: tuple[str, ...]) -> str:
     """Per mutation, how many of the recordings of each folder notice, as Markdown."""
-    files = [(folder, path.stem) for folder in FOLDERS for path in find_files([SCHEDULES / folder])]
-    sizes = [sum(folder == name for name, _ in files) for folder in FOLDERS]
-    heads = [f"`{folder}` ({size})" for folder, size in zip(FOLDERS, sizes, strict=True)]
+    files = [(folder, path.stem) for folder in folders for path in find_files([SCHEDULES / folder])]
+    sizes = [sum(folder == name for name, _ in files) for folder in folders]
+    heads = [f"`{folder}` ({size})" for folder, size in zip(folders, sizes, strict=True)]
     lines = [f"| rule | broken on purpose | {' | '.join(heads)} | for example |",
-             "| --- | --- |" + " --- |" * (len(FOLDERS) + 1)]
+             "| --- | --- |" + " --- |" * (len(folders) + 1)]
+    numbers = [(MUTATIONS + FIELD_MUTATIONS).index(mutation) for mutation in mutations]
     with ProcessPoolExecutor() as pool:
-        for mutation, found in zip(MUTATIONS, pool.map(_noticed, range(len(MUTATIONS))), strict=True):
-            counts = [sum(x for x, (name, _) in zip(found, files, strict=True) if name == folder) for folder in FOLDERS]
+        for mutation, found in zip(mutations, pool.map(_noticed, numbers, [folders] * len(numbers)), strict=True):
+            counts = [sum(x for x, (name, _) in zip(found, files, strict=True) if name == folder) for folder in folders]
             example = mutation.noticed_by
             if not found[files.index(tuple(example.split("/")))]:  # type: ignore[arg-type]
                 example = "NOT " + example + " BUT " + ", ".join(
@@ -269,4 +315,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(MUTATIONS, FOLDERS), table(FIELD_MUTATIONS, FIELDS), sep="\n\n")

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 import rule_mutations
-from rule_mutations import FOLDERS, MUTATIONS, SCHEDULES, notices
+from rule_mutations import FIELD_MUTATIONS, FIELDS, FOLDERS, MUTATIONS, SCHEDULES, notices
 
 import hermes.clients.llm
+import hermes.clients.lockstep
+import hermes.core.block_hashes
 import hermes.core.sequence
 import hermes.memory.prefix
 import hermes.memory.reference
 import hermes.schedulers.base
 import hermes.schedulers.chunked
+import hermes.schedulers.chunked_limits
 import hermes.schedulers.decode_group
 import hermes.schedulers.queues
 from hermes.clients.schedule_replay import conform_file, find_files, load_schedule
@@ -22,18 +25,20 @@ PAGE = "".join((ROOT / "docs" / name).read_text(encoding="utf-8")
                for name in ("background/vllm.md", "reference/schedules.md", "reference/engines.md"))
 CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(encoding="utf-8")
 MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory.prefix, hermes.memory.reference,
-           hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues)
+           hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
+           hermes.schedulers.chunked_limits, hermes.clients.lockstep, hermes.core.block_hashes)
+ALL = MUTATIONS + FIELD_MUTATIONS
 
 
-@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")
+@pytest.mark.parametrize("number", range(len(ALL)), ids=lambda n: f"{ALL[n].rule}: {ALL[n].what}")
 def test_breaking_a_rule_is_noticed(number):
-    mutation = MUTATIONS[number]
+    mutation = ALL[number]
     assert notices(mutation, SCHEDULES / f"{mutation.noticed_by}.json")
 
 
 def test_the_page_shows_every_mutation():
-    counts = r"(?: \| \d+)" * len(FOLDERS)
-    for mutation in MUTATIONS:
+    for mutation in ALL:
+        counts = r"(?: \| \d+)" * len(FOLDERS if mutation in MUTATIONS else FIELDS)
         row = rf"\| {re.escape(mutation.rule)} \| {re.escape(mutation.what)}{counts} \| `{mutation.noticed_by}` \|"
         assert re.search(row, PAGE), f"`python tests/docs/rule_mutations.py` prints the table anew: {mutation.what}"
 
@@ -44,7 +49,7 @@ def test_mutations_leave_nothing_behind():
     assert conform_file(SCHEDULES / "given" / "small-budget-0.json", every_step=True).ok
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", FOLDERS + FIELDS)
 def test_the_totals_on_the_page(folder):
     """`test_conformance.py` replays the same files, and asserts that every step is identical in both modes."""
     assert f'"{folder}"' in CONFORMANCE

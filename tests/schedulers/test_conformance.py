@@ -17,7 +17,8 @@ from hermes.clients.schedule_replay import RecordedSchedule, conform_file, find_
 from hermes.hardware.files import names_in
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
-FILES = find_files([SCHEDULES / folder for folder in ("given", "recorded", "recorded-options", "async", "versions")])
+FOLDERS = ("given", "recorded", "recorded-options", "async", "versions", "fields")
+FILES = find_files([SCHEDULES / folder for folder in FOLDERS])
 
 
 def test_the_recordings_are_there() -> None:
@@ -80,7 +81,11 @@ def schedules(draw: st.DrawFn) -> RecordedSchedule:
         "long_prefill_token_threshold": draw(st.sampled_from([0, 3])), "adaptive_cap": draw(st.booleans()),
         "watermark": draw(st.sampled_from([0.0, 0.3])), "reserve_full_isl": draw(st.booleans()),
         "async_scheduling": draw(st.booleans()), "requests": requests, "steps": [],
+        "max_loras": draw(st.sampled_from([None, None, 1, 2])),
+        "scheduler_config": {"prefill_schedule_interval": draw(st.sampled_from([1, 1, 2, 5]))},
     }
+    for request in requests if content["max_loras"] else ():
+        request["adapter"] = draw(st.integers(0, 3))
     return RecordedSchedule.model_validate(content)
 
 

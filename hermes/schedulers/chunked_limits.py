@@ -1,0 +1,170 @@
+"""Two limits of vLLM's scheduler that are off by default: LoRA slots and the data-parallel cadence of prefills.
+
+`max_loras` (rule 22): a step computes at most that many adapters. A waiting sequence whose adapter would be one more is
+passed over and keeps its place; those behind it may be admitted. (vllm/v1/core/sched/scheduler.py: scheduled_loras.)
+
+`prefill_schedule_interval` (rule 23): the ranks of one engine count their steps together. In a step whose number is not
+a multiple of the interval, sequences that are still in their prompt get nothing, and only sequences with a single token
+left to compute are admitted. The rule is off while no running sequence decodes, and while sequences were left waiting
+by the latest step that it did not hold for. (DPEngineCoreProc._should_throttle_prefills in vllm/v1/engine/core.py,
+defer_prefills in the scheduler.)
+
+A schedule with these limits is planned by the same code as one without; `ChunkedConfig.build` chooses the class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hermes.core.stage import Stage
+from hermes.memory.blocks import BlockPool
+from hermes.schedulers.chunked import ENTER, SKIP, STOP, AsyncChunkedScheduler, ChunkedScheduler
+from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.schedulers.chunked_config import ChunkedConfig
+
+    Base = ChunkedScheduler
+else:
+    Base = object   # a compiled class can be the base of an interpreted one by one way only
+
+__all__ = ["AsyncLimitedScheduler", "LimitedScheduler", "Limits", "adapter_of"]
+
+
+def adapter_of(seq: Stage) -> int:
+    """Return the number of a sequence's adapter, 0 for none."""
+    number: int = getattr(seq.content, "adapter", 0)
+    return number
+
+
+class Limits(Base):
+    """What makes a chunked scheduler one with `max_loras`, `prefill_schedule_interval`, or both.
+
+    Attributes:
+        step_counter: Steps since the engine had nothing to do. Ranks of one engine are told it (`Lockstep`).
+        num_loads: Adapters loaded since it was last read (`take_loads`).
+    """
+
+    def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
+        super().__init__(config, pool, every_step=every_step)
+        self.max_loras = config.max_loras or 0
+        self.interval = config.prefill_schedule_interval
+        self.step_counter = 0
+        self.num_loads = 0
+        self._every_step = every_step
+        self._limited = True
+        self._slots: dict[int, None] = {}      # adapters on the device, the least recently used first
+        self._active: dict[int, None] = {}     # adapters of the step being planned
+        self._skipped: list[Stage] = []        # taken out of the queue while a step is planned
+        self._passed_over: set[Stage] = set()  # passed over and not admitted since
+        self._chunks: dict[Stage, None] = {}   # running, and in their prompt after their latest step
+        self._defers = False                   # whether prefills wait in the step being planned
+        self._backlog = False                  # whether the latest step that deferred nothing left sequences waiting
+        self._lost_one = False                 # whether the step being planned preempts
+
+    # -- the cadence of prefills -------------------------------------------------------------------------------------
+
+    def plan(self, max_steps: int) -> Plan | None:
+        if self.interval == 1:
+            return super().plan(max_steps)
+        decodes = bool(self._ending) or len(self._chunks) < len(self.running)
+        throttled = self.step_counter % self.interval != 0
+        self._defers = throttled and not self._backlog and decodes
+        self._lost_one = False
+        self.every_step = self._every_step or self._defers
+        self._held = dict(self._chunks) if self._defers else {}
+        # While sequences wait or are in their prompts, each step has a rule of its own.
+        plan = super().plan(1 if self.partial or self.num_waiting else max_steps)
+        if plan is not None:
+            for seq, _n in plan.prefills:
+                if seq.num_computed < seq.num_tokens:
+                    self._chunks[seq] = None
+                else:
+                    self._chunks.pop(seq, None)
+            if not (self._defers or self._lost_one):
+                self._backlog = self.num_waiting > len(self._passed_over)
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+        finished = super().complete(plan, num_steps, step, now_ns)
+        self.step_counter += num_steps
+        if not (self.running or self.num_waiting or self._ending):   # while some end, arrivals may be there unseen
+            self.step_counter = 0
+        if self._slots:
+            for seq in finished:
+                self._touch(seq)
+        return finished
+
+    def preempt(self, seq: Stage, plan: Plan) -> None:
+        self._lost_one = True
+        self._chunks.pop(seq, None)
+        self._touch(seq)
+        super().preempt(seq, plan)
+
+    def _preempt_ending(self, order: list[Stage]) -> Stage | None:
+        victim = super()._preempt_ending(order)
+        if victim is not None:
+            self._lost_one = True
+        return victim
+
+    # -- admission ---------------------------------------------------------------------------------------------------
+
+    def wants_cut(self, seq: Stage) -> bool:
+        # Behind one that is passed over, any arrival may be admitted; an arrival may also be the backlog.
+        return self.interval > 1 or len(self.running) < self.max_num_seqs
+
+    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
+        if self.max_loras:
+            group = self.group.members if plan.decodes else ()
+            self._active = {adapter_of(seq): None for part in (group, dict(plan.prefills)) for seq in part}
+            self._active.pop(0, None)
+        super()._admit_waiting(plan, budget, cap)
+        for seq in reversed(self._skipped):   # back to their places
+            if seq.num_blocks:
+                self.holding.appendleft(seq)
+            else:
+                self.waiting.push_preempted(seq)
+        self._skipped.clear()
+
+    def _entry(self, seq: Stage, n: int) -> int:
+        number = adapter_of(seq)
+        if number and self.max_loras and number not in self._active and len(self._active) >= self.max_loras:
+            (self.holding.popleft if self.holding else self.waiting.pop)()
+            self._skipped.append(seq)
+            self._passed_over.add(seq)
+            return SKIP
+        return STOP if self._defers and n > 1 else ENTER
+
+    def admit(self, seq: Stage) -> None:
+        super().admit(seq)
+        self._passed_over.discard(seq)
+        number = adapter_of(seq)
+        if number and self.max_loras:
+            self._active[number] = None
+            if number not in self._slots:
+                self.num_loads += 1
+                if len(self._slots) >= self.max_loras:
+                    del self._slots[next(one for one in self._slots if one not in self._active)]
+                self._slots[number] = None
+            self._touch(seq)
+
+    # -- adapters on the device --------------------------------------------------------------------------------------
+
+    def _touch(self, seq: Stage) -> None:
+        number = adapter_of(seq)
+        if number in self._slots:
+            del self._slots[number]
+            self._slots[number] = None
+
+    def take_loads(self) -> int:
+        """Return how many adapters the planned step loads, once."""
+        loads, self.num_loads = self.num_loads, 0
+        return loads
+
+
+class LimitedScheduler(Limits, ChunkedScheduler):
+    """A chunked scheduler with these limits."""
+
+
+class AsyncLimitedScheduler(Limits, AsyncChunkedScheduler):
+    """The same, planned while the step before runs."""
