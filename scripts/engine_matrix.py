@@ -8,8 +8,8 @@ version runs when it is unpacked into a folder that stands first on PYTHONPATH o
 Every case of scripts/vllm-schedules/versions.json is scheduled by the engine's own scheduler and replayed with the
 rules of `engine: vllm-X.Y`, in runs and step by step. Cells: identical replays of all replays; `-`: the version lacks
 the setting. The last columns compare whole scenarios (`hermes conform SCENARIO --engine vllm`). Exit code 1 if a replay
-differs, or if a schedule is not the one committed in tests/data/vllm-schedules/versions; `--write` writes that folder
-anew.
+differs, or if a schedule is not the one committed in tests/data/vllm-schedules (`versions`, `speculation`); `--write`
+writes these folders anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from hermes.hardware.engines import load_engine
 Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "scripts" / "vllm-schedules" / "versions.json"
-COMMITTED = ROOT / "tests" / "data" / "vllm-schedules" / "versions"
+COMMITTED = ROOT / "tests" / "data" / "vllm-schedules"
+FOLDERS = ("versions", "speculation")   # the second has the cases of that feature
 
 CLIENT = {"model": "llama-3.1-8b", "device": "l40s"}
 
@@ -101,7 +102,7 @@ def agrees(plan: Row, version: str, steps: list[Row]) -> list[bool]:
 def committed() -> dict[tuple[str, str], list[Row]]:
     """Return the committed steps by case and version."""
     found = {}
-    for path in sorted(COMMITTED.glob("*.json")):
+    for path in sorted(path for folder in FOLDERS for path in (COMMITTED / folder).glob("*.json")):
         recorded = load_schedule(path)
         for version in recorded.versions:
             found[path.stem.partition("@")[0], version] = recorded.rows
@@ -110,17 +111,19 @@ def committed() -> dict[tuple[str, str], list[Row]]:
 
 def write(schedules: dict[str, dict[str, list[Row]]], plans: list[Row]) -> None:
     """Write one file for each case and schedule, with the versions that take it."""
-    COMMITTED.mkdir(parents=True, exist_ok=True)
-    for path in COMMITTED.glob("*.json"):
-        path.unlink()
+    for folder in FOLDERS:
+        (COMMITTED / folder).mkdir(parents=True, exist_ok=True)
+        for path in (COMMITTED / folder).glob("*.json"):
+            path.unlink()
     for plan in plans:
         name = f"{plan['case']}-{plan['seed']}"
+        folder = COMMITTED / FOLDERS["num_speculative_tokens" in plan]
         groups: dict[str, list[str]] = {}
         for version, steps in schedules[name].items():
             groups.setdefault(json.dumps(steps), []).append(version)
         for text, versions in groups.items():
             file = recording(plan, versions, json.loads(text))
-            (COMMITTED / f"{name}@{versions[0]}.json").write_text(json.dumps(file, separators=(",", ":")) + "\n")
+            (folder / f"{name}@{versions[0]}.json").write_text(json.dumps(file, separators=(",", ":")) + "\n")
 
 
 def scenarios(engine: str) -> tuple[list[Row], list[list[Row]]]:
@@ -135,7 +138,9 @@ def scenarios(engine: str) -> tuple[list[Row], list[list[Row]]]:
 
 
 def main(*pythons: str) -> int:
-    features = {case["case"]: case["feature"] for case in json.loads(CASES.read_text())}
+    cases = json.loads(CASES.read_text())
+    features = {case["case"]: case["feature"] for case in cases}
+    since = {case["case"]: tuple(case.get("since", (0, 0))) for case in cases}   # the rules are known from there on
     columns = [*dict.fromkeys(features.values()), *SCENARIOS]
     plans = read_cases(CASES, "*")
     known = committed()
@@ -153,8 +158,11 @@ def main(*pythons: str) -> int:
             wrong += 1
             continue
         cells: dict[str, list[bool]] = defaultdict(list)
+        number = tuple(map(int, version.split(".")[:2]))
         for plan, answer in zip(plans, answers, strict=False):
             name = f"{plan['case']}-{plan['seed']}"
+            if number < since[plan["case"]]:
+                continue
             if "steps" not in answer:
                 if "this version has no" not in answer["error"]:
                     print(f"{version} {name}: {answer['error']}", file=sys.stderr)

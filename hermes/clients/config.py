@@ -337,6 +337,11 @@ class LLMClientConfig(ConfigModel):
             options["overlapped"] = self.request_overhead.mode == "overlapped"
         if self.frontend is not None:
             options["frontend_ns"] = self.frontend.times_ns
+        if getattr(self.scheduler, "speculative", None) is not None:
+            from hermes.clients.drafting import drafter_of
+
+            with inside("scheduler.speculative"):
+                options["drafter"] = drafter_of(self.scheduler.speculative, hardware, self.hardware, base_dir)
         offload = self.kv_offload
         limits = [getattr(self.scheduler, name, None) for name in ("max_num_queued_reqs", "max_num_queued_tokens")]
         if limits != [None, None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from hermes.hardware.base import HardwareModel, WriteEnds
 from hermes.hardware.history import StepHistory
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.clients.drafting import Drafter
 
 __all__ = ["LLMClient"]
 
@@ -40,13 +44,15 @@ class LLMClient(LLMReadings):
         role: "both", "prefill" (gives the first token, then hands the KV over) or "decode" (takes KV over).
         overhead_ns: Time of the serving stack per request, by kind of stage (`hermes.clients.overhead`).
         overlapped: Whether that time overlaps with the steps.
+        drafter: Prices steps in place of the hardware model (speculative decoding).
         frontend_ns: Front-end time before the engine, before it per prompt token, and after it
             (`hermes.clients.frontend`).
     """
 
     __slots__ = (
-        "_ahead", "_at_host", "_before_ns", "_end", "_end_priority", "_ended", "_ended_ns", "_fits", "_futile",
-        "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns", "_overlapped",
+        "_ahead", "_at_host", "_before_ns", "_drafter", "_end", "_end_priority", "_ended", "_ended_ns", "_fits",
+        "_futile", "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns",
+        "_overlapped",
         "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "_write_ends",
         "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
         "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
@@ -58,7 +64,7 @@ class LLMClient(LLMReadings):
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
         events: ClientEvents, *, model: str = "", role: str = "both", platform: str = "", every_step: bool = False,
         overhead_ns: dict[str, int] | None = None, overlapped: bool = False,
-        frontend_ns: tuple[int, float, int] = (0, 0.0, 0),
+        frontend_ns: tuple[int, float, int] = (0, 0.0, 0), drafter: Drafter | None = None,
     ) -> None:
         self.env, self.index, self.name = env, index, name
         self.scheduler, self.hardware = scheduler, hardware
@@ -101,6 +107,7 @@ class LLMClient(LLMReadings):
         self._overhead_ns = overhead_ns or None
         self._overlapped = overlapped and self._overhead_ns is not None
         self._before_ns, self._token_ns, self.after_ns = frontend_ns
+        self._drafter = drafter
         self._history: StepHistory | None = hardware.history() if hasattr(hardware, "history") else None
         self._ended_ns = -1               # end of the latest run
         self._held_up = 0                 # of the run in flight: time in which the serving stack delays it
@@ -295,7 +302,7 @@ class LLMClient(LLMReadings):
                     if overhead is not None and not seq.transferred:
                         held_up += overhead.get(seq.kind, 0)
             self._held_up = held_up
-            ns = self.hardware.step_ns(plan)
+            ns = self.hardware.step_ns(plan) if self._drafter is None else self._drafter.step_ns(plan)
             history = self._history
             if history is not None:
                 if plan.prefill_tokens:

@@ -29,6 +29,7 @@ from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_config import ChunkedConfig
 from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = ["ClientResult", "Served", "ask", "conform_scenario", "served_of"]
 
@@ -72,7 +73,7 @@ class _Listener:
 
     def __init__(self, client: LLMClient, config: ChunkedConfig, names: BlockNames) -> None:
         scheduler = client.scheduler
-        assert isinstance(scheduler, ChunkedScheduler)
+        assert isinstance(scheduler, ChunkedScheduler | SpeculativeScheduler)
         pool = scheduler.pool
         self.served = Served(client.name, {
             "max_num_batched_tokens": scheduler.input_budget,
@@ -81,15 +82,22 @@ class _Listener:
             "scheduling_policy": config.policy, "watermark": config.watermark,
             "long_prefill_token_threshold": config.long_prefill_token_threshold,
             "chunked_prefill": config.enable_chunked_prefill, "reserve_full_isl": config.reserve_full_isl,
-            "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": scheduler.asynchronous,
+            "adaptive_cap": config.adaptive_long_prefill_threshold, "async_scheduling": bool(config.async_scheduling),
             "scheduler_config": {name: value for name in MORE if (value := getattr(config, name)) is not None},
-            **({} if config.max_loras is None else {"max_loras": config.max_loras})})
+            **({} if config.max_loras is None else {"max_loras": config.max_loras}),
+            **({"num_speculative_tokens": scheduler.drafts, "speculative_method": scheduler.method}
+               if isinstance(scheduler, SpeculativeScheduler) else {})})
         self._scheduler, self._names = scheduler, names
         self._numbers: dict[Stage, int] = {}
         self._plans = 0
         self._victims: list[Stage] = []
         self._free_blocks = -1   # after the step took its own, before blocks of sequences that ended came back
-        self._enqueue, self._plan, self._preempt = scheduler.enqueue, scheduler.plan, scheduler.preempt
+        self._enqueue = scheduler.enqueue
+        if isinstance(scheduler, SpeculativeScheduler):
+            self._schedule = scheduler._schedule
+            scheduler.enqueue, scheduler._schedule = self.enqueue, self.schedule   # type: ignore[method-assign]
+            return
+        self._plan, self._preempt = scheduler.plan, scheduler.preempt
         scheduler.enqueue, scheduler.plan, scheduler.preempt = (   # type: ignore[method-assign]
             self.enqueue, self.plan, self.preempt)
         if isinstance(scheduler, AsyncChunkedScheduler):
@@ -106,8 +114,28 @@ class _Listener:
         self.served.requests.append({
             "id": number, "arrival_step": self._plans, "prompt_tokens": seq.prompt_tokens,
             "output_tokens": seq.target_tokens, "priority": seq.priority,
-            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else [], "adapter": adapter_of(seq)})
+            "blocks": self._names.of(seq, size) if self._scheduler.pool.caching else [], "adapter": adapter_of(seq)}
+            | self._accepted(seq))
         self._enqueue(seq)
+
+    def _accepted(self, seq: Stage) -> Row:
+        """Return how many drafts the engine is to accept, one number for each time that it verifies some."""
+        scheduler = self._scheduler
+        if not isinstance(scheduler, SpeculativeScheduler):
+            return {}
+        return {"accepted": scheduler.acceptance.first(seq.arrival_order, seq.target_tokens)}
+
+    def schedule(self) -> SpeculativeBatch:
+        """Note what a batch of a speculative scheduler holds."""
+        self._plans += 1
+        batch = self._schedule()
+        if batch.shares:
+            name = self._numbers.__getitem__
+            self.served.steps.append({
+                "scheduled": [[name(share.seq), share.num_tokens, share.past] for share in batch.shares.values()],
+                "preempted": [name(seq) for seq in batch.preempted],
+                "free_blocks_after": self._scheduler.pool.free_blocks})
+        return batch
 
     def plan(self, max_steps: int) -> Plan | None:
         self._victims, self._free_blocks = [], -1
@@ -115,6 +143,7 @@ class _Listener:
         if plan is not None:
             self._plans += 1
             scheduler = self._scheduler
+            assert isinstance(scheduler, ChunkedScheduler)
             scheduler.take_blocks(plan, 1)
             free = scheduler.pool.free_blocks if self._free_blocks < 0 else self._free_blocks
             self.served.steps += rows_of(scheduler, plan, self._victims, free, name=self._numbers.__getitem__)
@@ -148,8 +177,9 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     simulation = build(checked)
     names = BlockNames()
     configs = {name: config.scheduler for config in checked.clients for name in config.names}
+    rules = ChunkedScheduler | SpeculativeScheduler
     listeners = [_Listener(client, configs[client.name], names) for client in simulation.clients
-                 if isinstance(client, LLMClient) and isinstance(client.scheduler, ChunkedScheduler)]
+                 if isinstance(client, LLMClient) and isinstance(client.scheduler, rules)]
     if any(configs[client].prefill_schedule_interval > 1 for client in (one.served.client for one in listeners)):
         raise InputError(Verbatim("the engine's scheduler alone does not know the steps of other ranks; leave it out"),
                          field="clients.scheduler.prefill_schedule_interval")

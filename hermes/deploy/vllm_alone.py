@@ -260,7 +260,8 @@ class Alone:
                 return None
             victims += self.rows[0]["preempted"]
             if self.rows[0]["scheduled"]:
-                return self.rows[0] | {"preempted": victims}
+                drafts = self.batches[0][0].scheduled_spec_decode_tokens
+                return self.rows[0] | {"preempted": victims, "drafts": {name: len(drafts[name]) for name in drafts}}
             self.finish()   # an empty batch takes no time
             idle += 1
             if idle > MOST_IDLE:

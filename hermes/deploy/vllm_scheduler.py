@@ -29,6 +29,7 @@ from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.plan import Plan
+from hermes.schedulers.speculation import Speculation
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
 
@@ -50,6 +51,8 @@ class VllmConfig(ConfigModel):
     """Order of the waiting queue."""
     async_scheduling: bool | None = None
     """Plan each step while the one before runs. Left out, as the client's `engine` does on its device."""
+    speculative: Speculation | None = None
+    """Speculative decoding: drafts of each step and how many are accepted. The engine schedules, the draws are ours."""
     scheduler_config: dict[str, bool | int | float | str] = {}
     """Other fields of vLLM's SchedulerConfig, by vLLM's names."""
 
@@ -189,6 +192,7 @@ class VllmScheduler(LLMScheduler):
         self._stages: list[Stage | None] = []
         self._arrived: list[dict[str, Any]] = []
         self._bursts = TokenBursts(self.group)
+        self._acceptance = None if config.speculative is None else config.speculative.acceptance()
         self._free_blocks = pool.num_blocks   # after the latest step
 
     def can_ever_fit(self, seq: Stage) -> str | None:
@@ -201,7 +205,9 @@ class VllmScheduler(LLMScheduler):
         self._stages.append(seq)
         self._arrived.append({
             "id": number, "prompt_tokens": seq.prompt_tokens, "output_tokens": seq.target_tokens,
-            "priority": seq.priority, "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else []})
+            "priority": seq.priority, "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else [],
+            "accepted": [] if self._acceptance is None else self._acceptance.first(
+                seq.arrival_order, seq.target_tokens)})
         self._queue.push(seq)
 
     def wants_cut(self, seq: Stage) -> bool:
@@ -214,16 +220,20 @@ class VllmScheduler(LLMScheduler):
         row = self._ask({"add": arrived})
         if row is None:
             return None
-        plan = Plan()
+        plan, drafts = Plan(), row["drafts"]
+        plan.decodes = True   # a step, even if all its sequences have ended meanwhile
         for number in row["preempted"]:
             victim = self._stages[number]
             if victim is not None:   # else its last token was in flight, and it has ended
                 self._preempted(victim, plan)
         for number, tokens, past in row["scheduled"]:
-            seq = self._stage(number)
+            seq, drafted = self._stages[number], drafts.get(str(number), 0)
+            if seq is None:   # it ended while this batch was in flight
+                plan.add_drafted(past, drafted)
+                continue
             if seq not in self.running:
                 self._admitted(seq, past)
-            plan.add_prefill(seq, tokens, past)
+            plan.add_verified(seq, tokens, past, drafted)
             seq.num_computed = past + tokens
         self.pool.free_blocks = row["free_blocks_after"]
         return plan
@@ -234,6 +244,7 @@ class VllmScheduler(LLMScheduler):
         self._free_blocks = answer["free_blocks"]
         got = {self._stage(number): tokens for number, tokens in answer["tokens"]}
         self._bursts.note(got, step, now_ns)
+        plan.sampled = sum(got.values())
         finished = []
         for seq in got:
             if seq.num_tokens - seq.prompt_tokens >= seq.target_tokens:
@@ -279,7 +290,10 @@ class VllmScheduler(LLMScheduler):
             "max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs,
             "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
             "scheduling_policy": config.policy, "async_scheduling": config.async_scheduling,
-            "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config})
+            "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config, **(
+                {} if config.speculative is None else {
+                    "num_speculative_tokens": config.speculative.num_speculative_tokens,
+                    "speculative_method": config.speculative.method})})
         minor = ".".join(engine.version.split(".")[:2])
         if self._version and minor != ".".join(self._version.split(".")[:2]):
             raise InputError(f"the client's engine, vLLM {self._version}", f"{engine.version}",

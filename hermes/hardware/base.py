@@ -40,7 +40,7 @@ BATCH_STATS: tuple[str, ...] = (
 (`embed_tokens`, `embedded`), nor the longest prefill (`prefill_max`): only analytical models use them."""
 
 STEP_STATS = (*BATCH_STATS, "embed_tokens", "embedded", "prefill_max")
-"""All fields of `StepStats`."""
+"""All fields of `StepStats` but `drafts`."""
 
 
 class StepStats:
@@ -58,14 +58,17 @@ class StepStats:
         embed_tokens: The prefill tokens that belong to embeddings (they pass an adapter, if any, and are pooled).
         embedded: Embeddings whose prompt ends in this step.
         prefill_max: New tokens of the longest prefill; 0 if unknown.
+        drafts: Draft tokens that decodes verify beside their own one (speculative decoding): tokens of the linear
+            layers and rows of logits, while attention reads a sequence's KV once for all. Only models that have
+            `prices_drafts` see them.
     """
 
-    __slots__ = STEP_STATS
+    __slots__ = (*STEP_STATS, "drafts")
 
     def __init__(
         self, prefill_seqs: int = 0, prefill_tokens: int = 0, prefill_past: int = 0, prefill_attn: int = 0,
         decode_seqs: int = 0, decode_ctx: int = 0, decode_ctx_max: int = 0, sampled: int = 0, embed_tokens: int = 0,
-        embedded: int = 0, prefill_max: int = 0,
+        embedded: int = 0, prefill_max: int = 0, drafts: int = 0,
     ) -> None:
         self.prefill_seqs = prefill_seqs
         self.prefill_tokens = prefill_tokens
@@ -78,6 +81,7 @@ class StepStats:
         self.embed_tokens = embed_tokens
         self.embedded = embedded
         self.prefill_max = prefill_max
+        self.drafts = drafts
 
     def __repr__(self) -> str:
         return f"StepStats({', '.join(f'{n}={getattr(self, n)}' for n in sorted(STEP_STATS))})"

@@ -114,10 +114,13 @@ class Composed(ConfigModel):
             "asynchronous": asynchronous if self.asynchronous is None else self.asynchronous,
         })
 
-    def build(self, base_dir: Path | None = None) -> ComposedModel:
-        """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit."""
+    def build(self, base_dir: Path | None = None, layers: int | None = None) -> ComposedModel:
+        """The model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit.
+
+        layers: As many layers only, of the last kind that the model has (a head that drafts has one).
+        """
         base = Roofline(model=self.model, device=self.device, tp=self.tp, pp=self.pp, dtype=self.dtype,
-                        kv_dtype=self.kv_dtype).build(base_dir, dp=self.dp)
+                        kv_dtype=self.kv_dtype).build(base_dir, dp=self.dp, layers=layers)
         self._check_ranks(base.model)
         name = self.kernels or base.device.kernels or base.device.name
         with inside("kernels" if self.kernels else "device"):

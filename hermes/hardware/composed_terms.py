@@ -92,6 +92,7 @@ class _Line:
 class ComposedModel:
     """Named terms of one model on one kind of device. All answers are in nanoseconds."""
 
+    prices_drafts = True
     _decode: DecodeTimes | None = None
 
     def __init__(self, base: RooflineModel, kernels: KernelTables | None, host: HostTime, sources: Sources,
@@ -443,7 +444,7 @@ class ComposedModel:
 
     def terms_ns(self, stats: StepStats) -> dict[str, float]:
         """Return nanoseconds by term; `step_ns` is their sum, but for what the host hides."""
-        out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs, stats.sampled)
+        out = self.fixed_terms(stats.prefill_tokens + stats.decode_seqs + stats.drafts, stats.sampled)
         if stats.prefill_tokens:
             out["attention_of_prompts"] = self._prompts_ns(stats)
         if stats.decode_seqs:
@@ -453,7 +454,8 @@ class ComposedModel:
 
     def _parts(self, stats: StepStats) -> tuple[float, float]:
         """Return device time without the decodes' attention, and host time."""
-        fixed = self._fixed_ns(stats.prefill_tokens + stats.decode_seqs, stats.sampled) + self._prompts_ns(stats)
+        tokens = stats.prefill_tokens + stats.decode_seqs + stats.drafts
+        fixed = self._fixed_ns(tokens, stats.sampled) + self._prompts_ns(stats)
         return fixed, self.host.fixed_ns + self.host.per_seq_ns * (stats.decode_seqs + stats.prefill_seqs)
 
     def run_ns(self, stats: StepStats, num_steps: int) -> IntArray:

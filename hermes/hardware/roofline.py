@@ -91,20 +91,23 @@ class Roofline(ConfigModel):
     step_overhead: Duration | None = None
     """Time per step outside the operators (the engine, sampling). Left out, that of the factors."""
 
-    def build(self, base_dir: Path | None = None, dp: int = 1) -> RooflineModel:
+    def build(self, base_dir: Path | None = None, dp: int = 1, layers: int | None = None) -> RooflineModel:
         """Build the model. Raises `InputError` for unknown or malformed descriptions and a `tp` that does not fit.
 
         dp: ranks that share a mixture's experts; `composed` gives it to the roofline under it
+        layers: as many layers only, as for `composed`
         """
         if self.profile:
             with inside("profile"):
                 described = load_roofline_profile(self.profile, base_dir).roofline
-            return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir, dp)
+            return described.model_copy(update=self._given(type(self).model_fields)).build(base_dir, dp, layers)
         for name in ("model", "device"):
             if not getattr(self, name):
                 raise InputError(Verbatim("missing: give a name or a path, or a `profile` that has it"), field=name)
         with inside("model"):
             model = load_model(self.model, base_dir)
+        if layers is not None:
+            model = model.model_copy(update={"num_layers": layers, "dense_layers": 0, "window": 0, "window_layers": 0})
         with inside("device"):
             device = load_device(self.device, base_dir)
         with inside("efficiency"):
@@ -161,6 +164,8 @@ def load_roofline_profile(name_or_path: str | Path, base_dir: Path | None = None
 
 class RooflineModel:
     """Operators of one model on one device, reduced to nanoseconds per token, pair and context token."""
+
+    prices_drafts = True
 
     def __init__(
         self, options: RooflineOptions, model: ModelDescription, device: DeviceDescription, file: EfficiencyFile
@@ -254,7 +259,7 @@ class RooflineModel:
         """Return nanoseconds by operator, all layers together, without the decodes' context. `step_ns` adds them in
         this order. `stats` may hold arrays instead of numbers, with numpy's maximum and minimum."""
         hidden, prefill = self._hidden, stats.prefill_tokens
-        tokens = prefill + stats.decode_seqs
+        tokens = prefill + stats.decode_seqs + getattr(stats, "drafts", 0)
         out: dict[str, Any] = {}
         for name, experts, per_token, fixed, weight, activation, latency in self._linears:
             if experts:

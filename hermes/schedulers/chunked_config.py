@@ -20,6 +20,7 @@ __all__ = ["SINCE", "ChunkedConfig"]
 SINCE = {
     "max_num_scheduled_tokens": (0, 17), "max_num_active_seqs": (0, 31), "prefill_schedule_interval": (0, 25),
     "max_num_queued_reqs": (0, 29), "max_num_queued_tokens": (0, 29), "max_loras": (0, 31),
+    "speculative": (0, 31),
 }
 """First versions of vLLM with the keys that not all have. Before 0.25 `prefill_schedule_interval` also defers prompts
 that are found whole, before 0.31 sequences that `max_loras` passes over wait in a queue of their own."""
@@ -108,6 +109,15 @@ class ChunkedConfig(ConfigModel):
                 raise InputError(
                     Verbatim(f"vLLM {version} does not have it with these rules, only 0.{first[1]} and later; leave it "
                              f"out or set `engine: vllm-0.{first[1]}`"), field=f"scheduler.{name}")
+
+    def check_client(self, **others: bool) -> None:
+        """Raise `InputError` for a client with keys that speculation is not modelled with. others: Those it gives."""
+        for field, given in others.items():
+            if given and self.speculative is not None:
+                raise InputError(Verbatim("speculative decoding is not modelled with it; leave it out"), field=field)
+        if self.speculative is not None and (self.max_loras or self.prefill_schedule_interval > 1):
+            raise InputError(Verbatim("is not modelled with max_loras and prefill_schedule_interval; leave them out"),
+                             field="scheduler.speculative")
 
     @property
     def unhashed_to_front(self) -> bool:

@@ -26,7 +26,7 @@ class Plan(StepStats):
         # No base constructor call: a plan is made for every run of steps.
         self.prefill_seqs = self.prefill_tokens = self.prefill_past = self.prefill_attn = 0
         self.decode_seqs = self.decode_ctx = self.decode_ctx_max = self.sampled = 0
-        self.embed_tokens = self.embedded = self.prefill_max = 0
+        self.embed_tokens = self.embedded = self.prefill_max = self.drafts = 0
         self.prefills: list[tuple[Stage, int]] = []
         self.decodes = False
         self.num_steps = 1
@@ -53,3 +53,19 @@ class Plan(StepStats):
             self.embedded += past + n == seq.num_tokens
         elif past + n == seq.num_tokens:
             self.sampled += seq.width
+
+    def add_verified(self, seq: Stage, n: int, past: int, drafts: int) -> None:
+        """Count `n` tokens of `seq` after `past` cached ones, the last `drafts` of them drafts."""
+        if not drafts:
+            self.add_prefill(seq, n, past)
+            return
+        self.prefills.append((seq, n))
+        self.add_drafted(past, drafts)
+
+    def add_drafted(self, past: int, drafts: int) -> None:
+        """Count a token after `past` cached ones and the drafts after it, of a sequence that may have ended."""
+        self.decode_seqs += 1
+        self.decode_ctx += past
+        self.decode_ctx_max = max(self.decode_ctx_max, past)
+        self.drafts += drafts
+        self.sampled += 1 + drafts

@@ -39,6 +39,10 @@ class Acceptance:
                 return position
         return len(self._rates)
 
+    def first(self, sequence: int, count: int) -> list[int]:
+        """Return the first `count` draws of a sequence."""
+        return [self.draw(sequence, verified) for verified in range(count)]
+
 
 def _mixed(value: int) -> int:
     """Return 64 bits that depend on all bits of `value` (the finalizer of SplitMix64, Steele et al. 2014)."""
@@ -63,10 +67,14 @@ class Speculation(ConfigModel):
     """Accepted drafts of each step, used in turn by every sequence: a recorded trace."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the draws."""
-    draft_time: Duration = 0.0
-    """Time of one pass of what drafts, `num_speculative_tokens` of which follow each step that gives tokens."""
+    draft_model: str = Field(default="", max_length=4096)
+    """Model of `method: draft_model`: a description as the client's `model`."""
+    draft_time: Duration | None = None
+    """Time of one run of what drafts, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
+    none for `ngram`, which runs on the host; else what the client's hardware says for the draft model, or for one
+    decoder layer of the client's model with its output matrix (EAGLE, MTP)."""
     draft_time_per_seq: Duration = 0.0
-    """The same for each sequence."""
+    """More for each sequence."""
 
     @model_validator(mode="after")
     def _one_acceptance(self) -> Self:
@@ -75,6 +83,8 @@ class Speculation(ConfigModel):
         if len(given) != 1:
             raise InputError(Verbatim("needs one of acceptance_rate, acceptance_by_position and accepted; "
                                       + (f"leave out {given[1]}" if given else "none is given")))
+        if self.draft_model and self.method != "draft_model":
+            raise InputError(Verbatim(f"{self.method} has no model of its own; leave it out"), field="draft_model")
         shares = self.acceptance_by_position
         if shares and len(shares) != self.num_speculative_tokens:
             raise InputError(f"{self.num_speculative_tokens} shares, one for each draft", len(shares),

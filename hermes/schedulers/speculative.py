@@ -79,11 +79,14 @@ class SpeculativeScheduler(LLMScheduler):
         assert config.max_num_seqs is not None
         assert config.max_num_batched_tokens is not None
         assert config.speculative is not None
-        super().__init__(pool, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-                         packing=config.policy)
+        self.input_budget = config.max_num_batched_tokens
+        super().__init__(
+            pool, max_num_seqs=config.max_num_active_seqs or config.max_num_seqs, packing=config.policy,
+            max_num_batched_tokens=min(self.input_budget, config.max_num_scheduled_tokens or self.input_budget))
         speculative = config.speculative
         self.drafts = speculative.num_speculative_tokens
         self.lookahead, self.slots = speculative.lookahead, speculative.slots
+        self.method = speculative.method
         self.acceptance = speculative.acceptance()
         pool.drop_last_hit = speculative.drops_last_hit
         self.ahead = bool(config.async_scheduling)
@@ -172,16 +175,12 @@ class SpeculativeScheduler(LLMScheduler):
         return scheduled, True
 
     def _plan_of(self, batch: SpeculativeBatch, victims: list[Stage]) -> Plan:
-        """Return the work of a batch. Drafts are tokens of the linear layers; attention reads a sequence's KV once."""
+        """Return the work of a batch."""
         plan = Plan()
         plan.preempted = victims
         for share in batch.shares.values():
-            seq, drafts = share.seq, share.drafts
-            plan.add_prefill(seq, share.num_tokens - drafts, share.past)
-            if drafts:
-                plan.prefill_tokens += drafts
-                plan.prefill_attn += drafts * (drafts + 1) // 2
-                plan.sampled += drafts   # rows of logits, until `complete` knows the tokens
+            plan.add_verified(share.seq, share.num_tokens, share.past, share.drafts)
+        plan.decodes = True   # a step, even if all its sequences have ended meanwhile
         plan.prefills = [(seq, n) for seq, n in plan.prefills if seq in self._progress]   # others have ended meanwhile
         return plan
 
@@ -247,7 +246,7 @@ class SpeculativeScheduler(LLMScheduler):
     def _schedule(self) -> SpeculativeBatch:
         """Schedule one batch, sequence by sequence."""
         batch = SpeculativeBatch()
-        budget = room = self.max_num_batched_tokens   # room: of the input, in which drafting takes slots
+        budget, room = self.max_num_batched_tokens, self.input_budget   # room: drafting takes slots of the input
         cap = self._cap()
         order = list(self.running)
         index, prefilling = 0, False
@@ -301,7 +300,7 @@ class SpeculativeScheduler(LLMScheduler):
         eligible = len(self.running) + len(self.waiting)
         if not self.threshold or (self.spare_lone_prefill and eligible <= 1):
             return 0
-        return max(self.threshold, self.max_num_batched_tokens // eligible) if self.adaptive else self.threshold
+        return max(self.threshold, self.input_budget // eligible) if self.adaptive else self.threshold
 
     def _victim(self, order: list[Stage]) -> Stage:
         return max(order, key=lambda s: (s.priority, s.arrival_order)) if self.by_priority else order[-1]

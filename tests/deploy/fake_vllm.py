@@ -35,7 +35,7 @@ def main() -> None:
             answer = None if plan is None else {
                 "scheduled": [[seq.request, n, seq.num_computed - n] for seq, n in plan.prefills],
                 "preempted": [*victims, *(seq.request for seq in plan.preempted)],
-                "free_blocks_after": scheduler.pool.free_blocks}
+                "free_blocks_after": scheduler.pool.free_blocks, "drafts": {}}
         else:
             before = {seq: seq.num_tokens for seq, _n in plan.prefills}
             finished = scheduler.complete(plan, 1, step, step)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import signal
+import sys
 import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +29,7 @@ from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.chunked_limits import Limits
 from hermes.schedulers.queues import FcfsQueue, KeyedQueue
+from hermes.schedulers.speculative import SpeculativeScheduler
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules"
 FOLDERS = ("given", "recorded", "recorded-options", "async", "versions")
@@ -263,6 +265,40 @@ FIELD_MUTATIONS = [
              r" or self\._ending", "", "fields/async-interval-hits-504"),
 ]
 
+S = SpeculativeScheduler
+# recordings of DRAFT_MUTATIONS; rules as docs/background/speculation.md numbers them, after an S
+DRAFTS = ("speculation",)
+DRAFT_MUTATIONS = [
+    Mutation("S1", "drafts count no tokens of the step", S, "_schedule",
+             r"n = seq\.num_tokens \+ known\.drafts", "n = seq.num_tokens", "speculation/ngram-3001@0.31.0"),
+    Mutation("S2", "the KV of rejected drafts stays", S, "_result", r"known\.computed -= rejected", "pass",
+             "speculation/eagle-3011@0.31.0"),
+    Mutation("S3", "no slots are held for drafting", S, "_grow", r"computed \+ self\.lookahead", "computed",
+             "speculation/eagle-tight-3012@0.31.0"),
+    Mutation("S4", "a draft model takes no slots of the input", S, "__init__", r"speculative\.slots", "0",
+             "speculation/draft-model-3031@0.31.0"),
+    Mutation("S5", "drafts are hashed", S, "_grow", r"min\(computed, seq\.num_tokens\)", "computed",
+             "speculation/ngram-tight-3002@0.31.0"),
+    Mutation("S5", "the last block of a hit is not computed again", S, "__init__", r"speculative\.drops_last_hit",
+             "False", "speculation/eagle-tight-3012@0.31.0"),
+    Mutation("S6", "no rows of padding", S, "_admit_waiting", r"pads = .*", "pads = False",
+             "speculation/mtp-3021@0.31.0"),
+    Mutation("S6", "rows of padding beside prompts, too", S, "_admit_waiting", r"not prefilling and ", "",
+             "speculation/mtp-3021@0.31.0"),
+    Mutation("S7", "a preempted sequence keeps its drafts", S, "_preempt", r"known\.drafts = seq", "seq",
+             "speculation/eagle-tight-3012@0.31.0"),
+    Mutation("S8", "the results of a batch are known to the next", S, "__init__", r"self\.ahead = .*",
+             "self.ahead = False", "speculation/eagle-async-3511@0.31.0"),
+    Mutation("S8", "rejections do not correct what is promised", S, "_result", r"rejected \+ tokens", "tokens",
+             "speculation/eagle-async-3511@0.31.0"),
+    Mutation("S8", "the verified blocks of a step are hashed by the next only", S, "complete",
+             r"if self\.ahead and seq in self\.running:", "if False:", "speculation/eagle-tight-async-3512@0.31.0"),
+    Mutation("S9", "a sequence that may have its last token in flight is left out", S, "_schedule",
+             r"known\.computed \+ 2 - known\.promised", "known.computed + 1", "speculation/eagle-async-3511@0.31.0"),
+]
+GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS)]
+ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
+
 
 class TooLongError(Exception):
     """A replay that does not come to an end."""
@@ -291,7 +327,7 @@ def notices(mutation: Mutation, path: Path, limit_s: float = 2.0) -> bool:
 
 
 def _noticed(number: int, folders: tuple[str, ...]) -> list[bool]:
-    mutation = (MUTATIONS + FIELD_MUTATIONS)[number]
+    mutation = ALL[number]
     return [notices(mutation, path) for folder in folders for path in find_files([SCHEDULES / folder])]
 
 
@@ -302,7 +338,7 @@ def table(mutations: list[Mutation], folders: tuple[str, ...]) -> str:
     heads = [f"`{folder}` ({size})" for folder, size in zip(folders, sizes, strict=True)]
     lines = [f"| rule | broken on purpose | {' | '.join(heads)} | for example |",
              "| --- | --- |" + " --- |" * (len(folders) + 1)]
-    numbers = [(MUTATIONS + FIELD_MUTATIONS).index(mutation) for mutation in mutations]
+    numbers = [ALL.index(mutation) for mutation in mutations]
     with ProcessPoolExecutor() as pool:
         for mutation, found in zip(mutations, pool.map(_noticed, numbers, [folders] * len(numbers)), strict=True):
             counts = [sum(x for x, (name, _) in zip(found, files, strict=True) if name == folder) for folder in folders]
@@ -315,4 +351,5 @@ def table(mutations: list[Mutation], folders: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(MUTATIONS, FOLDERS), table(FIELD_MUTATIONS, FIELDS), sep="\n\n")
+    wanted = sys.argv[1:]   # numbers of the tables; all if none is given
+    print("\n\n".join(table(*group) for number, group in enumerate(GROUPS) if not wanted or str(number) in wanted))

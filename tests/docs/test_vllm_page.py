@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import rule_mutations
-from rule_mutations import FIELD_MUTATIONS, FIELDS, FOLDERS, MUTATIONS, SCHEDULES, notices
+from rule_mutations import ALL, GROUPS, MUTATIONS, SCHEDULES, notices
 
 import hermes.clients.llm
 import hermes.clients.lockstep
@@ -27,9 +27,6 @@ CONFORMANCE = (ROOT / "tests" / "schedulers" / "test_conformance.py").read_text(
 MODULES = (hermes.clients.llm, hermes.core.sequence, hermes.memory.prefix, hermes.memory.reference,
            hermes.schedulers.base, hermes.schedulers.chunked, hermes.schedulers.decode_group, hermes.schedulers.queues,
            hermes.schedulers.chunked_limits, hermes.clients.lockstep, hermes.core.block_hashes)
-ALL = MUTATIONS + FIELD_MUTATIONS
-
-
 @pytest.mark.parametrize("number", range(len(ALL)), ids=lambda n: f"{ALL[n].rule}: {ALL[n].what}")
 def test_breaking_a_rule_is_noticed(number):
     mutation = ALL[number]
@@ -37,8 +34,8 @@ def test_breaking_a_rule_is_noticed(number):
 
 
 def test_the_page_shows_every_mutation():
-    for mutation in ALL:
-        counts = r"(?: \| \d+)" * len(FOLDERS if mutation in MUTATIONS else FIELDS)
+    for mutation, folders in [(mutation, folders) for mutations, folders in GROUPS for mutation in mutations]:
+        counts = r"(?: \| \d+)" * len(folders)
         row = rf"\| {re.escape(mutation.rule)} \| {re.escape(mutation.what)}{counts} \| `{mutation.noticed_by}` \|"
         assert re.search(row, PAGE), f"`python tests/docs/rule_mutations.py` prints the table anew: {mutation.what}"
 
@@ -49,7 +46,7 @@ def test_mutations_leave_nothing_behind():
     assert conform_file(SCHEDULES / "given" / "small-budget-0.json", every_step=True).ok
 
 
-@pytest.mark.parametrize("folder", FOLDERS + FIELDS)
+@pytest.mark.parametrize("folder", [folder for _mutations, folders in GROUPS for folder in folders])
 def test_the_totals_on_the_page(folder):
     """`test_conformance.py` replays the same files, and asserts that every step is identical in both modes."""
     assert f'"{folder}"' in CONFORMANCE

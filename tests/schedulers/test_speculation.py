@@ -1,0 +1,154 @@
+"""Speculative decoding: acceptance, tokens, blocks and times.
+
+The schedules themselves are compared with those recorded from vLLM in `test_conformance.py`.
+"""
+
+import numpy as np
+import pytest
+
+from hermes.api import simulate
+from hermes.clients.drafting import drafter_of
+from hermes.errors import InputError
+from hermes.hardware.base import StepStats
+from hermes.hardware.composed import Composed
+from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.plan import Plan
+from hermes.schedulers.speculation import Acceptance, Speculation
+from hermes.testing.schedulers import SchedulerContract
+
+GIVEN = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
+
+
+def scenario(speculative, seqs=1, requests=40, memory=None, **scheduler):
+    return {
+        "name": "drafts", "seed": 3,
+        "workload": {"requests": requests, "arrivals": {"kind": "poisson", "rate": 20},
+                     "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 300},
+                                 "output": {"kind": "uniform", "min": 2, "max": 120}}},
+        "clients": [{"model": "llama-3.1-8b", "device": "l40s", "memory": memory or {"num_blocks": 400},
+                     "scheduler": {"kind": "chunked", "max_num_batched_tokens": 512, "max_num_seqs": seqs,
+                                   "speculative": speculative, **scheduler}}]}
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("drafts", [1, 4])
+def test_accepted_drafts_have_the_mean_of_the_closed_form(rate, drafts):
+    given = Speculation(method="ngram", num_speculative_tokens=drafts, acceptance_rate=rate).acceptance()
+    draws = [given.draw(sequence, verified) for sequence in range(100) for verified in range(100)]
+    expected = drafts if rate == 1 else rate * (1 - rate**drafts) / (1 - rate)
+    assert np.mean(draws) == pytest.approx(expected, abs=0.05)
+    assert draws == [given.draw(sequence, verified) for sequence in range(100) for verified in range(100)]
+
+
+def test_shares_by_position_are_what_vllm_reports():
+    shares = [0.8, 0.5, 0.1]
+    given = Speculation(method="mtp", num_speculative_tokens=3, acceptance_by_position=shares).acceptance()
+    draws = np.array([given.draw(number, 0) for number in range(20_000)])
+    assert [(draws > position).mean() for position in range(3)] == pytest.approx(shares, abs=0.015)
+    assert Acceptance([], [2, 0], 0).first(5, 5) == [2, 0, 2, 0, 2]
+    assert Acceptance([0.5] * 8, [], 1).first(7, 50) != Acceptance([0.5] * 8, [], 2).first(7, 50)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_become_fewer_as_the_closed_form_says(asynchronous):
+    """One sequence at a time: k drafts with rate a give (1 - a^(k + 1)) / (1 - a) tokens a step, but for its last."""
+    rate, drafts = 0.6, 3
+    long = {"workload": {"requests": 30, "arrivals": {"kind": "uniform", "rate": 0.01},
+                         "lengths": {"kind": "fixed", "prompt": 100, "output": 400}}}
+    sped = simulate({**scenario({**GIVEN, "acceptance_rate": rate}, async_scheduling=asynchronous), **long})
+    steps = int(sped.record.runs["num_steps"].sum())
+    a_step = (1 - rate**(drafts + 1)) / (1 - rate)
+    assert 30 * 399 / (steps - 30 * (1 + asynchronous)) == pytest.approx(a_step, rel=0.03)
+    plain = simulate({**scenario(None, async_scheduling=asynchronous), **long})
+    ratio = plain.requests.tpot_s.mean() / sped.requests.tpot_s.mean()
+    assert a_step * 0.7 < ratio < a_step   # each step costs more: four rows, and the head three times
+
+
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": False}, {"policy": "priority"}], ids=str)
+def test_tokens_blocks_and_modes(more):
+    given = scenario(GIVEN, seqs=16, memory={"num_blocks": 40}, **more)
+    runs, steps = simulate(given), simulate(given, stepping="every_step")
+    assert runs.requests.equals(steps.requests)
+    assert runs.summary["requests"]["completed"] == 40
+    assert runs.summary["clients"]["llm"]["preemptions"] > 0
+    record = runs.record
+    assert int(record.runs["sampled"].sum()) == int(record.output_tokens.sum())
+    assert record.runs["used_blocks"].max() <= 40
+    for row, segments in record.gaps.items():
+        assert len(segments) == record.stages["output_tokens"][row]
+        assert (np.diff(segments) >= 0).all()
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_a_prefix_hit_is_used_whole_without_a_head(method):
+    """EAGLE and MTP compute the last block of a hit again."""
+    talks = {"workload": {"requests": 30, "arrivals": {"kind": "poisson", "rate": 4},
+                          "lengths": {"kind": "conversations", "turns": 3, "system_tokens": 200, "message": 60,
+                                      "output": 40, "think_time": 1.0}}}
+    hits = {}
+    for name in (method, "eagle"):
+        drafted = {**GIVEN, "method": name, "draft_time": "1 ms"}
+        hits[name] = simulate({**scenario(drafted, seqs=16), **talks}).record.stages["cached_tokens"]
+    found = hits[method] > 0
+    assert found.sum() > 20
+    assert (hits[method][found] - hits["eagle"][found] >= 16).mean() > 0.9
+
+
+def test_draft_model_and_head_have_their_own_time():
+    hardware = Composed(model="llama-3.1-8b", device="h100-sxm")
+    target = hardware.build()
+    plan = Plan()
+    for _ in range(8):
+        plan.add_drafted(1000, 3)
+    times = {}
+    for name, more in {"eagle": {}, "draft_model": {"draft_model": "llama-3.2-3b"}, "ngram": {}}.items():
+        given = Speculation(method=name, num_speculative_tokens=3, acceptance_rate=0.5, **more)
+        times[name] = drafter_of(given, target, hardware, None).step_ns(plan)
+    plain = target.step_ns(StepStats(decode_seqs=8, decode_ctx=8000, decode_ctx_max=1000, sampled=8))
+    rows = target.step_ns(StepStats(decode_seqs=32, decode_ctx=32000, decode_ctx_max=1000, sampled=32))
+    assert plain < times["ngram"] < rows   # 32 rows of the linear layers; each sequence's KV is read once
+    assert times["ngram"] < times["eagle"] < times["draft_model"] < 2.5 * times["ngram"]
+    given = Speculation(method="eagle", num_speculative_tokens=3, acceptance_rate=0.5, draft_time=0.002,
+                        draft_time_per_seq=0.001)
+    assert drafter_of(given, target, hardware, None).step_ns(plan) == times["ngram"] + 3 * (2_000_000 + 8 * 1_000_000)
+
+
+@pytest.mark.parametrize(("given", "line"), [
+    ({"acceptance_rate": None}, "needs one of acceptance_rate, acceptance_by_position and accepted; none is given"),
+    ({"accepted": [1]}, "leave out accepted"),
+    ({"acceptance_rate": None, "acceptance_by_position": [0.5]}, "expected 3 shares, one for each draft, found 1"),
+    ({"acceptance_rate": None, "acceptance_by_position": [0.5, 0.6, 0.1]}, "shares that never rise"),
+    ({"draft_model": "llama-3.2-3b"}, "eagle has no model of its own"),
+    ({"method": "draft_model"}, "name the model that drafts, or give draft_time"),
+])
+def test_what_is_missing_or_contradicts_is_one_line(given, line):
+    with pytest.raises(InputError, match=line):
+        simulate(scenario(GIVEN | given))
+
+
+def test_what_is_not_modelled_is_refused():
+    base = scenario(GIVEN)
+    client = base["clients"][0]
+    for change, line in (({"engine": "vllm-0.30"}, "only 0.31 and later"), ({"count": "1P1D"}, "role"),
+                         ({"scheduler": {**client["scheduler"], "max_loras": 2}}, "max_loras")):
+        with pytest.raises(InputError, match=line):
+            simulate({**base, "clients": [{**client, **change}]})
+    branches = {**base, "workload": {**base["workload"], "branches": 2}}
+    results = simulate(branches)
+    assert results.summary["requests"]["rejected"] == 40
+
+
+class TestContract(SchedulerContract):
+    branches = False
+    drafts = True
+    examples = 20
+
+    def make(self, pool, every_step):
+        return ChunkedConfig(max_num_seqs=8, max_num_batched_tokens=64, async_scheduling=False,
+                             speculative=Speculation(**GIVEN)).build(pool, every_step=every_step)
+
+
+class TestAsynchronous(TestContract):
+    def make(self, pool, every_step):
+        return ChunkedConfig(max_num_seqs=8, max_num_batched_tokens=64, async_scheduling=True,
+                             speculative=Speculation(**GIVEN)).build(pool, every_step=every_step)
