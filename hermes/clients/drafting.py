@@ -14,8 +14,8 @@ from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware.base import HardwareModel, StepStats
 from hermes.hardware.composed import Composed
 from hermes.hardware.engines import StepTime
+from hermes.schedulers.chunked_config import Speculation
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.speculation import Speculation
 from hermes.units import s_to_ns
 
 __all__ = ["Drafter", "drafter_of"]

@@ -28,8 +28,8 @@ from hermes.hardware.engines import EngineDefaults
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
+from hermes.schedulers.chunked_config import Speculation
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.speculation import Speculation
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
 

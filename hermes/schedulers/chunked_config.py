@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Named
+from hermes.config import ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
 from hermes.hardware.engines import EngineDefaults, Rules
 from hermes.memory.blocks import BlockPool
 from hermes.schedulers.chunked import AsyncChunkedScheduler, ChunkedScheduler
 from hermes.schedulers.queues import PACKING
-from hermes.schedulers.speculation import Speculation
-from hermes.schedulers.speculative import SpeculativeScheduler
 
-__all__ = ["SINCE", "ChunkedConfig"]
+if TYPE_CHECKING:
+    from hermes.schedulers.acceptance import Acceptance
+    from hermes.schedulers.speculative import SpeculativeScheduler
+
+__all__ = ["SINCE", "ChunkedConfig", "Speculation"]
+
+Rate = Annotated[float, Field(ge=0, le=1)]
 
 SINCE = {
     "max_num_scheduled_tokens": (0, 17), "max_num_active_seqs": (0, 31), "prefill_schedule_interval": (0, 25),
@@ -24,6 +29,76 @@ SINCE = {
 }
 """First versions of vLLM with the keys that not all have. Before 0.25 `prefill_schedule_interval` also defers prompts
 that are found whole, before 0.31 sequences that `max_loras` passes over wait in a queue of their own."""
+
+
+class Speculation(ConfigModel):
+    """Speculative decoding with a given acceptance (vLLM's `speculative_config`)."""
+
+    method: Literal["ngram", "eagle", "eagle3", "mtp", "draft_model"] = "ngram"
+    """What drafts. It decides which KV slots are held for drafting and what the prefix cache may give."""
+    num_speculative_tokens: int = Field(ge=1, le=64)
+    """Draft tokens of a sequence in each step."""
+    acceptance_rate: Rate | None = None
+    """Probability that a draft is accepted if all before it in the step are: geometric acceptance."""
+    acceptance_by_position: list[Rate] = Field(default=[], max_length=64)
+    """Share of steps in which the draft at each position is accepted, as vLLM's metrics report it: it never rises."""
+    accepted: list[Annotated[int, Field(ge=0, le=64)]] = Field(default=[], max_length=2**16)
+    """Accepted drafts of each step, used in turn by every sequence: a recorded trace."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of the draws."""
+    draft_model: str = Field(default="", max_length=4096)
+    """Model of `method: draft_model`: a description as the client's `model`."""
+    draft_time: Duration | None = None
+    """Time of one run of what drafts, `num_speculative_tokens` of which follow each step that gives tokens. Left out:
+    none for `ngram`, which runs on the host; else what the client's hardware says for the draft model, or for one
+    decoder layer of the client's model with its output matrix (EAGLE, MTP)."""
+    draft_time_per_seq: Duration = 0.0
+    """More for each sequence."""
+
+    @model_validator(mode="after")
+    def _one_acceptance(self) -> Self:
+        given = [name for name in ("acceptance_rate", "acceptance_by_position", "accepted")
+                 if getattr(self, name) not in (None, [])]
+        if len(given) != 1:
+            raise InputError(Verbatim("needs one of acceptance_rate, acceptance_by_position and accepted; "
+                                      + (f"leave out {given[1]}" if given else "none is given")))
+        if self.draft_model and self.method != "draft_model":
+            raise InputError(Verbatim(f"{self.method} has no model of its own; leave it out"), field="draft_model")
+        shares = self.acceptance_by_position
+        if shares and len(shares) != self.num_speculative_tokens:
+            raise InputError(f"{self.num_speculative_tokens} shares, one for each draft", len(shares),
+                             field="acceptance_by_position")
+        if any(b > a for a, b in pairwise(shares)):
+            raise InputError("shares that never rise: a draft counts only if all before it are accepted", shares,
+                             field="acceptance_by_position")
+        return self
+
+    @property
+    def lookahead(self) -> int:
+        """KV slots held past the scheduled tokens: what drafts writes there (vLLM: `num_lookahead_tokens`)."""
+        return 0 if self.method == "ngram" else self.num_speculative_tokens
+
+    @property
+    def slots(self) -> int:
+        """Slots of the input that drafting takes for each sequence (vLLM: draft models take one)."""
+        return int(self.method == "draft_model")
+
+    @property
+    def drops_last_hit(self) -> bool:
+        """Whether the last block found in the prefix cache is computed again, for its hidden states (EAGLE, MTP)."""
+        return self.method in ("eagle", "eagle3", "mtp")
+
+    def rates(self) -> list[float]:
+        """Return the probability that the draft at each position is accepted if all before it are."""
+        if self.acceptance_rate is not None:
+            return [self.acceptance_rate] * self.num_speculative_tokens
+        shares = [1.0, *self.acceptance_by_position]
+        return [b / a if a else 0.0 for a, b in pairwise(shares)]
+
+    def acceptance(self) -> Acceptance:
+        from hermes.schedulers.acceptance import Acceptance
+
+        return Acceptance([] if self.accepted else self.rates(), self.accepted, self.seed)
 
 
 class ChunkedConfig(ConfigModel):
@@ -136,6 +211,8 @@ class ChunkedConfig(ConfigModel):
 
     def build(self, pool: BlockPool, *, every_step: bool) -> ChunkedScheduler | SpeculativeScheduler:
         if self.speculative is not None:
+            from hermes.schedulers.speculative import SpeculativeScheduler
+
             return SpeculativeScheduler(self, pool)
         return self.scheduler_type(self, pool, every_step=every_step)
 

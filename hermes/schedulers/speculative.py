@@ -2,7 +2,7 @@
 
 A sequence that decodes gets one token and `num_speculative_tokens` draft tokens in a step. The step verifies the
 drafts: it gives as many tokens as are accepted and one more, and takes the KV of the others back. How many are
-accepted is drawn for each sequence (`hermes.schedulers.speculation`), so no two steps are alike, and every step is
+accepted is drawn for each sequence (`hermes.schedulers.acceptance`), so no two steps are alike, and every step is
 planned alone.
 
 With `async_scheduling` a step is scheduled when the one before begins: it counts on all drafts in flight, and learns
@@ -324,11 +324,12 @@ class SpeculativeScheduler(LLMScheduler):
         sequences have as many rows, and the step its captured graph.
         """
         pool, waiting = self.pool, self.waiting
+        others = bool(batch.shares)   # of the sequences that run already
         while budget > 0 and waiting and room > self.slots and len(self.running) < self.max_num_seqs:
             seq = waiting.peek()
             past = pool.hit_tokens(seq)
             n, most = seq.num_tokens - past, min(budget, room - self.slots)
-            pads = n == 1 and not prefilling and bool(past or batch.shares)
+            pads = n == 1 and not prefilling and (others or past > 0)
             if pads:
                 n += self.drafts
                 if n > most:

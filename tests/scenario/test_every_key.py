@@ -28,6 +28,7 @@ SCALARS: tuple[Any, ...] = ("a", 0.75, 3, 0.5, 2, 1.5, 16, 0.25, 1, 5000, 0, 1e6
 """Tried in this order where a type allows them."""
 TIER = {"name": "a", "capacity": "1 GB", "bandwidth": "1 GB/s"}
 NEEDED: dict[str, dict[str, Any]] = {
+    "Speculation": {"num_speculative_tokens": 1, "acceptance_rate": 0.5},
     "LoopNode": {"kind": "loop", "stages": {"a": {"kind": "x"}}},
     "WorkloadConfig": {"requests": 3, "arrivals": {"kind": "poisson", "rate": 1}}, "Rerank": {"per_document": 0.001},
     "LognormalCounts": {"mean": 9, "sigma": 0.5}, "IvfFlat": {"vectors": 9000, "dim": 16, "nlist": 100},
@@ -51,6 +52,8 @@ WITH: dict[str, dict[str, Any]] = {
     "LognormalCounts.median": {"mean": None, "median": 9},
     "WorkloadConfig.prefixes": {"lengths": LENGTHS}, "WorkloadConfig.sessions": {"lengths": LENGTHS},
     "SloConfig.ttft_slowdown": {"baseline_ttft": 1.0}, "SloConfig.tpot_slowdown": {"baseline_tpot": 1.0},
+    "Speculation.acceptance_by_position": {"acceptance_rate": None}, "Speculation.accepted": {"acceptance_rate": None},
+    "Speculation.draft_model": {"method": "draft_model"},
     "WorkloadConfig.duration": {"requests": None}, "WorkloadConfig.branch_spread": {"branches": 3},
     "IvfFlat.coarse_groups": {"coarse": "two_level"}, "IvfFlat.coarse_probes": {"coarse": "two_level"},
     "IvfPq.coarse_groups": {"coarse": "two_level"}, "IvfPq.coarse_probes": {"coarse": "two_level"},

@@ -11,9 +11,9 @@ from hermes.clients.drafting import drafter_of
 from hermes.errors import InputError
 from hermes.hardware.base import StepStats
 from hermes.hardware.composed import Composed
-from hermes.schedulers.chunked_config import ChunkedConfig
+from hermes.schedulers.acceptance import Acceptance
+from hermes.schedulers.chunked_config import ChunkedConfig, Speculation
 from hermes.schedulers.plan import Plan
-from hermes.schedulers.speculation import Acceptance, Speculation
 from hermes.testing.schedulers import SchedulerContract
 
 GIVEN = {"method": "eagle", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
