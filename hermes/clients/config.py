@@ -177,7 +177,10 @@ class LLMClientConfig(ConfigModel):
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
             with inside("memory"):
-                return self.model_copy(update={"memory": self.memory.completed(None)}), hardware
+                memory = self.memory
+                if hasattr(self.scheduler, "with_memory"):   # an engine of its own
+                    memory = self.scheduler.with_memory(memory)
+                return self.model_copy(update={"memory": memory.completed(None)}), hardware
         with inside("engine"):
             engine = load_engine(self._engine_name())
         info = hardware_info(hardware)

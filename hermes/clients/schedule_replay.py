@@ -167,7 +167,10 @@ class FileResult:
 
 def load_schedule(path: Path) -> RecordedSchedule:
     """Read a recorded schedule. `InputError` names file and field."""
-    data = read_json(path)
+    return _schedule_of(read_json(path), path)
+
+
+def _schedule_of(data: Any, path: Path) -> RecordedSchedule:   # Any: JSON
     try:
         return RecordedSchedule.model_validate(data)
     except (ValidationError, RecursionError):   # find the place, which takes longer than a plain read
@@ -410,7 +413,13 @@ def conform_file(path: Path, *, every_step: bool) -> FileResult:
 
     Returns the result of the first version that differs, or of all.
     """
-    recorded = load_schedule(path)
+    data = read_json(path)
+    if isinstance(data, dict) and data.get("engine") == "sglang":
+        from hermes.clients.sglang_replay import both_schedules
+
+        theirs, ours = both_schedules(data, path, every_step=every_step)
+        return FileResult(str(path), len(theirs), *compared(theirs, ours, "recorded"))
+    recorded = _schedule_of(data, path)
     theirs = recorded.rows
     for engine in recorded.engines():
         identical, first = compared(theirs, replay(recorded, engine, every_step=every_step), "recorded")

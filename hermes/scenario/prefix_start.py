@@ -52,6 +52,7 @@ def _fill(pool: Any, streams: list[Stream]) -> None:
     for group, tokens in reversed(chosen):
         text = Sequence(tokens, 1, content=GroupPrefix(group, tokens))
         pool.admit(text, tokens)
+        pool.commit(text, tokens)
         pool.free(text)
 
 

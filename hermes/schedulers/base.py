@@ -28,6 +28,7 @@ SCHEDULERS: Registry[Any] = Registry("schedulers", "a scheduler", {
     "chunked": "hermes.schedulers.chunked_config:ChunkedConfig",
     "continuous": "hermes.schedulers.continuous:ContinuousConfig",
     "mixed": "hermes.schedulers.mixed_config:MixedConfig",
+    "sglang": "hermes.schedulers.sglang_config:SglangConfig",
     "static": "hermes.schedulers.static:StaticConfig",
 })
 

@@ -10,6 +10,8 @@ NOT_RUN = {
     r"make compiled|PYTHONPATH=build/compiled .*": "compiles for two minutes; `make test-compiled`",
     r"make (run|test)": "make a virtual environment, which needs a package index; `.ci/run` calls make",
     r"pip install .*|python3\.11 -m venv .*|VENV/bin/pip .*": "installs packages: needs a package index",
+    r"VENV/bin/pip install --no-deps sglang.*|python scripts/record_sglang_schedules\.py .*":
+        "records schedules: needs SGLang",
     r"VENV/bin/python scripts/record_vllm_schedules\.py .*|hermes conform new": "records schedules: needs vLLM",
     r"python scripts/record_vllm_fields\.py .*": "records schedules: needs vLLM",
     r"(chrt -f 5 )?hermes validate-engine .*": "serves a workload with a real engine: needs vLLM or torch",

@@ -24,6 +24,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "static-priority": {"policy": "priority", "max_num_batched_tokens": 60},
     "mixed": {"max_num_batched_tokens": 30, "max_num_seqs": 6},
     "mixed-up-front": {"max_num_batched_tokens": 30, "reservation": "up_front"},
+    # asynchronous schedulers plan beside a batch in flight, which the contract does not know: test_sglang.py has them
+    "sglang": {"disable_overlap_schedule": True, "max_running_requests": 6, "chunked_prefill_size": 20,
+               "schedule_conservativeness": 0.1, "max_new_tokens": 40},
+    "sglang-lpm": {"disable_overlap_schedule": True, "schedule_policy": "lpm", "chunked_prefill_size": -1,
+                   "max_prefill_tokens": 30, "schedule_conservativeness": 0.1},
+    "sglang-mixed": {"disable_overlap_schedule": True, "enable_mixed_chunk": True, "chunked_prefill_size": 20,
+                     "max_running_requests": 6},
 }
 
 

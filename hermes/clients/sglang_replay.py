@@ -1,0 +1,197 @@
+"""Replay of schedules recorded from SGLang's scheduler through the simulator's (`hermes conform`).
+
+A recorded file (format: docs/background/sglang.md) has the settings under SGLang's names, the requests by the number of
+batches before their arrival, and one line per batch: [kind, scheduled, retracted, free tokens, evictable tokens,
+new-token ratio]. The replay drives the scheduler itself, batch by batch (`every_step`) or in runs that end where the
+next request arrives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from hermes.config import ConfigModel
+from hermes.config.validation import validate
+from hermes.config.yaml_document import as_node
+from hermes.core.block_hashes import GroupPrefix
+from hermes.core.sequence import Sequence
+from hermes.core.stage import Stage
+from hermes.hardware.files import read_json
+from hermes.memory import BlockPool
+from hermes.memory.radix import RadixPool
+from hermes.schedulers.base import run_order
+from hermes.schedulers.plan import Plan
+from hermes.schedulers.sglang import SglangScheduler
+from hermes.schedulers.sglang_config import SglangConfig
+from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
+
+__all__ = ["RecordedBatches", "batches_of", "both_schedules", "load_batches", "replay_batches"]
+
+DIGITS = 9   # of recorded ratios
+COLUMNS = ("kind", "scheduled", "retracted", "free_tokens", "evictable_tokens", "new_token_ratio")
+Row = list[Any]   # Any: JSON
+Batch = dict[str, Any]   # Any: JSON
+Count = Field(ge=0, le=2**31)
+
+
+class RecordedRequest(ConfigModel):
+    """One request. `max_new_tokens`: what it asked for, if more than it got."""
+
+    id: int
+    arrival_step: int = Count
+    prompt_tokens: int = Field(ge=1, le=2**31)
+    output_tokens: int = Field(ge=1, le=2**31)
+    max_new_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    prefix_group: int | None = None
+    prefix_tokens: int = Field(default=0, ge=0, le=2**31)
+
+
+class RecordedSettings(ConfigModel):
+    """Options of the server, under SGLang's names."""
+
+    page_size: int = Field(ge=1)
+    max_total_num_tokens: int = Field(ge=1)
+    max_running_requests: int = Field(ge=1)
+    chunked_prefill_size: int | None
+    max_prefill_tokens: int = Field(ge=1)
+    schedule_policy: str
+    schedule_conservativeness: float
+    enable_mixed_chunk: bool
+    disable_overlap_schedule: bool = True
+    disable_radix_cache: bool
+    ignore_eos: bool
+
+
+class RecordedBatches(ConfigModel):
+    """A recorded file; see the module's docstring."""
+
+    model_config = ConfigModel.model_config | {"extra": "ignore"}
+
+    engine_version: str
+    settings: RecordedSettings
+    requests: list[RecordedRequest]
+    steps: list[list[Any]]
+
+    def rows(self) -> list[Row]:
+        """Return the batches in full."""
+        rows: list[Row] = []
+        before: list[list[int]] = []
+        for kind, scheduled, *rest in self.steps:
+            if scheduled == 0:
+                scheduled = [[number, 1, past + 1] for number, _, past in before]
+            rows.append([kind, scheduled, *rest])
+            before = scheduled
+        return rows
+
+
+class _Asking(SglangScheduler):
+    """A scheduler whose requests ask for different numbers of tokens."""
+
+    asked_by: dict[Stage, int]
+
+    def max_new_tokens(self, seq: Stage) -> int:
+        return min(self.asked_by[seq], self._most_new_tokens(seq))
+
+
+class _AskingAhead(OverlapSglangScheduler):
+    """The same, with overlap scheduling."""
+
+    asked_by: dict[Stage, int]
+
+    def max_new_tokens(self, seq: Stage) -> int:
+        return min(self.asked_by[seq], self._most_new_tokens(seq))
+
+
+def load_batches(path: Path) -> RecordedBatches:
+    """Read a recorded file. `InputError` names file and field."""
+    return _batches_in(read_json(path), path)
+
+
+def both_schedules(data: Any, path: Path, *, every_step: bool) -> tuple[list[Batch], list[Batch]]:   # Any: JSON
+    """Return a recorded file's batches and the simulator's, with names."""
+    recorded = _batches_in(data, path)
+    found = recorded.rows(), replay_batches(recorded, every_step=every_step)
+    theirs, ours = ([dict(zip(COLUMNS, row, strict=True)) for row in rows] for rows in found)
+    return theirs, ours
+
+
+def _batches_in(data: Any, path: Path) -> RecordedBatches:   # Any: JSON
+    try:
+        return RecordedBatches.model_validate(data)
+    except (ValidationError, RecursionError):   # find the place, which takes longer than a plain read
+        return validate(RecordedBatches, as_node(data), str(path))
+
+
+def _scheduler(recorded: RecordedBatches, *, every_step: bool) -> _Asking | _AskingAhead:
+    settings = recorded.settings.model_dump()
+    page, tokens = settings.pop("page_size"), settings.pop("max_total_num_tokens")
+    if settings["chunked_prefill_size"] is None:
+        settings["chunked_prefill_size"] = -1
+    pool = (BlockPool if settings["disable_radix_cache"] else RadixPool)(tokens // page, page)
+    kind = _Asking if settings["disable_overlap_schedule"] else _AskingAhead
+    return kind(validate(SglangConfig, settings), pool, every_step=every_step)
+
+
+def replay_batches(recorded: RecordedBatches, *, every_step: bool) -> list[Row]:
+    """Return the rows of the simulator's scheduler."""
+    scheduler = _scheduler(recorded, every_step=every_step)
+    arrivals: list[tuple[int, Stage]] = []
+    scheduler.asked_by = {}
+    for order, one in enumerate(sorted(recorded.requests, key=lambda r: (r.arrival_step, r.id))):
+        content = None if one.prefix_group is None else GroupPrefix(one.prefix_group, one.prefix_tokens)
+        seq: Stage = Sequence(one.prompt_tokens, one.output_tokens, arrival_order=order, content=content)
+        seq.request = one.id  # type: ignore[assignment]  # a recording has only the id
+        scheduler.asked_by[seq] = one.max_new_tokens or one.output_tokens
+        arrivals.append((one.arrival_step, seq))
+    rows: list[Row] = []
+    step = following = unfinished = 0
+    while following < len(arrivals) or unfinished or getattr(scheduler, "ending", None):
+        while following < len(arrivals) and arrivals[following][0] <= step:
+            scheduler.enqueue(arrivals[following][1])
+            following += 1
+            unfinished += 1
+        until = arrivals[following][0] - step if following < len(arrivals) else 1 << 30
+        plan = scheduler.plan(1 if every_step else until)
+        if plan is None:
+            if following == len(arrivals):   # nothing will ever run: report the rows so far
+                break
+            step = arrivals[following][0]
+            continue
+        if not plan.prefills and not plan.decodes:   # nothing to run beside the batch in flight
+            scheduler.complete(plan, 1, -1, 0)
+            continue
+        rows += batches_of(scheduler, plan)
+        step += plan.num_steps
+        for done in scheduler.complete(plan, plan.num_steps, step - 1, step):
+            scheduler.release(done)
+            unfinished -= 1
+    return rows
+
+
+def batches_of(scheduler: SglangScheduler, plan: Plan) -> list[Row]:
+    """Return the rows of a planned run."""
+    group, page, ratio = scheduler.group, scheduler.pool.block_size, scheduler.ratio
+    over: list[Stage] = []
+    if isinstance(scheduler, OverlapSglangScheduler):
+        free, cached = scheduler.seen
+        over = scheduler.overrun
+        free += group.blocks_for(1) if plan.decodes else 0
+    else:
+        cached = scheduler.tree.tree.evictable if scheduler.tree is not None else 0
+        free = scheduler.pool.free_blocks - cached
+    prefills = [[seq.request, n, seq.num_computed - n] for seq, n in plan.prefills]
+    kind = "decode" if not prefills else "mixed" if plan.decodes else "extend"
+    rows: list[Row] = []
+    for j in range(plan.num_steps):
+        decodes = [] if not plan.decodes else [
+            [seq.request, 1, (seq.num_computed if seq in over else group.clock + seq.base) + j]
+            for seq in (sorted([*group.members, *over], key=run_order) if over else group.members)]
+        if plan.decodes and scheduler.decays:
+            ratio = max(ratio - scheduler.decay, scheduler.min_ratio)
+        taken = group.blocks_for(j + 1) if plan.decodes else 0
+        rows.append([kind, prefills + decodes, [seq.request for seq in plan.preempted] if j == 0 else [],
+                     (free - taken) * page, cached * page, round(ratio, DIGITS)])
+    return rows

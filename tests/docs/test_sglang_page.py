@@ -1,0 +1,47 @@
+"""The page on SGLang: its table of broken rules, its totals, and the names on it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from rule_mutations import notices
+from sglang_mutations import MUTATIONS, RECORDINGS
+
+import hermes.memory.radix
+import hermes.schedulers.sglang
+import hermes.schedulers.sglang_overlap
+from hermes.clients.schedule_replay import find_files
+from hermes.clients.sglang_replay import load_batches
+from hermes.schedulers.sglang_overlap import OverlapSglangScheduler
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "background" / "sglang.md").read_text(encoding="utf-8")
+FILES = find_files([RECORDINGS])
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n].rule}: {MUTATIONS[n].what}")
+def test_breaking_a_rule_is_noticed(number: int) -> None:
+    mutation = MUTATIONS[number]
+    assert notices(mutation, RECORDINGS / f"{mutation.noticed_by}.json")
+
+
+def test_the_page_shows_every_mutation() -> None:
+    for one in MUTATIONS:
+        row = rf"\| {one.rule} \| {re.escape(one.what)} \| [1-9]\d* \| `{one.noticed_by}` \|"
+        assert re.search(row, PAGE), f"`python tests/docs/sglang_mutations.py` prints the table anew: {one.what}"
+    assert f"noticed by, of {len(FILES)} |" in PAGE
+    assert f"{len(FILES)} schedules were recorded" in PAGE
+    batches = 2 * sum(len(load_batches(path).steps) for path in FILES)
+    assert f"`{2 * len(FILES)} of {2 * len(FILES)} replays identical, {batches} of {batches} steps`" in PAGE
+
+
+def test_names_exist() -> None:
+    rules = re.findall(r"(?m)^\| \d+ \|.*\| ([^|]+) \|$", PAGE)
+    here = [name for cell in rules for name in re.findall(r"`([\w.]+)`", cell) if cell]
+    assert len(here) >= 24
+    for name in here:
+        owner, _, attribute = name.rpartition(".")
+        if name in ("full", *(one.noticed_by for one in MUTATIONS)):
+            continue
+        found = vars(hermes.schedulers.sglang) | vars(hermes.memory.radix) | vars(hermes.schedulers.sglang_overlap)
+        assert name in found or hasattr(found.get(owner, OverlapSglangScheduler), attribute), name
