@@ -142,8 +142,8 @@ _LORA = {
 ANSWERS: dict[str, dict[str, Answer]] = {"SchedulerConfig": _SCHEDULER, "CacheConfig": _CACHE, "LoRAConfig": _LORA}
 BESIDE = {
     "dp_sync_interval": _refused("ranks know at once that all is done"),
-    "num_lookahead_slots": _refused("set by speculative decoding"),
-    "num_lookahead_tokens": _refused("set by speculative decoding"),
+    "num_lookahead_slots": _refused("`speculative` sets it, by its method"),
+    "num_lookahead_tokens": _refused("`speculative` sets it, by its method"),
 }
 """Names that are looked for in these classes, and are elsewhere in vLLM."""
 
