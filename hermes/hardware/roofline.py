@@ -259,7 +259,7 @@ class RooflineModel:
         """Return nanoseconds by operator, all layers together, without the decodes' context. `step_ns` adds them in
         this order. `stats` may hold arrays instead of numbers, with numpy's maximum and minimum."""
         hidden, prefill = self._hidden, stats.prefill_tokens
-        tokens = prefill + stats.decode_seqs + getattr(stats, "drafts", 0)
+        tokens = prefill + stats.decode_seqs + stats.drafts
         out: dict[str, Any] = {}
         for name, experts, per_token, fixed, weight, activation, latency in self._linears:
             if experts:
@@ -310,7 +310,7 @@ class RooflineModel:
 
     def seconds(self, columns: dict[str, Any]) -> FloatArray:
         """Return the durations of many steps in seconds, shape of the columns (one array per `StepStats` field)."""
-        stats = SimpleNamespace(**columns)
+        stats = SimpleNamespace(drafts=0, **columns)
         ns = sum(self.operators_ns(stats, np.maximum, np.minimum).values())
         return np.asarray((ns + self._slope * self._context(stats, np.minimum)) / NS_PER_S)
 

@@ -61,27 +61,25 @@ class PrefixBlockPool(BlockPool):
         if self._hits_of is seq and self._hits_version == self._version and self._hits_tokens == num_tokens:
             return self._hits
         self._hits_of, self._hits_version, self._hits_tokens = seq, self._version, num_tokens
-        hits = self._hits = self._matches(seq, num_tokens)
-        if self.drop_last_hit and hits:
-            segment, first, end = hits.pop()
-            if end - first > 1:
-                hits.append((segment, first, end - 1))
-        return hits
-
-    def _matches(self, seq: BlockHolder, num_tokens: int) -> list[Hit]:
         hits: list[Hit] = []
+        self._hits = hits
         match, block = self._index.match, 0
         limit = (num_tokens - 1) // self.block_size
         for name, end in name_runs(seq, self.block_size):
             if block >= limit:
-                return hits
+                break
             if end > block:
                 end = min(end, limit)
                 block = match(name, block, end, hits)
                 if block < end:
-                    return hits
-        if block < limit:
-            match(seq.own_name, block, limit, hits)
+                    break
+        else:
+            if block < limit:
+                match(seq.own_name, block, limit, hits)
+        if self.drop_last_hit and hits:
+            segment, first, end = hits.pop()
+            if end - first > 1:
+                hits.append((segment, first, end - 1))
         return hits
 
     def hit_tokens(self, seq: BlockHolder) -> int:

@@ -38,7 +38,7 @@ MUTANTS = [
            "and self._hits_version == self._version", ""),
     Mutant("a lookup is remembered although the sequence got longer", P, "_find",
            "and self._hits_tokens == num_tokens", ""),
-    Mutant("a lookup goes on after a miss", P, "_find", "if block < end:\n                    return hits", "pass"),
+    Mutant("a lookup goes on after a miss", P, "_find", "if block < end:\n                    break", "pass"),
     Mutant("a sequence does not find its own blocks again", P, "_find", "if block < limit:\n", "if False:\n"),
     Mutant("a free hit costs nothing", P, "missing_blocks",
            " + sum([end - first for segment, first, end in hits if not segment.refs])", ""),
