@@ -171,6 +171,7 @@ class LLMClientConfig(ConfigModel):
         if hasattr(self.scheduler, "check_client"):
             self.scheduler.check_client(
                 role=self.role != "both", kv_offload=self.kv_offload is not None,
+                adapter_bytes=self.adapter_bytes is not None,
                 parallel=self.parallel.dp * self.parallel.pp > 1, prefix_eviction=self.memory.prefix_eviction != "lru")
         if not hasattr(self.scheduler, "completed"):
             if self.engine is not None:

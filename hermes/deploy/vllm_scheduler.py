@@ -29,6 +29,7 @@ from hermes.memory.blocks import BlockPool
 from hermes.schedulers.base import LLMScheduler
 from hermes.schedulers.bursts import TokenBursts
 from hermes.schedulers.chunked_config import Speculation
+from hermes.schedulers.chunked_limits import adapter_of
 from hermes.schedulers.plan import Plan
 
 __all__ = ["BlockNames", "VllmConfig", "VllmScheduler"]
@@ -51,6 +52,8 @@ class VllmConfig(ConfigModel):
     """Order of the waiting queue."""
     async_scheduling: bool | None = None
     """Plan each step while the one before runs. Left out, as the client's `engine` does on its device."""
+    max_loras: int | None = Field(default=None, ge=1, le=2**20)
+    """Slots of LoRA adapters; left out, requests have none."""
     speculative: Speculation | None = None
     """Speculative decoding: drafts of each step and how many are accepted. The engine schedules, the draws are ours."""
     scheduler_config: dict[str, bool | int | float | str] = {}
@@ -206,6 +209,7 @@ class VllmScheduler(LLMScheduler):
         self._arrived.append({
             "id": number, "prompt_tokens": seq.prompt_tokens, "output_tokens": seq.target_tokens,
             "priority": seq.priority, "blocks": self._names.of(seq, self.pool.block_size) if self.pool.caching else [],
+            "adapter": 0 if self._config.max_loras is None else adapter_of(seq),
             "accepted": [] if self._acceptance is None else self._acceptance.first(
                 seq.arrival_order, seq.target_tokens)})
         self._queue.push(seq)
@@ -290,7 +294,8 @@ class VllmScheduler(LLMScheduler):
             "max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs,
             "num_blocks": pool.num_blocks, "block_size": pool.block_size, "prefix_caching": pool.caching,
             "scheduling_policy": config.policy, "async_scheduling": config.async_scheduling,
-            "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config, **(
+            "long_prefill_token_threshold": 0, "scheduler_config": config.scheduler_config,
+            "max_loras": config.max_loras, **(
                 {} if config.speculative is None else {
                     "num_speculative_tokens": config.speculative.num_speculative_tokens,
                     "speculative_method": config.speculative.method})})
