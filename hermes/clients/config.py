@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from hermes.clients.base import platform_name
-from hermes.clients.consistency import check_agreement, described_model, longest_request
+from hermes.clients.consistency import check_agreement, check_host_offload, described_model, longest_request
 from hermes.clients.describe import client_info
 from hermes.clients.frontend import FrontEnd
 from hermes.clients.llm import LLMClient
@@ -39,6 +39,7 @@ __all__ = ["LLMClientConfig", "MemoryConfig", "PowerConfig"]
 
 
 if TYPE_CHECKING:
+    from hermes.clients.host_offload import HostLink
     from hermes.clients.lockstep import Lockstep
 
 
@@ -174,6 +175,8 @@ class LLMClientConfig(ConfigModel):
                 adapter_bytes=self.adapter_bytes is not None,
                 parallel=self.parallel.dp * self.parallel.pp > 1, prefix_eviction=self.memory.prefix_eviction != "lru")
         if not hasattr(self.scheduler, "completed"):
+            if self.memory.kv_offload is not None:
+                check_host_offload(self, False)
             if self.engine is not None:
                 raise InputError(Verbatim("an engine sets the rules of the scheduler `chunked` only; leave it out"),
                                  field="engine")
@@ -189,12 +192,16 @@ class LLMClientConfig(ConfigModel):
         defaults = engine.defaults(device_class(device, info, self.memory.capacity, self._num_devices(info)))
         with inside("memory"):
             memory = self.memory.completed(defaults)
-        if memory.hybrid is None and (self.role != "both" or self.kv_offload is not None):
+        if memory.hybrid is None and memory.kv_offload is None and (self.role != "both" or self.kv_offload is not None):
             memory = memory.model_copy(update={"hybrid": False})   # vLLM turns it off beside KV connectors
         longest = longest_request(self, self._memory_model(info, base_dir), base_dir)
-        return self.model_copy(update={
+        completed = self.model_copy(update={
             "engine": engine.name, "scheduler": self.scheduler.completed(defaults, longest), "memory": memory,
-        }), hardware
+        })
+        if memory.kv_offload is not None:
+            groups = memory.groups(self._memory_model(info, base_dir), base_dir)
+            check_host_offload(completed, groups is not None)
+        return completed, hardware
 
     def _where_it_was_given(self, error: InputError) -> InputError:
         """Return an error of the hardware that names the key of `parallel` that it took over."""
@@ -283,7 +290,7 @@ class LLMClientConfig(ConfigModel):
         for i, name in enumerate(self.names):
             priced, lockstep = next(parts)
             pool = make_pool(memory.num_blocks, self.memory.tokens_per_block, **options)
-            scheduler = self.scheduler.build(pool, every_step=every_step)
+            scheduler = self._scheduler(pool, model, info, base_dir, every_step=every_step)
             if self.role == "decode" and not scheduler.takes_over_kv:
                 raise InputError(Verbatim(f"{self.scheduler.kind} cannot take over KV from a prefill client; use "
                                           "another scheduler"), field="scheduler.kind")
@@ -307,6 +314,10 @@ class LLMClientConfig(ConfigModel):
     def _pool(self, every_step: bool, model: str, base_dir: Path | None) -> Callable[..., BlockPool]:
         """Return the constructor of the client's KV memory."""
         memory = self.memory
+        if memory.kv_offload is not None:
+            from hermes.memory.fenced import FencedPool
+
+            return FencedPool
         groups = memory.groups(model, base_dir)
         if groups is not None:
             from hermes.memory.windows import WindowPool, WindowPrefixPool
@@ -327,6 +338,37 @@ class LLMClientConfig(ConfigModel):
         from hermes.memory.reference import ReferencePrefixPool
 
         return ReferencePrefixPool
+
+    def _scheduler(
+        self, pool: BlockPool, model: str, info: HardwareInfo, base_dir: Path | None, *, every_step: bool,
+    ) -> LLMScheduler:
+        offload = self.memory.kv_offload
+        if offload is None:
+            built: LLMScheduler = self.scheduler.build(pool, every_step=every_step)
+            return built
+        from hermes.schedulers.offloading import OffloadingScheduler
+
+        with inside("memory.kv_offload"):
+            host = offload.build(self.memory.kv_bytes(model, info, base_dir) * pool.block_size)
+        return OffloadingScheduler(
+            self.scheduler, pool, host,  # type: ignore[arg-type]  # `_pool` made it
+            blocks_per_chunk=offload.blocks_per_chunk, prompt_only=offload.offload_prompt_only, every_step=every_step)
+
+    def _host_link(self, name: str, scheduler: LLMScheduler, info: HardwareInfo, base_dir: Path | None) -> HostLink:
+        """Return the link between this client's devices and the host that its engine offloads KV to."""
+        from hermes.clients.host_offload import HostLink
+
+        offload, device = self.memory.kv_offload, self._device(info, base_dir)
+        assert offload is not None
+        bandwidth = offload.bandwidth or (device.host_bandwidth if device is not None else None)
+        if bandwidth is None:
+            raise InputError(Verbatim("missing: give it, or give the client a `device`"),
+                             field="memory.kv_offload.bandwidth")
+        per_token = self.memory.kv_bytes(self._memory_model(info, base_dir), info, base_dir)
+        block_bytes = scheduler.pool.block_size * per_token
+        return HostLink(
+            name, scheduler, bandwidth=bandwidth, latency=offload.latency,  # type: ignore[arg-type]  # `_scheduler`'s
+            block_bytes=block_bytes, chunk_bytes=offload.chunk_bytes(block_bytes), devices=self._num_devices(info))
 
     def _client(
         self, env: Clock, index: int, name: str, scheduler: LLMScheduler, hardware: HardwareModel, runs: RowLog,
@@ -357,6 +399,11 @@ class LLMClientConfig(ConfigModel):
             from hermes.clients.lockstep import RankClient
 
             return RankClient(env, index, name, scheduler, hardware, runs, events, group=lockstep, **options)
+        if self.memory.kv_offload is not None:
+            from hermes.clients.host_offload import HostOffloadClient
+
+            link = self._host_link(name, scheduler, hardware_info(hardware), base_dir)
+            return HostOffloadClient(env, index, name, scheduler, hardware, runs, events, link=link, **options)
         if offload is None:
             return LLMClient(env, index, name, scheduler, hardware, runs, events, **options)
         from hermes.clients.kv_tier import build_tiers

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from hermes.clients.tier_config import HostOffloadConfig
 from hermes.config import Bytes, ConfigModel
 from hermes.errors import InputError, Verbatim, inside
 from hermes.hardware import capacity as kv
@@ -97,6 +98,9 @@ class MemoryConfig(ConfigModel):
     """Meaning of recency in `prefix_eviction: tamm`: the place in the order of last use (`rank`), 1 / accesses since
     the last use (`age`), or the number of the access that was the last use (`counter`)."""
 
+    kv_offload: HostOffloadConfig | None = None
+    """Host memory that the engine itself copies KV blocks to (vLLM's OffloadingConnector). Left out, none. The client's
+    `kv_offload` has tiers outside the engine instead."""
     hybrid: bool | None = None
     """Whether layers with a sliding window keep the KV of their window only (vLLM's hybrid KV cache manager). Left out,
     as vLLM does: on, but not where KV moves between clients or tiers. Off, every layer keeps every token."""

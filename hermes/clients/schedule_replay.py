@@ -43,8 +43,8 @@ from hermes.schedulers.plan import Plan
 from hermes.schedulers.speculative import SpeculativeBatch, SpeculativeScheduler
 
 __all__ = [
-    "FileResult", "RecordedSchedule", "Row", "compared", "conform_file", "find_files", "load_schedule", "replay",
-    "rows_of",
+    "FileResult", "RecordedSchedule", "Row", "compared", "config_of", "conform_file", "find_files", "load_schedule",
+    "replay", "rows_of", "sequences_of",
 ]
 
 MOST_IDLE = 50   # steps without results
@@ -171,10 +171,15 @@ def load_schedule(path: Path) -> RecordedSchedule:
 
 
 def _schedule_of(data: Any, path: Path) -> RecordedSchedule:   # Any: JSON
+    kind: type[RecordedSchedule] = RecordedSchedule
+    if isinstance(data, dict) and "host_chunks" in data:
+        from hermes.clients.offload_replay import RecordedOffload
+
+        kind = RecordedOffload
     try:
-        return RecordedSchedule.model_validate(data)
+        return kind.model_validate(data)
     except (ValidationError, RecursionError):   # find the place, which takes longer than a plain read
-        return validate(RecordedSchedule, as_node(data), str(path))
+        return validate(kind, as_node(data), str(path))
 
 
 def find_files(paths: list[Path]) -> list[Path]:
@@ -188,7 +193,9 @@ def find_files(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _config(recorded: RecordedSchedule, engine: EngineDescription) -> ChunkedConfig:
+def config_of(recorded: RecordedSchedule, engine: EngineDescription | None = None) -> ChunkedConfig:
+    """Return the scheduler's configuration. engine: As for `replay`."""
+    engine = engine or recorded.engines()[0]
     given, default = recorded.reserve_full_isl, engine.reserve_full_isl
     return validate(ChunkedConfig, {
         "engine_version": engine.rules,
@@ -211,7 +218,7 @@ def _pool(recorded: RecordedSchedule, config: ChunkedConfig, *, every_step: bool
     return pool_type(recorded.num_blocks, recorded.block_size, unhashed_to_front=config.unhashed_to_front)
 
 
-def _sequences(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
+def sequences_of(recorded: RecordedSchedule) -> list[tuple[int, Stage]]:
     """Return (arrival step, sequence) in order of arrival; a sequence's `request` is its id in the recording."""
     arrivals: list[tuple[int, Stage]] = []
     for order, request in enumerate(sorted(recorded.requests, key=lambda r: r.arrival_step)):
@@ -232,7 +239,12 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 
     engine: Whose rules it follows; left out, those of the first version that the recording names.
     """
-    config = _config(recorded, engine or recorded.engines()[0])
+    if hasattr(recorded, "host_chunks"):
+        from hermes.clients.offload_replay import RecordedOffload, replay_offload
+
+        assert isinstance(recorded, RecordedOffload)
+        return replay_offload(recorded, every_step=every_step)
+    config = config_of(recorded, engine)
     pool = _pool(recorded, config, every_step=every_step)
     if config.speculative is not None:
         return _replay_batches(recorded, _BatchRecorder(config, pool))
@@ -244,7 +256,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: it sees arrivals between steps."""
-    arrivals = _sequences(recorded)
+    arrivals = sequences_of(recorded)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
     while next_arrival < len(arrivals) or unfinished:
@@ -367,7 +379,7 @@ def _replay_batches(recorded: RecordedSchedule, scheduler: _BatchRecorder) -> li
 
     `arrival_step` counts batches scheduled, or, with asynchronous scheduling, batches that gave results.
     """
-    arrivals = _sequences(recorded)
+    arrivals = sequences_of(recorded)
     ahead = arrived = counted = idle = 0   # ahead: steps that passed while nothing ran
     while arrived < len(arrivals) or not scheduler.at_rest:
         if scheduler.at_rest and arrivals[arrived][0] > ahead + counted:
@@ -402,7 +414,7 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
     events = ClientEvents()
     events.done = lambda _client, seq: scheduler.release(seq)
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
-    for arrival, seq in _sequences(recorded):
+    for arrival, seq in sequences_of(recorded):
         env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
     env.drain()
     return scheduler.rows

@@ -1,8 +1,9 @@
-"""Configuration of KV tiers: capacity, bandwidth, sharing, eviction and admission."""
+"""Configuration of KV tiers: capacity, bandwidth, sharing, eviction and admission; and of the host memory to which an
+engine offloads KV itself (vLLM's OffloadingConnector)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,7 +11,12 @@ from hermes.config import Bandwidth, Bytes, ConfigModel, Duration, Named
 from hermes.errors import InputError, Verbatim
 from hermes.memory.eviction import EVICTION, EvictionPolicy, Recency
 
-__all__ = ["KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
+if TYPE_CHECKING:
+    from hermes.memory.host_cache import HostCache
+
+__all__ = ["HostOffloadConfig", "KvTierConfig", "OffloadConfig", "check_no_hit_rates"]
+
+PAGE = 4096   # bytes; a chunk takes whole pages of host memory
 
 
 class KvTierConfig(ConfigModel):
@@ -81,3 +87,47 @@ class OffloadConfig(ConfigModel):
     def _check(self) -> Self:
         check_no_hit_rates(self.tiers, "tiers")
         return self
+
+
+class HostOffloadConfig(ConfigModel):
+    """Copies of KV blocks in host memory, made and read by the engine (vLLM's OffloadingConnector)."""
+
+    cpu_bytes_to_use: Bytes
+    """Host memory for one client, all its devices together."""
+    blocks_per_chunk: int = Field(default=1, ge=1, le=2**20)
+    """KV blocks of a chunk: whole chunks are stored and found."""
+    eviction_policy: Literal["lru", "arc"] = "lru"
+    """Chunk that leaves a full host memory: the least recently used one, or the one that adaptive replacement chooses.
+    """
+    offload_prompt_only: bool = True
+    """Store blocks of prompts only, not those with outputs."""
+    store_threshold: int = Field(default=0, ge=0, le=2**31)
+    """Store a chunk when it is offered for the so manieth time. 0 and 1: at once."""
+    bandwidth: Bandwidth | None = None
+    """Bytes/s between one device and the host, one direction. Left out, the device's `host_bandwidth`."""
+    latency: Duration = 0.0
+    """Time of a copy before its first byte."""
+
+    def build(self, block_bytes: float) -> HostCache:
+        """Return an empty host cache. block_bytes: KV bytes of one block over all layers and devices.
+
+        Raises `InputError` if not even one chunk fits.
+        """
+        from hermes.memory.host_cache import HostCache
+
+        size = self.chunk_bytes(block_bytes)
+        if self.cpu_bytes_to_use < size:
+            raise InputError(f"at least one chunk of {size:,} bytes", self.cpu_bytes_to_use, field="cpu_bytes_to_use")
+        return HostCache(self.cpu_bytes_to_use // size, self.eviction_policy, self.store_threshold)
+
+    def chunk_bytes(self, block_bytes: float) -> int:
+        """Return the host memory of one chunk."""
+        return -(-round(block_bytes * self.blocks_per_chunk) // PAGE) * PAGE
+
+    def extra_config(self) -> dict[str, Any]:   # Any: JSON
+        """Return the connector's `kv_connector_extra_config`."""
+        given: dict[str, Any] = {"cpu_bytes_to_use": self.cpu_bytes_to_use}   # Any: as above
+        for name in ("blocks_per_chunk", "eviction_policy", "offload_prompt_only", "store_threshold"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                given[name] = getattr(self, name)
+        return given

@@ -99,6 +99,7 @@ class TierInfo:
         clients: Names of the clients that use it.
         busy_ns: Time with at least one read or write.
         hits, misses: Lookups of entries (contexts or blocks).
+        hit_tokens: Tokens read, where the store counts them.
     """
 
     name: str
@@ -118,6 +119,7 @@ class TierInfo:
     used_bytes: int = 0
     peak_bytes: int = 0
     link: LinkUse | None = None   # link over which it is read and written
+    hit_tokens: int = 0
 
 
 @dataclass

@@ -173,6 +173,9 @@ def served_of(scenario: Any, overrides: Overrides = ()) -> list[Served]:
     if any(getattr(client, "role", "both") != "both" for client in checked.clients):
         raise InputError(Verbatim("the engine's scheduler alone cannot serve clients that only prefill or decode"),
                          field="clients")
+    if any(client.kind == "llm" and client.memory.kv_offload is not None for client in checked.clients):
+        raise InputError(Verbatim("the engine's scheduler alone cannot serve clients with memory.kv_offload"),
+                         field="clients")
     checked = load_scenario(scenario, [*_as_list(overrides), "stepping=every_step"])
     simulation = build(checked)
     names = BlockNames()

@@ -285,6 +285,10 @@ def _flags(client: Any, tp: int) -> list[str]:
     ):
         if value is not None:
             words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if memory.kv_offload is not None:
+        words += ["--kv-transfer-config", json.dumps({
+            "kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": memory.kv_offload.extra_config()})]
     if client.parallel.ep > 1:
         words.append("--enable-expert-parallel")
     if scheduler.max_loras is not None:

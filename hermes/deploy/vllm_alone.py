@@ -50,8 +50,8 @@ def model_folder() -> str:
     return folder
 
 
-def make(settings: dict[str, Any]) -> Any:
-    """Return a scheduler with these settings."""
+def make(settings: dict[str, Any], **more: Any) -> Any:
+    """Return a scheduler with these settings. more: further parts of its `VllmConfig`."""
     import torch
     from vllm.config import CacheConfig, LoRAConfig, ModelConfig, SchedulerConfig, VllmConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -93,7 +93,7 @@ def make(settings: dict[str, Any]) -> Any:
     lora = settings.get("max_loras")
     config = VllmConfig(model_config=model, scheduler_config=scheduling, cache_config=cache,
                         **speculation(settings, model),
-                        **({} if lora is None else {"lora_config": LoRAConfig(max_loras=lora)}))
+                        **({} if lora is None else {"lora_config": LoRAConfig(max_loras=lora)}), **more)
     # a model that counts as one of long contexts changes this default after the fact
     config.scheduler_config.long_prefill_token_threshold = wanted["long_prefill_token_threshold"]
     blocks = cache.num_gpu_blocks = settings["num_blocks"] + 1   # the engine keeps one for padding

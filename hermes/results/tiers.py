@@ -46,11 +46,11 @@ def _tiers(record: RunRecord) -> dict[str, Any]:
             for key in ("capacity_bytes", "used_bytes", "hits", "misses", "evictions", "refused", "read_bytes",
                         "written_bytes")
         }
-        asked = total["hits"] + total["misses"]
+        asked, tokens = total["hits"] + total["misses"], sum(tier.hit_tokens for tier in mine)
         out[name] = {
             "stores": len(mine), **total, "hit_rate": total["hits"] / asked if asked else None,
             "peak_share": max(t.peak_bytes / t.capacity_bytes if t.capacity_bytes else 0.0 for t in mine),
             "mean_utilisation": math.fsum(used[i] for i in rows) / len(rows), "max_utilisation": used[busiest],
-            "busiest": record.tiers[busiest].where or name,
+            "busiest": record.tiers[busiest].where or name, **({"hit_tokens": tokens} if tokens else {}),
         }
     return out

@@ -44,6 +44,7 @@ NOT_RUN = {
     r"python scripts/hnsw_distances\.py": "needs faiss, and counts for minutes",
     r"python scripts/sentence_embeddings\.py .*": "needs a package with a model's weights, and embeds for minutes",
     r"python -m benchmarks.*|python benchmarks/network\.py": "a benchmark: tests would measure the machine",
+    r"PYTHON scripts/record_vllm_offload\.py .*": "records schedules: needs vLLM",
     r"hermes (trace import mooncake|trace cache) conversation.*|hermes run pipelines/prefix-tiers .*requests=12031 .*":
         "needs Mooncake's trace, which is not part of the project; tests/workload/test_importers.py reads its format",
     r"python tests/docs/rule_mutations\.py": "takes minutes; tests/docs/test_vllm_page.py breaks every rule once",
@@ -53,9 +54,10 @@ NOT_RUN = {
 LONG = {
     r"hermes study \S+ --quick": "a quick study takes half a minute",
     r"hermes (capacity|size) .*|hermes explain sized/best.yaml": "many simulations",
+    r"hermes run chatbot -v .*kv_offload=.*": "tests/clients/test_host_offload.py runs smaller ones",
     r"hermes run studies/.*|hermes fit-overhead .*": "a simulation of a whole system",
-    r"hermes conform tests/data/vllm-schedules":
-        "half a minute; tests/schedulers/test_conformance.py replays each file",
+    r"hermes conform tests/data/vllm-schedules(-offload)?":
+        "half a minute; test_conformance.py and test_offloading.py in tests/schedulers replay each file",
     r"python scripts/validate_vllm_cpu\.py.*": "many simulations",
     r"hermes fit steps\.yaml .*": "a fit of half a minute",
     r"hermes fit (searches|traces/hardware/retrieval-amd-epyc-zen5)\.yaml .*": "a fit of a quarter of a minute",

@@ -1,0 +1,200 @@
+"""LLM client whose engine offloads KV to host memory (vLLM's OffloadingConnector).
+
+The scheduler (`hermes.schedulers.offloading`) starts jobs. This client gives them their time on the device's host link
+and tells the scheduler when the engine hears that they are complete:
+
+- Jobs of one direction follow each other; both directions run at the same time. A job takes latency + bytes /
+  bandwidth, the bytes of one device.
+- A load starts when the computation of the step that planned it ends, at once if that step computes nothing. A store
+  starts with the step after the one that planned it. A step that has to flush stores starts when they are complete.
+- The engine asks once a step, when it has launched the step's computation. So it hears at the end of a step of what was
+  complete at its start. With nothing to compute it asks all the time.
+
+Sources: vllm/v1/worker/gpu/kv_connector.py (pre_forward, post_forward, no_forward),
+vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py, vllm/v1/kv_offload/cpu/gpu_worker.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hermes.clients.llm import LLMClient
+from hermes.core.clock import TRANSFER
+from hermes.core.record import TierInfo
+from hermes.core.stage import Stage
+from hermes.errors import InputError, Verbatim
+from hermes.schedulers.offloading import Job, OffloadingScheduler
+from hermes.schedulers.plan import Plan
+from hermes.units import NS_PER_S, s_to_ns
+
+__all__ = ["HostLink", "HostOffloadClient"]
+
+
+class HostLink:
+    """The link between a client's devices and its host, and what the record says about the host cache.
+
+    Args:
+        bandwidth: Bytes/s of one device, one direction.
+        latency: Seconds before the first byte of a job.
+        block_bytes: KV bytes of a block, of all devices.
+        devices: Devices that share a block; each copies its part over a link of its own.
+
+    Attributes:
+        read_bytes, written_bytes: Of the jobs started so far, of all devices.
+        busy_ns: Time with at least one job.
+    """
+
+    def __init__(self, name: str, scheduler: OffloadingScheduler, *, bandwidth: float, latency: float,
+                 block_bytes: float, chunk_bytes: int, devices: int) -> None:
+        self.name, self.scheduler = name, scheduler
+        self.bandwidth, self.latency_ns = bandwidth, s_to_ns(latency)
+        self.block_bytes, self.chunk_bytes, self.devices = block_bytes, chunk_bytes, devices
+        self.read_bytes = self.written_bytes = self.busy_ns = 0
+        self._free_ns = {True: 0, False: 0}   # when a direction is free: loads, stores
+        self._until_ns = 0                    # end of the latest job
+
+    def start(self, job: Job, now_ns: int) -> int:
+        """Start a job; return its end."""
+        size = len(job.blocks) * self.block_bytes
+        begin = max(now_ns, self._free_ns[job.load])
+        end = begin + self.latency_ns + round(size / self.devices / self.bandwidth * NS_PER_S)
+        self._free_ns[job.load] = end
+        if job.load:
+            self.read_bytes += round(size)
+        else:
+            self.written_bytes += round(size)
+        self.busy_ns += max(0, end - max(begin, self._until_ns))
+        self._until_ns = max(end, self._until_ns)
+        return end
+
+    def info(self, names: list[str]) -> TierInfo:
+        """Return the record's entry of the host cache."""
+        host, size = self.scheduler.host, self.chunk_bytes
+        return TierInfo(
+            name="host", where=self.name, scope="client", clients=(self.name,), capacity_bytes=host.capacity * size,
+            bandwidth=self.bandwidth, policy=host.policy, busy_ns=self.busy_ns, read_bytes=self.read_bytes,
+            written_bytes=self.written_bytes, hits=host.hits, misses=host.misses, evictions=host.evictions,
+            refused=host.refused, used_bytes=host.used * size, peak_bytes=host.peak * size,
+            hit_tokens=self.scheduler.loaded_tokens,
+        )
+
+
+class HostOffloadClient(LLMClient):
+    """See the module's docstring and `hermes.clients.llm.LLMClient`."""
+
+    scheduler: OffloadingScheduler
+
+    __slots__ = (
+        "_awaited", "_complete_jobs", "_heard", "_link", "_loads", "_moving", "_polling", "_stalled", "_stores",
+    )
+
+    def __init__(self, *args: Any, link: HostLink, **options: Any) -> None:   # Any: arguments of `LLMClient`, passed on
+        super().__init__(*args, **options)
+        self._link = link
+        self.tiers = [link]  # type: ignore[list-item]  # only `info` is asked for
+        self._loads: list[Job] = []      # planned by the step that runs
+        self._stores: list[Job] = []     # planned by it too: submitted with the next step
+        self._moving: set[Job] = set()   # submitted, not complete
+        self._complete_jobs: list[Job] = []   # complete, and the engine does not know
+        self._heard: list[Job] = []      # complete, and known at the end of the step that runs
+        self._awaited: set[Job] = set()  # the next step waits for them
+        self._stalled: Plan | None = None   # that step
+        self._polling = False            # nothing to compute: the engine asks for complete jobs all the time
+
+    @property
+    def idle(self) -> bool:
+        return not self._moving and self._stalled is None and super().idle
+
+    def refusal(self, stage: Stage) -> str | None:
+        if stage.branches is not None:
+            raise InputError(Verbatim("branches are not modelled beside a client's memory.kv_offload; leave one out"),
+                             field="workload")
+        return super().refusal(stage)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _next_plan(self) -> Plan | None:
+        scheduler = self.scheduler
+        if self._stalled is not None:
+            if self._awaited:
+                return None
+            plan: Plan | None = self._stalled
+            assert plan is not None
+            self._stalled = None
+            if plan.prefills or plan.decodes:
+                return self._launch(plan)
+            self._hear()
+        elif self._polling:
+            self._hear()
+        self._polling = False
+        while True:
+            plan = scheduler.plan(self._max_run)
+            computes = plan is not None and bool(plan.prefills or plan.decodes)
+            self._take_jobs(computes)
+            if plan is not None and not computes:   # it only preempts
+                scheduler.complete(plan, 1, -1, 0)
+                if plan.preempted and not scheduler.running:
+                    self._gave_up_alone()
+            if self._awaited:
+                self._stalled = plan or Plan()
+                return None
+            if plan is not None and computes:
+                return self._launch(plan)
+            if not self._hear() and plan is None:
+                break
+        self._polling = True
+        if self.events.room is not None:
+            self.events.room(self)
+        return None
+
+    def _launch(self, plan: Plan) -> Plan:
+        """Start a step: at its end the engine knows the jobs that are complete now."""
+        self._heard, self._complete_jobs = self._complete_jobs, []
+        return plan
+
+    def _hear(self) -> bool:
+        """Tell the scheduler of all complete jobs; return whether there are any."""
+        jobs, self._complete_jobs = self._complete_jobs, []
+        for job in jobs:
+            self.scheduler.job_done(job)
+        return bool(jobs)
+
+    def _complete(self, now: int) -> None:
+        super()._complete(now)
+        heard, self._heard = self._heard, []
+        for job in heard:
+            self.scheduler.job_done(job)
+        for job in self._loads:
+            self._submit(job)
+        self._loads.clear()
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def _take_jobs(self, computes: bool) -> None:
+        """Take the jobs of a new plan, and submit those of the plan before that it did not start yet."""
+        for job in self._stores:
+            self._submit(job)
+        started, flushed = self.scheduler.take_jobs()
+        self._stores = [job for job in started if not job.load]
+        for job in started:
+            if job.load and computes:
+                self._loads.append(job)
+            elif job.load:
+                self._submit(job)
+        for job in flushed:
+            if job in self._stores:
+                self._stores.remove(job)
+                self._submit(job)
+            if job in self._moving:
+                self._awaited.add(job)
+
+    def _submit(self, job: Job) -> None:
+        self._moving.add(job)
+        self.env.tick_at(self._link.start(job, self.env._now), TRANSFER, lambda tick: self._ended_job(job))
+
+    def _ended_job(self, job: Job) -> None:
+        self._moving.discard(job)
+        self._complete_jobs.append(job)
+        self._awaited.discard(job)
+        if self._plan is None and not self._awaited:
+            self.wake()

@@ -1,0 +1,140 @@
+"""Replay of schedules recorded from vLLM with its OffloadingConnector (KV offload to host memory).
+
+Format: docs/reference/schedules.md. The replay plays the workers by the same rules as the recording: every job is
+complete a given number of steps after it was started (`hermes.deploy.vllm_offload_alone`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hermes.clients.schedule_replay import (
+    Count,
+    RecordedSchedule,
+    RecordedStep,
+    Row,
+    config_of,
+    rows_of,
+    sequences_of,
+)
+from hermes.core.stage import Stage
+from hermes.memory.fenced import FencedPool
+from hermes.memory.host_cache import HostCache
+from hermes.schedulers.offloading import Job, OffloadingScheduler
+from hermes.schedulers.plan import Plan
+
+__all__ = ["RecordedOffload", "replay_offload"]
+
+
+class OffloadStep(RecordedStep):
+    """One schedule that computes, loads, stores or flushes something."""
+
+    preempted: list[int] = []
+    loading: list[int] = []
+    """Requests that wait for their load, in the order of its start."""
+    loads: list[list[int]] = []
+    """[id, blocks of the device, chunks of the host]."""
+    stores: list[list[int]] = []
+    flushed: int = 0
+    """Jobs that the step waits for."""
+    host: list[int]
+    """Chunks in the host cache, and those of them that may be evicted."""
+
+
+class RecordedOffload(RecordedSchedule):
+    """A recorded file; see the module's docstring."""
+
+    host_chunks: int = Field(ge=1)
+    blocks_per_chunk: int = Field(ge=1)
+    eviction_policy: Literal["lru", "arc"]
+    offload_prompt_only: bool
+    store_threshold: int = Count
+    load_steps: int = Count
+    store_steps: int = Count
+    blocks_per_step: int = Count
+    steps: list[OffloadStep]  # type: ignore[assignment]  # of a kind of their own
+
+
+def replay_offload(recorded: RecordedOffload, *, every_step: bool) -> list[Row]:
+    """Return the rows of the simulator's scheduler, in the recording's format."""
+    return _Replay(recorded, every_step=every_step).rows()
+
+
+class _Replay:
+    """A scheduler, and the workers that carry out its jobs."""
+
+    def __init__(self, recorded: RecordedOffload, *, every_step: bool) -> None:
+        self.recorded, self.every_step = recorded, every_step
+        host = HostCache(recorded.host_chunks, recorded.eviction_policy, recorded.store_threshold)
+        self.scheduler = OffloadingScheduler(
+            config_of(recorded), FencedPool(recorded.num_blocks, recorded.block_size), host,
+            blocks_per_chunk=recorded.blocks_per_chunk, prompt_only=recorded.offload_prompt_only,
+            every_step=every_step)
+        self.due: dict[Job, int] = {}
+
+    def rows(self) -> list[Row]:
+        scheduler, arrivals = self.scheduler, sequences_of(self.recorded)
+        rows: list[Row] = []
+        step = arrived = unfinished = idle = 0
+        ended = False   # in the latest step: the engine schedules once more
+        while arrived < len(arrivals) or unfinished or ended or scheduler.jobs:
+            while arrived < len(arrivals) and arrivals[arrived][0] <= step:
+                scheduler.enqueue(arrivals[arrived][1])
+                arrived += 1
+                unfinished += 1
+            if not (unfinished or ended or scheduler.jobs):
+                step = arrivals[arrived][0]
+                continue
+            until = arrivals[arrived][0] - step if arrived < len(arrivals) else 1 << 30
+            plan = scheduler.plan(1 if self.every_step else until)
+            idle = 0 if plan is not None or scheduler.jobs or ended else idle + 1
+            if idle > 2:   # nothing will ever run: report the rows so far instead of looping
+                break
+            started, flushed = scheduler.take_jobs()
+            rows += self._rows(plan, started, flushed)
+            self._take_jobs(step, started, flushed)
+            num_steps = 1 if plan is None else plan.num_steps
+            step += num_steps
+            finished = [] if plan is None else scheduler.complete(plan, num_steps, step - 1, step)
+            for seq in finished:
+                scheduler.release(seq)
+            unfinished -= len(finished)
+            ended = bool(finished)
+            for job in [job for job, due in self.due.items() if due < step]:
+                del self.due[job]
+                scheduler.job_done(job)
+        return rows
+
+    def _take_jobs(self, step: int, started: list[Job], flushed: list[Job]) -> None:
+        recorded = self.recorded
+        for job in started:
+            more = (len(job.blocks) - 1) // recorded.blocks_per_step if recorded.blocks_per_step else 0
+            self.due[job] = step + more + (recorded.load_steps if job.load else 1 + recorded.store_steps)
+        for job in flushed:
+            self.due[job] = step
+
+    def _rows(self, plan: Plan | None, started: list[Job], flushed: list[Job]) -> list[Row]:
+        scheduler = self.scheduler
+
+        def name(seq: Stage) -> Any:   # Any: a recording has only the id
+            return seq.request
+
+        rows: list[Row] = []
+        if plan is not None:
+            scheduler.take_blocks(plan, 1)
+            rows = rows_of(scheduler, plan, plan.preempted, scheduler.pool.free_blocks)
+        jobs = [(job.load, [name(job.seq), len(job.blocks), len(job.keys)]) for job in started]
+        if not rows and (jobs or flushed):
+            rows = [{"scheduled": [], "preempted": [] if plan is None else [name(seq) for seq in plan.preempted],
+                     "free_blocks_after": scheduler.pool.free_blocks}]
+        host = scheduler.host
+        for i, row in enumerate(rows):
+            row |= {
+                "loading": [name(seq) for seq in scheduler.waiting_for_load()],
+                "loads": [job for load, job in jobs if load and not i],
+                "stores": [job for load, job in jobs if not load and not i],
+                "flushed": 0 if i else len(flushed), "host": [host.used, host.evictable],
+            }
+        return rows

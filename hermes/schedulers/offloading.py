@@ -1,0 +1,392 @@
+"""Chunked prefill with KV offload to host memory, as vLLM's OffloadingConnector does it (0.32.0).
+
+A step may start *jobs*, which copy blocks between the device and a host cache (`hermes.memory.host_cache`) while later
+steps run. The scheduler decides which; the client gives them their time and calls `job_done` when the engine hears of
+it. The rules have numbers in docs/background/kv-offload.md.
+
+- Loads. A waiting sequence whose prompt goes on in the host cache after the device's prefix cache takes blocks for what
+  is there, and waits for its load outside the queue. Others overtake it meanwhile.
+- Stores. Blocks that a step fills are offered to the host cache in that step.
+- Flushes. A step that takes blocks which a store still reads, or preempts their sequence, waits for the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from hermes.core.stage import Stage
+from hermes.memory.fenced import FencedPool
+from hermes.memory.host_cache import HostCache, RequestChunks
+from hermes.schedulers.base import run_order
+from hermes.schedulers.chunked import ChunkedScheduler
+from hermes.schedulers.plan import Plan
+
+if TYPE_CHECKING:
+    from hermes.schedulers.chunked_config import ChunkedConfig
+
+__all__ = ["Job", "OffloadingScheduler"]
+
+
+class Job:
+    """A copy of blocks between device and host.
+
+    Attributes:
+        load: Whether it goes to the device.
+        keys: Chunks of the host cache.
+        blocks: The device's blocks.
+        fenced: Whether its sequence has ended, so that others may take these blocks.
+    """
+
+    __slots__ = ("blocks", "fenced", "keys", "load", "seq")
+
+    def __init__(self, seq: Stage, *, load: bool, keys: list[Hashable], blocks: list[int], fenced: bool) -> None:
+        self.seq, self.load, self.keys, self.blocks, self.fenced = seq, load, keys, blocks, fenced
+
+
+class _Progress:
+    """What the host cache has, and is getting, of one sequence.
+
+    Attributes:
+        next_chunk: First chunk that has not been offered to the host cache.
+        jobs: Jobs under way: one load, or stores.
+        held: Blocks that it held when it ended; empty before.
+        over: Whether it has ended and its last chunks were offered.
+    """
+
+    __slots__ = ("chunks", "held", "jobs", "next_chunk", "over")
+
+    def __init__(self) -> None:
+        self.next_chunk = 0
+        self.jobs: dict[Job, None] = {}
+        self.chunks = RequestChunks()
+        self.held: list[int] = []
+        self.over = False
+
+
+class OffloadingScheduler(ChunkedScheduler):
+    """See the module's docstring.
+
+    Args:
+        host: The host cache.
+        blocks_per_chunk: Blocks of one chunk of it.
+        prompt_only: Whether blocks with outputs are not stored.
+
+    Attributes:
+        loaded_tokens: Tokens loaded so far.
+    """
+
+    takes_over_kv = False
+    pool: FencedPool
+
+    def __init__(
+        self, config: ChunkedConfig, pool: FencedPool, host: HostCache, *, blocks_per_chunk: int = 1,
+        prompt_only: bool = True, every_step: bool = False,
+    ) -> None:
+        super().__init__(config, pool, every_step=every_step)
+        self.host = host
+        self.blocks_per_chunk = blocks_per_chunk
+        self.chunk_tokens = blocks_per_chunk * pool.block_size
+        self.prompt_only = prompt_only
+        self._started: list[Job] = []
+        self._flushed: list[Job] = []
+        self.jobs: dict[Job, None] = {}         # under way
+        self.loaded_tokens = 0
+        self._progress: dict[Stage, _Progress] = {}
+        self._loading: dict[Stage, None] = {}   # waiting for their load
+        self._loaded: dict[Stage, None] = {}    # load complete, blocks not hashed yet
+        self._to_store: dict[Stage, None] = {}  # running sequences that may have chunks to offer
+        self._ended: list[Stage] = []           # since the latest plan
+        self._being_loaded: set[Hashable] = set()
+        self._offers_again = False              # the next step offers chunks that found no room
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def plan(self, max_steps: int) -> Plan | None:
+        self.pool.taken.clear()
+        watched = bool(self.jobs or self._ended or self._offers_again)
+        self._offers_again = False
+        if watched:
+            max_steps = 1
+        elif not self.prompt_only and self.group.n:
+            max_steps = min(max_steps, self._steps_without_store())
+        plan = super().plan(max_steps)
+        if plan is not None and (watched or not self.prompt_only):
+            self.take_blocks(plan, 1)   # or a block that this step takes and fills would not be stored
+        self._flush(plan)
+        self._store_scheduled(plan)
+        self._store_ended()
+        if plan is not None and (self.jobs or self._offers_again):
+            plan.num_steps = 1
+        return plan
+
+    def complete(self, plan: Plan, num_steps: int, step: int, now_ns: int) -> list[Stage]:
+        finished = super().complete(plan, num_steps, step, now_ns)
+        for seq in finished:
+            progress = self._of(seq)
+            progress.held = list(self.pool.blocks_of(seq))
+            for job in progress.jobs:
+                job.fenced = True
+            self._to_store.pop(seq, None)
+        self._ended += finished
+        return finished
+
+    def take_jobs(self) -> tuple[list[Job], list[Job]]:
+        """Return the jobs that the latest plan started, and those that have to be complete before its step runs.
+
+        Call it after each `plan`, also if that is None.
+        """
+        jobs = self._started, self._flushed
+        self._started, self._flushed = [], []
+        return jobs
+
+    def job_done(self, job: Job) -> None:
+        """Note that the engine has heard that a job is complete. Call it after the `complete` of the step in which it
+        hears of it."""
+        del self.jobs[job]
+        progress = self._progress[job.seq]
+        del progress.jobs[job]
+        if progress.over and not progress.jobs:
+            del self._progress[job.seq]
+        if job.load:
+            self.host.loaded(job.keys)
+            self._being_loaded.difference_update(job.keys)
+            del self._loading[job.seq]
+            self._loaded[job.seq] = None
+        else:
+            self.host.stored(job.keys)
+
+    def _of(self, seq: Stage) -> _Progress:
+        progress = self._progress.get(seq)
+        if progress is None:
+            progress = self._progress[seq] = _Progress()
+        return progress
+
+    def _steps_without_store(self) -> int:
+        """Return the steps until a member of the decode group fills a chunk; that step is the first of the next run."""
+        clock, size = self.group.clock, self.chunk_tokens
+        return max(1, min(size - (clock + seq.base) % size - 1 for seq in self.group.members))
+
+    # -- loads ---------------------------------------------------------------------------------------------------
+
+    def _admit_waiting(self, plan: Plan, budget: int, cap: int) -> None:
+        """Admit as `ChunkedScheduler` does, and start loads. Sequences that have to wait for a job are skipped."""
+        pool = self.pool
+        slots = self.max_num_seqs - len(self.running) - len(self._ending)
+        holding = [seq for seq in self._in_turn() if seq not in self._loading]
+        holding.reverse()
+        skipped: list[Stage] = []
+        while budget > 0 and slots > 0 and (holding or self.waiting):
+            seq = holding[-1] if holding else self.waiting.peek()
+            past = seq.num_computed
+            if holding:
+                if seq in self._loaded:
+                    past = self._take_up(seq)
+            else:
+                past = pool.hit_tokens(seq)
+                found = self._found(seq, past)
+                if found is None:
+                    skipped.append(self.waiting.pop())
+                    continue
+                if found:
+                    if not self._room_for_load(seq, past + found):
+                        break
+                    self._load(seq, past, found)
+                    continue
+            n = seq.num_tokens - past
+            if 0 < cap < n:
+                n = cap
+            if n > budget:
+                if not self.chunking:
+                    break
+                n = budget
+            need = pool.missing_blocks(seq, seq.num_tokens if self.whole_must_fit else past + n)
+            if self.running or self._ending:
+                need += self.watermark_blocks
+            if need > pool.free_blocks:
+                break
+            if not holding:
+                self._count_lookup(seq, past, 0)
+            pool.admit(seq, past + n)
+            self._run_next(seq, holding)
+            slots -= 1
+            if past and seq.start_ns < 0:
+                seq.cached_tokens = past
+            plan.add_prefill(seq, n, past)
+            seq.num_computed = past + n
+            budget -= n
+        for seq in reversed(skipped):
+            self.waiting.push_preempted(seq)
+
+    def _in_turn(self) -> list[Stage]:
+        """Return the sequences that hold blocks and do not run, in the order in which they are admitted."""
+        return sorted(self.holding, key=_urgency) if self.by_priority else list(self.holding)
+
+    def waiting_for_load(self) -> list[Stage]:
+        """Return the sequences whose load was started and that were not considered since its end, in order of turn."""
+        return [seq for seq in self._in_turn() if seq in self._loading or seq in self._loaded]
+
+    def _run_next(self, seq: Stage, holding: list[Stage]) -> None:
+        """Move a waiting sequence to the end of running."""
+        if holding:
+            self.holding.remove(holding.pop())
+        else:
+            self.waiting.pop()
+        self.running[seq] = None
+        self.partial[seq] = None
+        self._to_store[seq] = None
+        seq.run_order = self._admissions
+        self._admissions += 1
+
+    def _found(self, seq: Stage, past: int) -> int | None:
+        """Return the tokens that the host cache has of a waiting sequence after the first `past`; None: ask again in
+        the next step. Less than a chunk counts as nothing."""
+        progress = self._of(seq)
+        if progress.jobs:
+            return None
+        size, bs, last = self.chunk_tokens, self.pool.block_size, self.blocks_per_chunk - 1
+        first, end = past // size, seq.num_tokens // size
+        if end * size - past < size:
+            return 0
+        pending = busy = False
+        chunk = first
+        while chunk < end:
+            key = seq.block_key(chunk * self.blocks_per_chunk + last, bs)
+            ready = self.host.ready(key)
+            if ready is None:
+                break
+            pending |= not ready
+            busy |= key in self._being_loaded
+            chunk += 1
+        if chunk == first:
+            return 0
+        if pending:
+            return None
+        if chunk * size - past < size:
+            return 0
+        return None if busy else chunk * size - past
+
+    def _room_for_load(self, seq: Stage, num_tokens: int) -> bool:
+        """Whether the blocks of the first `num_tokens` tokens are free beside those that prefills and loads under way
+        still need: a load holds its blocks without progress and cannot be preempted."""
+        pool = self.pool
+        spare = self.watermark_blocks if self.running or self._ending else 0
+        if self.whole_must_fit and pool.missing_blocks(seq, seq.num_tokens) + spare > pool.free_blocks:
+            return False
+        reserved = sum(max(0, pool.blocks_for(s.num_tokens) - s.num_blocks)
+                       for group in (self.partial, self.holding) for s in group)
+        return pool.missing_blocks(seq, num_tokens) + spare <= pool.free_blocks - reserved
+
+    def _load(self, seq: Stage, past: int, found: int) -> None:
+        """Take the blocks of what the host cache has, and start the load. They have no hash before it is complete."""
+        pool, size = self.pool, self.chunk_tokens
+        self._count_lookup(seq, past, found)
+        pool.admit(seq, past + found, past)
+        self.waiting.pop()
+        self.holding.append(seq)
+        seq.num_computed = past + found
+        keys = self._keys(seq, past // size, (past + found) // size)
+        progress = self._of(seq)
+        progress.next_chunk = (past + found) // size
+        self.host.load(keys, past // size, progress.chunks)
+        self._being_loaded.update(keys)
+        self._loading[seq] = None
+        self.loaded_tokens += found
+        blocks = pool.blocks_of(seq)
+        self._start(Job(seq, load=True, keys=keys, blocks=blocks[past // pool.block_size:], fenced=False))
+
+    def _count_lookup(self, seq: Stage, past: int, found: int) -> None:
+        """Count the chunks that an admitted sequence found in the host cache, and those that it did not."""
+        size = self.chunk_tokens
+        hits = (past + found) // size - past // size if found else 0
+        self.host.hits += hits
+        self.host.misses += seq.num_tokens // size - past // size - hits
+
+    def _take_up(self, seq: Stage) -> int:
+        """Hash the blocks of a complete load; return the tokens of the sequence that count as computed."""
+        del self._loaded[seq]
+        self.pool.commit(seq, seq.num_computed)
+        if seq.num_computed == seq.num_tokens:   # the last token gives the first output
+            seq.num_computed -= 1
+        return seq.num_computed
+
+    def _keys(self, seq: Stage, first: int, end: int) -> list[Hashable]:
+        size, bs = self.blocks_per_chunk, self.pool.block_size
+        keys: list[Hashable] = [seq.block_key((chunk + 1) * size - 1, bs)
+                                for chunk in range(first, end)]
+        return keys
+
+    # -- stores and flushes ----------------------------------------------------------------------------------------
+
+    def _start(self, job: Job) -> None:
+        self._started.append(job)
+        self.jobs[job] = None
+        self._of(job.seq).jobs[job] = None
+
+    def _flush(self, plan: Plan | None) -> None:
+        """Find the stores whose sequence was preempted, or whose blocks this step has taken."""
+        if not self.jobs:
+            return
+        victims = () if plan is None else plan.preempted
+        taken = self.pool.taken
+        self._flushed = [job for job in self.jobs if not job.load and (
+            job.seq in victims or (job.fenced and not taken.isdisjoint(job.blocks)))]
+
+    def _store_scheduled(self, plan: Plan | None) -> None:
+        """Offer the chunks that the sequences of this step fill."""
+        if plan is None or not self._to_store:
+            return
+        chunks = {seq for seq, _n in plan.prefills}
+        clock = self.group.clock
+        for seq in sorted(self._to_store, key=run_order):
+            if seq in chunks:
+                tokens = seq.num_computed
+            elif seq.grouped and plan.decodes:
+                tokens = clock + seq.base + 1
+            else:
+                continue
+            if self.prompt_only and tokens > seq.prompt_tokens:
+                tokens = seq.prompt_tokens
+            self._store(seq, tokens, self.pool.blocks_of(seq), ended=False)
+            if self.prompt_only and self._of(seq).next_chunk >= seq.prompt_tokens // self.chunk_tokens:
+                del self._to_store[seq]
+
+    def _store_ended(self) -> None:
+        """Offer the last chunks of sequences that ended since the latest plan, and make what they used recent."""
+        ended, self._ended = self._ended, []
+        for seq in ended:
+            progress = self._of(seq)
+            tokens = seq.prompt_tokens if self.prompt_only else max(seq.prompt_tokens, seq.num_tokens - 1)
+            self._store(seq, tokens, progress.held, ended=True)
+        for seq in ended:
+            progress = self._progress[seq]
+            self.host.end(progress.chunks)
+            progress.over = True
+            if not progress.jobs:
+                del self._progress[seq]
+
+    def _store(self, seq: Stage, num_tokens: int, blocks: list[int], *, ended: bool) -> None:
+        """Offer the chunks of the first `num_tokens` tokens that were not offered yet; start a job for the new ones."""
+        progress, per_chunk = self._of(seq), self.blocks_per_chunk
+        first, end = progress.next_chunk, num_tokens // self.chunk_tokens
+        if end <= first:
+            return
+        keys = self._keys(seq, first, end)
+        new = self.host.store(keys, first, progress.chunks)
+        if new is None:   # offered again in the next step, which matters where offers are counted
+            self._offers_again |= self.host.store_threshold > 1
+            return
+        progress.next_chunk = end
+        if not new:
+            return
+        wanted = set(new)
+        source = [block for chunk, key in enumerate(keys, first) if key in wanted
+                  for block in blocks[chunk * per_chunk: (chunk + 1) * per_chunk]]
+        job = Job(seq, load=False, keys=new, blocks=source, fenced=ended)
+        self._start(job)
+        if ended and not self.pool.taken.isdisjoint(source):
+            self._flushed.append(job)
+
+
+def _urgency(seq: Stage) -> tuple[int, int]:
+    return seq.priority, seq.arrival_order

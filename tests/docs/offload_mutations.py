@@ -1,0 +1,100 @@
+"""Break one rule of KV offload at a time, and see which recorded schedules notice.
+
+`python tests/docs/offload_mutations.py` prints the table of docs/background/kv-offload.md. `test_offload_page.py`
+checks that the recording named in a row notices the mutation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rule_mutations import Mutation, notices
+
+from hermes.clients.schedule_replay import find_files
+from hermes.memory.host_cache import ArcOrder, HostCache, LruOrder
+from hermes.schedulers.offloading import OffloadingScheduler
+
+SCHEDULES = Path(__file__).resolve().parents[1] / "data" / "vllm-schedules-offload"
+S, H, L, A = OffloadingScheduler, HostCache, LruOrder, ArcOrder
+
+MUTATIONS = [
+    Mutation("1", "the host is asked first, not the device", S, "_admit_waiting",
+             r"found = self\._found\(seq, past\)", "found = self._found(seq, 0)", "arc-again-2"),
+    Mutation("1", "the last token of a prompt is never loaded", S, "_found",
+             r"seq\.num_tokens // size\n", "(seq.num_tokens - 1) // size\n", "whole-prompts-4"),
+    Mutation("2", "less than a chunk is loaded as well", S, "_found",
+             r"if chunk \* size - past < size:", "if False:", "chunks-of-four-2001"),
+    Mutation("3", "a chunk that is being written is a miss", S, "_found", r"if ready is None:", "if not ready:",
+             "whole-prompts-4"),
+    Mutation("3", "chunks that another request loads are loaded twice", S, "_found",
+             r"busy \|= key in self\._being_loaded", "pass", "arc-again-2"),
+    Mutation("4", "a request that waits for a job stops those behind it", S, "_admit_waiting",
+             r"skipped\.append\(self\.waiting\.pop\(\)\)\n +continue", "break", "second-offer-2001"),
+    Mutation("4", "skipped requests go to the end of the queue", S, "_admit_waiting",
+             r"self\.waiting\.push_preempted\(seq\)", "self.waiting.push(seq)", "shared-prefixes-2002"),
+    Mutation("5", "a load needs room for its own blocks only", S, "_room_for_load",
+             r"if self\.whole_must_fit and", "if False and", "conversations-2001"),
+    Mutation("5", "a load takes what prefills under way still need", S, "_room_for_load",
+             r"pool\.free_blocks - reserved", "pool.free_blocks", "conversations-slow-2002"),
+    Mutation("5", "loads under way reserve nothing", S, "_room_for_load",
+             r"\(self\.partial, self\.holding\)", "(self.partial,)", "conversations-slow-2002"),
+    Mutation("5", "the watermark does not hold for loads", S, "_room_for_load",
+             r"spare = self\.watermark_blocks", "spare = 0 * self.watermark_blocks", "capped-2001"),
+    Mutation("6", "loaded blocks are hashed when the load starts", S, "_load",
+             r"pool\.admit\(seq, past \+ found, past\)", "pool.admit(seq, past + found)", "arc-again-2"),
+    Mutation("7", "complete loads wait behind the queue", S, "_admit_waiting",
+             r"seq = holding\[-1\] if holding else self\.waiting\.peek\(\)",
+             "holding = [] if self.waiting else holding; seq = holding[-1] if holding else self.waiting.peek()",
+             "arc-again-2"),
+    Mutation("7", "a prompt loaded whole needs no step", S, "_take_up",
+             r"seq\.num_computed -= 1", "seq.num_tokens += 1; seq.num_computed -= 0", "whole-prompts-4"),
+    Mutation("8", "blocks are stored a step later", S, "_store_scheduled",
+             r"tokens = seq\.num_computed\n", "tokens = seq.num_computed - 1\n", "arc-again-2"),
+    Mutation("8", "loaded chunks are offered again", S, "_load",
+             r"progress\.next_chunk = .*", "pass", "small-host-2001"),
+    Mutation("9", "blocks with outputs are stored always", S, "_store_scheduled",
+             r"if self\.prompt_only and tokens >", "if False and tokens >", "first-chunks-2001"),
+    Mutation("9", "the last token of an answer counts as computed", S, "_store_ended",
+             r"seq\.num_tokens - 1\)", "seq.num_tokens)", "no-room-answers-1"),
+    Mutation("10", "what found no room is not offered again", S, "_store",
+             r"(self\._offers_again \|= .*\n +)return", "progress.next_chunk = end\n        return", "no-room-5"),
+    Mutation("10", "a store takes the room that there is", H, "store",
+             r"self\.refused \+= .*\n +return None", "new = new[:self.capacity - len(self._readers)]; gone = []",
+             "no-room-5"),
+    Mutation("11", "a chunk of the offer may be evicted for it", H, "store",
+             r"\{\*keys, \*self\._busy\}", "self._busy", "no-room-answers-1"),
+    Mutation("12", "a load makes chunks recent", H, "load", r"self\._note\(keys, first, used, keys\)",
+             "self._note(keys, first, used, keys); self._order.ended(used)", "arc-again-2"),
+    Mutation("12", "an end makes nothing recent", S, "_store_ended", r"self\.host\.end\(progress\.chunks\)", "pass",
+             "arc-again-2"),
+    Mutation("12", "the end of a text stays longest", L, "ended", r"reversed\(used\.in_order\(\)\)",
+             "used.in_order()", "no-room-5"),
+    Mutation("13", "arc: the end of a text stays longest", A, "ended", r"reversed\(used\.in_order\(\)\)",
+             "used.in_order()", "arc-again-2"),
+    Mutation("13", "arc: a store is a second use", A, "ended", r"if key in used\.reused:", "if True:", "arc-again-2"),
+    Mutation("13", "arc: keys that are gone teach nothing", A, "missed", r"for key in reversed\(keys\):",
+             "for key in ():", "arc-again-2"),
+    Mutation("13", "arc: `once` is evicted from only above its target", A, "victims", r"left >= int\(self\.target\)",
+             "left > int(self.target)", "arc-again-2"),
+    Mutation("14", "offers are not counted", H, "store", r"new = \[key for key in new if self\._offers.*", "pass",
+             "second-offer-2001"),
+    Mutation("15", "a preempted request leaves its stores alone", S, "_flush", r"job\.seq in victims or", "",
+             "conversations-2001"),
+    Mutation("15", "blocks are taken before they are stored", S, "_flush", r"job\.fenced and not taken",
+             "False and not taken",
+             "no-room-answers-1"),
+    Mutation("15", "blocks of running requests are fenced", S, "_flush", r"job\.fenced and not taken", "not taken",
+             "first-chunks-2001"),
+]
+
+
+def main() -> None:
+    files = find_files([SCHEDULES])
+    print("| rule | broken on purpose | recordings that notice | for example |\n| --- | --- | --- | --- |")
+    for mutation in MUTATIONS:
+        found = [path.stem for path in files if notices(mutation, path)]
+        print(f"| {mutation.rule} | {mutation.what} | {len(found)} | `{found[0] if found else ''}` |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
