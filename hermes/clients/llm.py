@@ -50,14 +50,13 @@ class LLMClient(LLMReadings):
     """
 
     __slots__ = (
-        "_ahead", "_at_host", "_before_ns", "_drafter", "_end", "_end_priority", "_ended", "_ended_ns", "_fits",
-        "_futile", "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved", "_overhead_ns",
-        "_overlapped",
-        "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range", "_token_ns", "_write_ends",
-        "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens", "kv_bytes_per_token",
-        "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers", "num_steps", "output_tokens",
-        "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks", "tiers", "tracks",
-        "unreserved_kv_tokens",
+        "_aborts", "_ahead", "_at_host", "_before_ns", "_drafter", "_end", "_end_priority", "_ended", "_ended_ns",
+        "_fits", "_futile", "_gone", "_held_up", "_history", "_host_free_ns", "_late", "_left", "_max_run", "_moved",
+        "_overhead_ns", "_overlapped", "_plan", "_planned", "_runs", "_seen_ns", "_start", "_start_ns", "_step_range",
+        "_token_ns", "_write_ends", "after_ns", "emitted", "env", "events", "hardware", "index", "input_tokens",
+        "kv_bytes_per_token", "max_model_len", "model", "moved_in_run", "name", "num_assigned", "num_layers",
+        "num_steps", "output_tokens", "peak_blocks", "platform", "role", "scheduler", "stages", "steps", "ticks",
+        "tiers", "tracks", "unreserved_kv_tokens",
     )
 
     def __init__(
@@ -118,6 +117,8 @@ class LLMClient(LLMReadings):
         self.moved_in_run: list[tuple[int, int]] = []
         self.peak_blocks = 0
         self._host_free_ns = self._at_host = 0   # overlapped: when the host thread is free, requests waiting for it
+        self._aborts: dict[Stage, int] = {}   # sequences given up -> steps to end before they leave
+        self._gone: set[Stage] = set()    # those given up before the engine had them
         self._futile = 0                  # times in a row that a sequence running alone has preempted itself
 
     # -- arrivals ------------------------------------------------------------------------------------------------
@@ -144,6 +145,9 @@ class LLMClient(LLMReadings):
 
     def _accept(self, stage: Stage) -> None:
         """Take a sequence into the engine."""
+        if self._gone and stage in self._gone:
+            self._gone.remove(stage)
+            return
         if self._overlapped and not stage.transferred:
             self._to_host(stage)
         else:
@@ -223,6 +227,53 @@ class LLMClient(LLMReadings):
         if self.events.room is not None:
             self.events.room(self)
 
+    def abort(self, stage: Stage) -> None:
+        """Cancel a sequence whose client has given up, as the engine's abort does.
+
+        It leaves when the step in flight has ended, and its blocks are free then. With asynchronous scheduling the next
+        step is planned by then, and computes it once more.
+        """
+        seen_ns = self._seen_ns if self._plan is None else self._start_ns   # by the next plan
+        late = [item for item in self._late if item[1] is stage]
+        if late and late[0][0] > seen_ns:
+            self._late.remove(late[0])
+            self.events.aborted(self, stage)
+        elif not late and stage not in self.scheduler.running and stage not in self.scheduler.waiting:
+            self._gone.add(stage)   # the front end or the host has it
+            self.events.aborted(self, stage)
+        elif self._plan is None and not (self._ahead and self._ended_ns == self.env._now):
+            self._leave(stage)
+            self.memory_freed()
+        else:
+            self._aborts[stage] = int(self._ahead and self._plan is not None)
+            if self._plan is not None and self._planned > 1:
+                self.cut()
+
+    def _leave(self, stage: Stage) -> None:
+        """Take a sequence that was given up out of the engine, between two steps."""
+        self.scheduler.abort(stage)
+        self.events.aborted(self, stage)
+
+    def _leave_all(self) -> None:
+        for stage in list(self._aborts):
+            del self._aborts[stage]
+            self._leave(stage)
+
+    def _abort_due(self, finished: list[Stage]) -> None:
+        """Let sequences go that were given up, if enough steps have ended."""
+        for stage, steps in list(self._aborts.items()):
+            if steps:
+                if stage in finished:
+                    del self._aborts[stage]
+                else:
+                    self._aborts[stage] = steps - 1
+                continue
+            del self._aborts[stage]
+            if stage in finished:
+                self.scheduler.ended_by_abort(stage)
+            else:
+                self._leave(stage)
+
     def wake(self) -> None:
         """Start a step after all other events of this instant."""
         if self._start is None:
@@ -273,6 +324,8 @@ class LLMClient(LLMReadings):
                 self.scheduler.complete(plan, 1, -1, 0)
                 if plan.preempted and not self.scheduler.running:
                     self._gave_up_alone()
+            if self._aborts:
+                self._leave_all()   # that plan is made when the results are there, and knows them
             plan = self._plan_in_view(ANY_TIME)
         if plan is None:
             if self.events.room is not None:
@@ -283,6 +336,9 @@ class LLMClient(LLMReadings):
     def _begin(self) -> None:
         plan = self._next_plan()
         if plan is None:
+            if self._aborts:   # no step will end
+                self._leave_all()
+                self.wake()
             return
         now = self._start_ns = self.env._now
         self._plan = plan
@@ -335,6 +391,8 @@ class LLMClient(LLMReadings):
         if self.tracks:
             for track, position in self.tracks:
                 track.moved(position, self)
+        if self._aborts and num_steps > 1:
+            self.cut()
 
     def cut(self) -> None:
         """End the run in flight at the next step boundary (which may be now)."""
@@ -376,6 +434,8 @@ class LLMClient(LLMReadings):
             self.ticks.extend(range(first, first + count))
         finished = scheduler.complete(plan, count, first + count - 1, now)
         self._record(plan, first, count, now)
+        if self._aborts:
+            self._abort_due(finished)
         first_token = self.events.first_token
         if first_token is not None:
             for seq, _n in plan.prefills:

@@ -59,6 +59,8 @@ class RecordedRequest(ConfigModel):
     arrival_step: int = Count
     prompt_tokens: int = Field(ge=1, le=2**31)
     output_tokens: int = Field(ge=1, le=2**31)
+    abort_step: int | None = Field(default=None, ge=1, le=2**31)
+    """When its client gives it up, counted as `arrival_step`, which is earlier."""
     priority: int = 0
     prefix_group: int | None = None
     prefix_tokens: int = Count
@@ -257,6 +259,7 @@ def replay(recorded: RecordedSchedule, engine: EngineDescription | None = None, 
 def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, every_step: bool) -> list[Row]:
     """Drive the scheduler alone: it sees arrivals between steps."""
     arrivals = sequences_of(recorded)
+    given_up = _given_up(recorded, arrivals)
     rows: list[Row] = []
     step = next_arrival = unfinished = idle_plans = 0
     while next_arrival < len(arrivals) or unfinished:
@@ -264,10 +267,17 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
             scheduler.enqueue(arrivals[next_arrival][1])
             next_arrival += 1
             unfinished += 1
+        for seq in [seq for seq, last in given_up.items() if last <= step]:
+            if seq in scheduler.running or seq in scheduler.waiting:
+                scheduler.abort(seq)
+                unfinished -= 1
+            del given_up[seq]
         if not unfinished:
-            step = arrivals[next_arrival][0]
+            if next_arrival < len(arrivals):
+                step = arrivals[next_arrival][0]
             continue
-        until = arrivals[next_arrival][0] - step if next_arrival < len(arrivals) else 1 << 30
+        changes = [arrival for arrival, _seq in arrivals[next_arrival : next_arrival + 1]] + list(given_up.values())
+        until = min(changes, default=1 << 30) - step
         plan = scheduler.plan(1 if every_step else until)
         idle_plans = idle_plans + 1 if plan is None else 0
         if idle_plans > 2:   # nothing will ever run: report the rows so far instead of looping
@@ -282,6 +292,13 @@ def _replay_steps(recorded: RecordedSchedule, scheduler: ChunkedScheduler, *, ev
             scheduler.release(seq)
             unfinished -= 1
     return rows
+
+
+def _given_up(recorded: RecordedSchedule, arrivals: list[tuple[int, Stage]]) -> dict[Stage, int]:
+    """Return the sequences that their clients give up, and when."""
+    last = {request.id: request.abort_step for request in recorded.requests}
+    return {seq: step for _arrival, seq in arrivals
+            if (step := last[seq.request]) is not None}  # type: ignore[index]  # its id
 
 
 def rows_of(
@@ -414,7 +431,11 @@ def _replay_client(recorded: RecordedSchedule, scheduler: _Recorder, *, every_st
     events = ClientEvents()
     events.done = lambda _client, seq: scheduler.release(seq)
     client = LLMClient(env, 0, "engine", scheduler, _OneTick(), RowLog(RUN_FIELDS), events, every_step=every_step)
-    for arrival, seq in sequences_of(recorded):
+    events.aborted = lambda _client, seq: None
+    arrivals = sequences_of(recorded)
+    for seq, last in _given_up(recorded, arrivals).items():
+        env.tick_at(last, ARRIVAL, lambda _tick, seq=seq: client.abort(seq))  # type: ignore[misc]
+    for arrival, seq in arrivals:
         env.tick_at(arrival, ARRIVAL, lambda _tick, seq=seq: client.submit(seq))  # type: ignore[misc]
     env.drain()
     return scheduler.rows

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hermes.core.columns import StepLog
     from hermes.core.record import MachineInfo, SharingInfo, TierInfo
 
-__all__ = ["LOADS", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "StageDone", "Store", "Track"]
+__all__ = [
+    "LOADS", "Aborting", "Client", "ClientEvents", "ClientView", "Columns", "LoadLine", "StageDone", "Store", "Track",
+]
 
 IntArray = npt.NDArray[np.int64]
 Columns = dict[str, IntArray]
@@ -222,6 +224,14 @@ class Client(Protocol):
 StageDone = Callable[[Client, Stage], None]
 
 
+class Aborting(Protocol):
+    """A client that can cancel what it serves."""
+
+    def abort(self, stage: Stage) -> None:
+        """Cancel a sequence that it has; `ClientEvents.aborted` follows when it has left."""
+        ...
+
+
 class ClientEvents:
     """Callbacks of the clients of one simulation. Clients get it at construction; listeners assign the callbacks.
 
@@ -231,11 +241,13 @@ class ClientEvents:
         prefill: A step that computes prompt tokens has started. Arguments: the client; pairs (sequence, tokens), with
             these tokens already counted as computed; the end of the step in ns.
         room: Blocks of a client may have become free, or its last step has ended.
+        aborted: A sequence that was given up has left its client.
     """
 
-    __slots__ = ("done", "first_token", "prefill", "room")
+    __slots__ = ("aborted", "done", "first_token", "prefill", "room")
 
     def __init__(self) -> None:
+        self.aborted: StageDone = _too_early
         self.done: StageDone = _too_early
         self.first_token: StageDone | None = None
         self.prefill: Callable[[Client, list[tuple[Stage, int]], int], None] | None = None

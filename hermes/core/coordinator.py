@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
-from hermes.core.client import Client, ClientEvents, ClientView
-from hermes.core.clock import ARRIVAL, Clock
+from hermes.core.client import Aborting, Client, ClientEvents, ClientView
+from hermes.core.clock import ARRIVAL, Clock, Tick
 from hermes.core.columns import RowLog
 from hermes.core.kv_transfer import Handoff
 from hermes.core.layerwise import exposed_bytes
@@ -64,6 +64,7 @@ class Coordinator:
         self.reject_reasons: dict[int, str] = {}
         self.notes: dict[str, dict[int, float]] = {}   # numbers that pipelines noted about requests
         self.gaps: dict[int, Segments] = {}   # stage row -> segments (see `Sequence`)
+        self._serving: dict[Request, tuple[Client, Stage]] = {}   # of requests whose client may give up
         self.unfinished = total
         for stream in streams:
             stream.coordinator = self
@@ -72,6 +73,7 @@ class Coordinator:
         observers: list[Callable[[str, Client, Stage], None]] = [r.observe for r in distinct if hasattr(r, "observe")]
         self._observers = observers
         events.done = self._stage_done
+        events.aborted = self._aborted
         if observers:
             events.first_token = self._first_token
         if handoff is not None:
@@ -91,6 +93,8 @@ class Coordinator:
     def begin(self, request: Request) -> None:
         """Start the pipeline of a request that arrives now."""
         stream = request.stream
+        if stream.patience_ns is not None:
+            self._limit(request, stream.patience_ns)
         if stream.only_stage is not None:
             self._dispatch(request, stream.only_stage(request))
         else:
@@ -181,6 +185,31 @@ class Coordinator:
         if not request.background:
             self._finish(request, REJECTED)
 
+    def _limit(self, request: Request, patience_ns: tuple[int | None, int | None]) -> None:
+        """Let the client of a request give it up after so long without a first token, and without the end."""
+        for number, (after, what) in enumerate(zip(patience_ns, ("no first token", "not answered"), strict=True)):
+            if after is not None:
+                reason = f"its client gave up: {what} within {after / 1e9:g} s"
+                self.env.tick_at(self.env._now + after, ARRIVAL, partial(self._give_up, request, number, reason))
+
+    def _give_up(self, request: Request, number: int, reason: str, tick: Tick) -> None:
+        """Cancel a request if its client's patience is at an end. number: 0 for that with the first token."""
+        client, stage = self._serving.get(request, (None, None))
+        if request.over or (number == 0 and stage is not None and stage.first_token_ns >= 0):
+            return
+        self._reject(request, reason)
+        if client is not None and stage is not None and not stage.done:
+            cast(Aborting, client).abort(stage)   # the scenario was checked for it
+
+    def _aborted(self, client: Client, stage: Stage) -> None:
+        """Account for a sequence that has left its client unfinished."""
+        emitted = stage.num_tokens - stage.prompt_tokens
+        client.emitted -= emitted
+        self._loads.done(client, stage)
+        self._write_row(client, stage, "generate", emitted, stage.preemptions, stage.cached_tokens, -1, -1)
+        if self._observers:
+            self._observe("done", client, stage)
+
     def _dispatch(self, request: Request, stage: Stage) -> None:
         """Choose a client for a stage and submit the stage to it."""
         stage.request = request
@@ -206,6 +235,8 @@ class Coordinator:
                 return
             client = other
         self.assign(client, stage)
+        if request.stream.patience_ns is not None and stage.kind == "generate":
+            self._serving[request] = client, stage
         if stage.inputs:
             self._bring(stage, client)
         else:

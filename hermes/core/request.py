@@ -154,6 +154,8 @@ class Stream:
         self.closed = table.users is not None
         # Whether the end of one request may start another.
         self.follows_up = self.closed or table.turn is not None or table.max_in_flight is not None
+        # when the client of a request gives up: without a first token, without the end
+        self.patience_ns: tuple[int | None, int | None] | None = None
         self.coordinator = cast(Dispatcher, None)   # the coordinator sets it
 
     def requests(self) -> Iterator[Request]:

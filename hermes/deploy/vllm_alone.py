@@ -297,11 +297,13 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
     """Serve the requests; return the steps that scheduled something.
 
     A request arrives before the schedule with its `arrival_step`, counted from 0; with `arrivals: results`, when that
-    many batches that computed something have their results (the `arrival_step` of recorded asynchronous schedules).
+    many batches that computed something have their results (the `arrival_step` of recorded asynchronous schedules). One
+    with an `abort_step` is cancelled at that step, counted in the same way.
     """
     engine = Alone(settings)
     by_results = settings.get("arrivals") == "results"
     waiting = sorted(requests, key=lambda one: (one["arrival_step"], one["id"]))
+    given_up = {one["id"]: one["abort_step"] for one in requests if one.get("abort_step") is not None}
     step = ahead = arrived = idle = 0   # ahead: steps that passed while nothing ran
     out: list[dict[str, Any]] = []
     while arrived < len(waiting) or engine.busy:
@@ -312,6 +314,11 @@ def steps_of(settings: dict[str, Any], requests: list[dict[str, Any]]) -> list[d
         while arrived < len(waiting) and waiting[arrived]["arrival_step"] <= step:
             engine.add(waiting[arrived])
             arrived += 1
+        for number in [number for number, last in given_up.items() if last <= step]:
+            engine.abort(number)   # a request that has ended is ignored
+            del given_up[number]
+        if not engine.busy:
+            continue
         row = engine.step()
         if row is not None:
             out += [row] if row["scheduled"] else []

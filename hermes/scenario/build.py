@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hermes.clients.llm import LLMClient
 from hermes.config.streams import stream as random_stream
 from hermes.core.client import ClientEvents
 from hermes.core.clock import Clock
@@ -135,6 +136,12 @@ class _Builder:
                 if config.kind == "llm" and getattr(config.scheduler, "max_loras", None) is None:
                     raise InputError(Verbatim("a workload has adapters: give max_loras (and `kind: chunked`)"),
                                      field=f"clients.{i}.scheduler")
+        if any(workload.patience is not None for workload in self.scenario.workload):
+            for client in clients:
+                if isinstance(client, LLMClient) and not (client.scheduler.aborts and client.role == "both"):
+                    raise InputError(Verbatim(
+                        f"{client.name} cannot cancel requests whose clients give up; it needs the scheduler `chunked` "
+                        "without speculation, and no role"), field="workload.patience")
         return clients
 
     def _build_pipelines(self) -> list[list[WeightedPipeline]]:
@@ -172,6 +179,8 @@ class _Builder:
                 self.warnings += check_lengths(table, entries, drawn, self.clients, config.name)
                 pipeline = entries[0].pipeline if len(entries) == 1 else PipelineMix(entries, drawn, first_id)
                 streams.append(Stream(config.name, table, pipeline, entries[0].model, first_id))
+                if config.patience is not None:
+                    streams[-1].patience_ns = config.patience.ns
                 self._drawn.append(drawn)
                 first_id += len(table)
         return streams

@@ -11,6 +11,7 @@ step, so their ticks are step numbers. The others set `ticks_every_step = False`
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from hermes.compiled import check_overrides, mypyc_attr
@@ -43,6 +44,8 @@ class LLMScheduler:
     asynchronous: ClassVar[bool] = False
     # sequences come back when their batch ends, possibly long after their last token
     returns_together: ClassVar[bool] = False
+    # can take a sequence out that its client gives up
+    aborts: ClassVar[bool] = False
     # kinds of stage that it serves; other kinds end with their prompt
     stages: ClassVar[frozenset[str]] = frozenset(("generate",))
 
@@ -187,6 +190,25 @@ class LLMScheduler:
     def release(self, seq: Stage) -> None:
         """Return the blocks of a finished sequence to the pool."""
         self.pool.free(seq)
+
+    def abort(self, seq: Stage) -> None:
+        """Take out an unfinished sequence, between two steps; its blocks are free at once."""
+        if seq in self.running:
+            del self.running[seq]
+            if seq.grouped:
+                self.group.remove(seq)
+            else:
+                self.partial.pop(seq, None)
+            self._close_segment(seq)
+            seq.join_tick = self.group.clock
+        else:
+            rest = [other for other in _popped(self.waiting) if other is not seq]
+            for other in rest:
+                self.waiting.push(other)
+        self.release(seq)
+
+    def ended_by_abort(self, seq: Stage) -> None:
+        """Note that a sequence which the step has just completed was aborted before the step's results were known."""
 
     # -- branches ------------------------------------------------------------------------------------------------
 
@@ -425,6 +447,12 @@ class LLMScheduler:
     def tokens_cached(self) -> int:
         """KV tokens of running sequences, including tokens in flight of those outside the group."""
         return self.group.ctx + sum(s.num_computed for s in self.partial)
+
+
+def _popped(queue: WaitingQueue) -> Iterator[Stage]:
+    """Empty a queue, in its order."""
+    while queue:
+        yield queue.pop()
 
 
 def run_order(seq: Stage) -> int:

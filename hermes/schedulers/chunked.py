@@ -34,6 +34,8 @@ DEFAULT_BUDGET, DEFAULT_SEQS = 2048, 256   # for a scheduler built without a cli
 class ChunkedScheduler(LLMScheduler):
     """See the module's docstring. every_step: always use the literal loop."""
 
+    aborts = True
+
     def __init__(self, config: ChunkedConfig, pool: BlockPool, *, every_step: bool = False) -> None:
         self.input_budget = config.max_num_batched_tokens or DEFAULT_BUDGET   # the adaptive cap is a share of this
         super().__init__(
@@ -313,6 +315,9 @@ class AsyncChunkedScheduler(ChunkedScheduler):
         if finished:
             self._ending = dict.fromkeys(finished, False)
         return finished
+
+    def ended_by_abort(self, seq: Stage) -> None:
+        del self._ending[seq]   # it holds no slot and no blocks in the next plan
 
     def release(self, seq: Stage) -> None:
         if seq in self._ending:

@@ -1,4 +1,4 @@
-"""Attributes of requests besides their lengths: priorities, adapters, shared prefixes, sessions."""
+"""Attributes of requests besides their lengths: priorities, adapters, patience, shared prefixes, sessions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hermes.config import ConfigModel, Tokens
+from hermes.config import ConfigModel, Duration, Tokens
 from hermes.errors import InputError
+from hermes.units import s_to_ns
 from hermes.workload.base import MAX_TOKENS, IntArray
 
-__all__ = ["Adapters", "Prefixes", "Priorities", "Sessions"]
+__all__ = ["Adapters", "Patience", "Prefixes", "Priorities", "Sessions"]
 
 
 class Priorities(ConfigModel):
@@ -61,6 +62,21 @@ class Adapters(ConfigModel):
         drawn = Priorities(values=list(range(1, self.count + 1)), weights=self.weights).draw(n, of_adapters)
         adapters: IntArray = np.where(of_choices.random(n) < self.fraction, drawn, 0)
         return adapters
+
+
+class Patience(ConfigModel):
+    """How long the clients of requests wait before they give up. The engine then cancels the request."""
+
+    first_token: Duration | None = Field(default=None, gt=0)
+    """Longest time from arrival to the first token. Left out, none."""
+    total: Duration | None = Field(default=None, gt=0)
+    """Longest time from arrival to the last token. Left out, none."""
+
+    @property
+    def ns(self) -> tuple[int | None, int | None]:
+        """Both in nanoseconds."""
+        first, total = (None if limit is None else s_to_ns(limit) for limit in (self.first_token, self.total))
+        return first, total
 
 
 class Prefixes(ConfigModel):

@@ -16,7 +16,7 @@ from hermes.core.request_table import RequestTable
 from hermes.errors import InputError, Verbatim
 from hermes.units import s_to_ns
 from hermes.workload.arrivals import ARRIVALS
-from hermes.workload.attributes import Adapters, Prefixes, Priorities, Sessions
+from hermes.workload.attributes import Adapters, Patience, Prefixes, Priorities, Sessions
 from hermes.workload.base import ArrivalProcess, ClosedLoopProcess, IntArray, LengthModel, Lengths, inside
 from hermes.workload.branches import branch_tokens, scaled_outputs
 from hermes.workload.contexts import Contexts
@@ -59,6 +59,8 @@ class WorkloadConfig(ConfigModel):
     """Priorities of the requests. Left out, all 0 (or the trace's)."""
     adapters: Adapters | None = None
     """LoRA adapters of the requests; clients need `scheduler.max_loras`. Left out, none."""
+    patience: Patience | None = None
+    """When clients give up. Their requests are cancelled, and count as rejected with that reason. Left out, never."""
     prefixes: Prefixes | None = None
     """Prompts with shared beginnings. Left out, none (or the trace's)."""
     sessions: Sessions | None = None

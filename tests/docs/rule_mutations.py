@@ -298,7 +298,17 @@ DRAFT_MUTATIONS = [
     Mutation("S9", "a sequence that may have its last token in flight is left out", S, "_schedule",
              r"known\.computed \+ 2 - known\.promised", "known.computed + 1", "speculation/eagle-async-3511@0.31.0"),
 ]
-GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS)]
+ABORTS = ("aborts",)   # recordings of ABORT_MUTATIONS
+ABORT_MUTATIONS = [
+    Mutation("24", "the blocks of a request given up stay held", L, "abort", r"self\.release\(seq\)", "pass",
+             "aborts/abort-tight-8-7011"),
+    Mutation("24", "asynchronously: the step that is scheduled already leaves it out", K, "abort",
+             r"self\._plan is None and not .*:", "self._plan is None:", "aborts/abort-tight-8-async-7511"),
+    Mutation("24", "asynchronously: one that ends in that step keeps slot and blocks like others", A, "ended_by_abort",
+             r"del self\._ending\[seq\]", "pass", "aborts/abort-few-seats-async-207561"),
+]
+GROUPS = [(MUTATIONS, FOLDERS), (FIELD_MUTATIONS, FIELDS), (DRAFT_MUTATIONS, DRAFTS),
+          (ABORT_MUTATIONS, ABORTS)]
 ALL = [mutation for mutations, _folders in GROUPS for mutation in mutations]
 
 

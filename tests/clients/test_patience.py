@@ -1,0 +1,83 @@
+"""Clients that give up: their requests leave the engine as vLLM's abort takes them out.
+
+The schedules with aborts that were recorded from vLLM are replayed in `schedulers/test_conformance.py`.
+"""
+
+import pytest
+
+from hermes.api import simulate
+from hermes.errors import InputError
+from hermes.scenario import load_scenario
+from hermes.scenario.build import build
+
+
+def scenario(patience, rate=12, client=None, **scheduler):
+    return {
+        "name": "patience", "seed": 2,
+        "workload": {"requests": 200, "arrivals": {"kind": "poisson", "rate": rate}, "patience": patience,
+                     "lengths": {"kind": "independent", "prompt": {"kind": "uniform", "min": 20, "max": 1500},
+                                 "output": {"kind": "uniform", "min": 2, "max": 220}}},
+        "clients": [{"model": "llama-3.1-8b", "device": "l40s", "memory": {"num_blocks": 800},
+                     "scheduler": {"kind": "chunked", "max_num_seqs": 24, **scheduler}, **(client or {})}]}
+
+
+BOTH = [{"async_scheduling": True}, {"async_scheduling": False}, {"policy": "priority"}]
+LIMITS = [{"first_token": 3}, {"total": 8}, {"first_token": 2, "total": 6}]
+
+
+@pytest.mark.parametrize("scheduler", BOTH, ids=str)
+@pytest.mark.parametrize("patience", LIMITS, ids=str)
+def test_nobody_waits_longer_and_nothing_is_lost(patience, scheduler):
+    given = scenario(patience, **scheduler)
+    results, again = simulate(given), simulate(given, stepping="every_step")
+    assert results.requests.drop(columns="energy_j").equals(again.requests.drop(columns="energy_j"))
+    counts = results.summary["requests"]
+    assert counts["completed"] + counts["rejected"] == 200
+    assert counts["rejected"] > 20
+    assert all(reason.startswith("its client gave up: ") for reason in counts["reject_reasons"])
+    assert results.requests.ttft_s.max() < patience.get("first_token", 100) + 0.01   # the front end's delay comes after
+    assert results.requests.e2e_s.max() < patience.get("total", 100)
+    simulation = build(load_scenario(given))
+    simulation.run()
+    [client] = simulation.clients
+    pool = client.scheduler.pool
+    client.scheduler.plan(1)   # an asynchronous engine gives blocks back with its next plan
+    assert pool.free_blocks == pool.num_blocks
+    assert not client.scheduler.running
+    assert client.emitted == 0
+
+
+def test_what_was_computed_for_those_who_gave_up_counts_as_work():
+    results = simulate(scenario({"total": 6}))
+    stages = results.record.stages
+    of_given_up = results.record.status[stages["request"]] == 2
+    assert stages["output_tokens"][of_given_up].max() > 10
+    assert int(stages["output_tokens"].sum()) == int((results.record.runs["sampled"]
+                                                      * results.record.runs["num_steps"]).sum())
+
+
+def test_patience_shortens_the_queue_of_an_overloaded_engine():
+    without, limited = simulate(scenario(None)), simulate(scenario({"first_token": 3}))
+    assert without.requests.ttft_s.quantile(0.9) > 15
+    assert limited.requests.ttft_s.quantile(0.9) < 3.01
+    assert limited.summary["headline"]["output_tokens_per_s"] > 0.8 * without.summary["headline"]["output_tokens_per_s"]
+
+
+def test_a_request_may_be_given_up_before_the_engine_has_it():
+    late = {"frontend": {"before": "2 s"}}
+    results = simulate(scenario({"first_token": 1}, rate=1, client=late))
+    assert results.summary["requests"]["rejected"] == 200
+    assert not len(results.record.runs["client"])
+
+
+def test_patience_that_nobody_needs_changes_nothing():
+    plain, patient = simulate(scenario(None, rate=2)), simulate(scenario({"first_token": 60, "total": 600}, rate=2))
+    assert plain.requests.equals(patient.requests)
+
+
+@pytest.mark.parametrize("client", [
+    {"scheduler": {"kind": "static"}}, {"count": "1P1D"},
+    {"scheduler": {"kind": "chunked", "speculative": {"num_speculative_tokens": 2, "acceptance_rate": 0.5}}}])
+def test_what_cannot_cancel_is_refused(client):
+    with pytest.raises(InputError, match=r"workload\.patience: .* cannot cancel requests whose clients give up"):
+        simulate(scenario({"total": 5}, client=client))
