@@ -198,6 +198,10 @@ class VllmScheduler(LLMScheduler):
         self._acceptance = None if config.speculative is None else config.speculative.acceptance()
         self._free_blocks = pool.num_blocks   # after the latest step
 
+    def seed(self, seed: int) -> None:
+        if self._acceptance is not None:
+            self._acceptance.seed(seed)
+
     def can_ever_fit(self, seq: Stage) -> str | None:
         if seq.branches is not None:
             return "vLLM's own scheduler serves no branches here"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hermes.config.streams import stream
+
 __all__ = ["Acceptance"]
 
 _MASK = 2**64 - 1
@@ -13,11 +15,16 @@ class Acceptance:
     Args:
         rates: Probability that the draft at each position is accepted if all before it are.
         given: Numbers of accepted drafts, used in turn by each sequence, in place of draws.
-        seed: Of the draws. A draw depends on the sequence and on how often its drafts were verified, on nothing else.
+
+    A draw depends on the seed, on the sequence and on how often its drafts were verified, on nothing else.
     """
 
-    def __init__(self, rates: list[float], given: list[int], seed: int) -> None:
-        self._rates, self._given, self._seed = rates, given, seed
+    def __init__(self, rates: list[float], given: list[int]) -> None:
+        self._rates, self._given, self._seed = rates, given, 0
+
+    def seed(self, seed: int) -> None:
+        """Draw from a stream of this scenario's seed."""
+        self._seed = int(stream(seed, "acceptance").integers(2**63))
 
     def draw(self, sequence: int, verified: int) -> int:
         """Return how many drafts of a sequence are accepted when they are verified the (verified + 1)-th time."""

@@ -76,6 +76,9 @@ class LLMScheduler:
         self._admissions = 0
         self._split: list[Stage] = []   # branches whose prompt was computed in the step being completed
 
+    def seed(self, seed: int) -> None:
+        """Take the scenario's seed. A scheduler that draws has a stream of its own."""
+
     # -- arrivals ------------------------------------------------------------------------------------------------
 
     def can_ever_fit(self, seq: Stage) -> str | None:

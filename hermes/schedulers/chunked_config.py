@@ -44,8 +44,6 @@ class Speculation(ConfigModel):
     """Share of steps in which the draft at each position is accepted, as vLLM's metrics report it: it never rises."""
     accepted: list[Annotated[int, Field(ge=0, le=64)]] = Field(default=[], max_length=2**16)
     """Accepted drafts of each step, used in turn by every sequence: a recorded trace."""
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    """Seed of the draws."""
     draft_model: str = Field(default="", max_length=4096)
     """Model of `method: draft_model`: a description as the client's `model`."""
     draft_time: Duration | None = None
@@ -98,7 +96,7 @@ class Speculation(ConfigModel):
     def acceptance(self) -> Acceptance:
         from hermes.schedulers.acceptance import Acceptance
 
-        return Acceptance([] if self.accepted else self.rates(), self.accepted, self.seed)
+        return Acceptance([] if self.accepted else self.rates(), self.accepted)
 
 
 class ChunkedConfig(ConfigModel):

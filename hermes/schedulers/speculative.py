@@ -102,6 +102,9 @@ class SpeculativeScheduler(LLMScheduler):
         self._batches: deque[SpeculativeBatch] = deque()   # in flight, the oldest first
         self._bursts = TokenBursts(self.group)
 
+    def seed(self, seed: int) -> None:
+        self.acceptance.seed(seed)
+
     def can_ever_fit(self, seq: Stage) -> str | None:
         if seq.branches is not None:
             return "speculative decoding of branches is not modelled"

@@ -45,8 +45,21 @@ def test_shares_by_position_are_what_vllm_reports():
     given = Speculation(method="mtp", num_speculative_tokens=3, acceptance_by_position=shares).acceptance()
     draws = np.array([given.draw(number, 0) for number in range(20_000)])
     assert [(draws > position).mean() for position in range(3)] == pytest.approx(shares, abs=0.015)
-    assert Acceptance([], [2, 0], 0).first(5, 5) == [2, 0, 2, 0, 2]
-    assert Acceptance([0.5] * 8, [], 1).first(7, 50) != Acceptance([0.5] * 8, [], 2).first(7, 50)
+    assert Acceptance([], [2, 0]).first(5, 5) == [2, 0, 2, 0, 2]
+
+
+def test_draws_follow_the_scenarios_seed():
+    one, other = Acceptance([0.5] * 8, []), Acceptance([0.5] * 8, [])
+    assert one.first(7, 50) == other.first(7, 50) != one.first(8, 50)
+    other.seed(2)
+    assert one.first(7, 50) != other.first(7, 50)
+    given = scenario(GIVEN, seqs=8)
+    times = [simulate({**given, "seed": seed}).requests.e2e_s for seed in (3, 3)]
+    assert times[0].equals(times[1])
+    first, second = ({**given, "seed": seed, "workload": {
+        "requests": 5, "arrivals": {"kind": "at_once"}, "lengths": {"kind": "fixed", "prompt": 50, "output": 60}}}
+        for seed in (3, 4))
+    assert not simulate(first).requests.e2e_s.equals(simulate(second).requests.e2e_s)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
