@@ -154,7 +154,7 @@ def test_what_is_not_modelled_is_refused():
 class TestContract(SchedulerContract):
     branches = False
     drafts = True
-    examples = 20
+    examples = 8
 
     def make(self, pool, every_step):
         return ChunkedConfig(max_num_seqs=8, max_num_batched_tokens=64, async_scheduling=False,
